@@ -1,0 +1,2 @@
+//! The memlane command.
+fn main() {}
