@@ -1,0 +1,181 @@
+//! What the control side can have a worker do with rings: commands, run between two passes.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use super::source::{Source, State};
+use super::{Place, Worker};
+use crate::memory::MemoryMap;
+use crate::offload::Offloads;
+use crate::port::PortId;
+use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
+use crate::stats::DropReason;
+
+/// Which way frames move in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Guest to switch.
+    Intake,
+    /// Switch to guest.
+    Delivery,
+}
+
+/// Names a ring of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingKey {
+    /// Whose.
+    pub port: PortId,
+    /// Which queue pair.
+    pub pair: u16,
+    /// Which of the two.
+    pub direction: Direction,
+}
+
+impl Worker {
+    /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`.
+    pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> u16 {
+        let segment = self.shared.segment_of[key.port.index()];
+        let slot = self.sources.add(Source::new(key, segment, intake, offloads, self.shared.segment_of.len()));
+        if let Some(source) = self.sources.get(slot) {
+            source.enabled = start.enabled;
+        }
+        if start.at_once {
+            self.sources.set_state(slot, State::Awake);
+        }
+        if let Some(kick) = start.kick {
+            self.rest.watch(kick, slot, Direction::Intake);
+        }
+        slot
+    }
+
+    /// Takes over a delivery.
+    pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
+        let slot = self.outlets.add(key, delivery);
+        if let Some(outlet) = self.outlets.get(slot) {
+            outlet.enabled = start.enabled;
+            outlet.started = start.at_once;
+        }
+        if let Some(kick) = start.kick {
+            self.rest.watch(kick, slot, Direction::Delivery);
+        }
+        slot
+    }
+
+    /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.
+    pub fn stop_intake(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
+        let Some(slot) = self.sources.find(key) else { return };
+        self.sources.set_state(slot, State::Closed);
+        if let Some(source) = self.sources.get(slot) {
+            source.stopping = Some(reply);
+        }
+        self.recall(self.index, slot);
+        for other in self.peers.others.clone() {
+            self.peers.recall(other, slot);
+        }
+        self.finish_stop(slot);
+    }
+
+    /// Lets go of every waiting parcel of source `slot` of worker `owner`.
+    pub(super) fn recall(&mut self, owner: u8, slot: u16) {
+        let mut returned = Vec::new();
+        self.outlets.recall(
+            |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
+            |parcel, port| returned.push((parcel.source, parcel.intake, parcel.head, port)),
+        );
+        for (source, intake, head, port) in returned {
+            self.counters(source).drop_frame(DropReason::SenderStopped);
+            self.give_back(intake, head, Some(port));
+        }
+    }
+
+    /// Answers whoever waits for source `slot` to stop, if all of its parcels are back.
+    pub(super) fn finish_stop(&mut self, slot: u16) {
+        let done = self.sources.get(slot).is_some_and(|source| source.stopping.is_some() && source.intake.out_count() == 0);
+        if !done {
+            return;
+        }
+        self.rest.unwatch(slot, Direction::Intake);
+        if let Some(mut source) = self.sources.remove(slot) {
+            source.intake.publish();
+            if let Some(reply) = source.stopping.take() {
+                let _ = reply.send(source.intake.ring().base());
+            }
+        }
+    }
+
+    /// Stops a delivery at once; returns its base. What waits for it is dropped.
+    pub fn stop_delivery(&mut self, key: RingKey) -> Option<u16> {
+        let slot = self.outlets.find(key)?;
+        self.rest.unwatch(slot, Direction::Delivery);
+        let mut returned = Vec::new();
+        let mut outlet = self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head)))?;
+        outlet.delivery.publish();
+        for (intake, head) in returned {
+            self.counters(key.port).drop_frame(DropReason::ReceiverAbsent);
+            self.give_back(intake, head, Some(key.port));
+        }
+        Some(outlet.delivery.ring().base())
+    }
+
+    /// Tells where frames for `port` are to be delivered.
+    pub fn set_route(&mut self, port: PortId, places: Vec<Place>) {
+        self.outlets.set_route(port, places);
+    }
+
+    /// Enables or disables a ring (SET_VRING_ENABLE).
+    pub fn set_enabled(&mut self, key: RingKey, enabled: bool) {
+        match key.direction {
+            Direction::Intake => {
+                if let Some(slot) = self.sources.find(key) {
+                    if let Some(source) = self.sources.get(slot) {
+                        source.enabled = enabled;
+                    }
+                    self.sources.wake(slot);
+                }
+            }
+            Direction::Delivery => {
+                if let Some(outlet) = self.outlets.find(key).and_then(|slot| self.outlets.get(slot)) {
+                    outlet.enabled = enabled;
+                }
+            }
+        }
+    }
+
+    /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new descriptor is rung once, since what the old one told may be lost.
+    pub fn set_call(&mut self, key: RingKey, call: Option<Call>) {
+        if let Some(ring) = self.ring(key) {
+            if let Some(call) = &call {
+                call.call();
+            }
+            ring.set_call(call);
+        }
+    }
+
+    /// Moves a ring to a new memory map; nothing of an intake may be out.
+    pub fn set_memory(&mut self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>) {
+        if let Some(ring) = self.ring(key) {
+            ring.set_memory(split, memory);
+        }
+    }
+
+    fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {
+        match key.direction {
+            Direction::Intake => self.sources.find(key).and_then(|slot| self.sources.get(slot)).map(|source| source.intake.ring()),
+            Direction::Delivery => {
+                self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).map(|outlet| outlet.delivery.ring())
+            }
+        }
+    }
+}
+
+/// How a ring begins.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// The descriptor that the driver kicks.
+    pub kick: Option<File>,
+    /// Without waiting for a kick: the front end polls, or the ring ran before.
+    pub at_once: bool,
+    /// Enabled from the start.
+    pub enabled: bool,
+}

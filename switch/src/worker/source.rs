@@ -1,0 +1,171 @@
+//! Sources: where frames come in, and what a worker keeps about each.
+
+use std::sync::mpsc;
+
+use crate::offload::Offloads;
+use crate::port::PortId;
+use crate::ring::Intake;
+use crate::verdict::Memo;
+
+use super::rings::RingKey;
+
+/// An intake and its circumstances.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub key: RingKey,
+    pub segment: usize,
+    pub intake: Intake,
+    /// What the sender may leave to others.
+    pub offloads: Offloads,
+    pub memo: Memo,
+    pub state: State,
+    /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
+    pub enabled: bool,
+    /// Parcels that are out to each port.
+    out_for: Vec<u16>,
+    /// Whoever waits for the ring to stop.
+    pub stopping: Option<mpsc::Sender<u16>>,
+    touched: bool,
+}
+
+/// Whether a source is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Waits for its first kick (vhost-user, "Ring states": started by a kick).
+    Unstarted,
+    /// Armed: a kick will tell.
+    Asleep,
+    /// Looked at in every pass.
+    Awake,
+    /// Broke its ring, or is being stopped: nothing more is taken.
+    Closed,
+}
+
+impl Source {
+    pub(super) fn new(key: RingKey, segment: usize, intake: Intake, offloads: Offloads, ports: usize) -> Self {
+        Self {
+            key,
+            segment,
+            intake,
+            offloads,
+            memo: Memo::default(),
+            state: State::Unstarted,
+            enabled: false,
+            out_for: vec![0; ports],
+            stopping: None,
+            touched: false,
+        }
+    }
+
+    pub(super) fn port(&self) -> PortId {
+        self.key.port
+    }
+
+    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after
+    /// Choudhury and Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring.
+    pub(super) fn may_keep_out(&mut self, port: PortId) -> bool {
+        let left = self.intake.ring().size().saturating_sub(self.intake.out_count());
+        self.out_for[port.index()] < left
+    }
+
+    /// Notes that a parcel stays out to `port`.
+    pub(super) fn keeps_out(&mut self, port: PortId) {
+        self.out_for[port.index()] += 1;
+    }
+
+    /// A parcel that stayed out comes back.
+    pub(super) fn comes_back(&mut self, head: u16, from: Option<PortId>) {
+        if let Some(port) = from {
+            let out = &mut self.out_for[port.index()];
+            *out = out.saturating_sub(1);
+        }
+        self.intake.complete(head);
+    }
+}
+
+/// All sources of a worker, by slot.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    slots: Vec<Option<Source>>,
+    /// Slots to look at in every pass.
+    pub awake: Vec<u16>,
+    /// Slots with completions that the driver was not shown yet.
+    pub touched: Vec<u16>,
+    /// Sources that are armed.
+    pub asleep: usize,
+}
+
+impl Sources {
+    pub(super) fn add(&mut self, source: Source) -> u16 {
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(source);
+        slot as u16
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Source> {
+        self.slots.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    pub(super) fn find(&self, key: RingKey) -> Option<u16> {
+        self.slots.iter().position(|source| source.as_ref().is_some_and(|source| source.key == key)).map(|slot| slot as u16)
+    }
+
+    pub(super) fn remove(&mut self, slot: u16) -> Option<Source> {
+        self.set_state(slot, State::Closed);
+        self.slots.get_mut(usize::from(slot))?.take()
+    }
+
+    pub(super) fn iter(&mut self) -> impl Iterator<Item = (u16, &mut Source)> {
+        self.slots.iter_mut().enumerate().filter_map(|(slot, source)| Some((slot as u16, source.as_mut()?)))
+    }
+
+    pub(super) fn set_state(&mut self, slot: u16, state: State) {
+        let Some(source) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+        let old = std::mem::replace(&mut source.state, state);
+        if old == state {
+            return;
+        }
+        match old {
+            State::Awake => self.awake.retain(|&other| other != slot),
+            State::Asleep => self.asleep -= 1,
+            State::Unstarted | State::Closed => {}
+        }
+        match state {
+            State::Awake => self.awake.push(slot),
+            State::Asleep => self.asleep += 1,
+            State::Unstarted | State::Closed => {}
+        }
+    }
+
+    /// Wakes a source that sleeps; one that was never started stays so.
+    pub(super) fn wake(&mut self, slot: u16) {
+        if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
+            self.set_state(slot, State::Awake);
+        }
+    }
+
+    /// Notes that completions of `slot` are to be published.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: u16) {
+        if let Some(Some(source)) = self.slots.get_mut(usize::from(slot))
+            && !source.touched
+        {
+            source.touched = true;
+            self.touched.push(slot);
+        }
+    }
+
+    /// Takes one of the slots noted by [`Self::touch`].
+    #[inline]
+    pub(super) fn next_touched(&mut self) -> Option<u16> {
+        let slot = self.touched.pop()?;
+        if let Some(source) = self.get(slot) {
+            source.touched = false;
+        }
+        Some(slot)
+    }
+}
