@@ -1,8 +1,11 @@
 //! memlane.
+pub mod config;
 pub mod copy;
+pub mod daemon;
 pub mod frame;
 pub mod handover;
 pub mod memory;
+pub mod network;
 pub mod offload;
 pub mod parcel;
 pub mod port;

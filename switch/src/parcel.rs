@@ -84,6 +84,14 @@ const NO_PIECE: Piece = Piece { place: ptr::null_mut(), length: 0 };
 const NO_CHUNK: u32 = u32::MAX;
 
 impl Parcel {
+    /// A parcel of the switch's own making: a plain frame of at most [`START`] bytes, what is longer is cut off. No chain is behind it.
+    pub fn from_bytes(source: PortId, frame: &[u8]) -> Self {
+        let length = frame.len().min(START);
+        let mut parcel = Self { source, length: length as u32, start_length: length as u8, ..Self::default() };
+        parcel.start[..length].copy_from_slice(&frame[..length]);
+        parcel
+    }
+
     /// The copied bytes.
     #[inline]
     pub fn start(&self) -> &[u8] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// When a worker looks for work instead of sleeping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Poll {
     /// Sleep as soon as there is nothing to do.

@@ -16,6 +16,9 @@ pub struct Piece {
     pub length: u32,
 }
 
+// SAFETY: a piece is an address, not an access; whoever uses it answers for the memory map being held.
+unsafe impl Send for Piece {}
+
 /// The entries that an indirect table may hold, however small the ring (what Linux and QEMU accept).
 const INDIRECT_LIMIT: u32 = 1024;
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use chain::{Access, ChainFault, Piece};
 pub use delivery::{Delivery, Placed, Refusal};
 pub use intake::{Intake, Taken};
-pub use notify::Call;
+pub use notify::{Call, NotNotifier, Notifier};
 pub use shared::{Areas, SplitRing};
 
 use crate::memory::{Hint, MemoryMap};

@@ -260,10 +260,6 @@ impl Outlets {
         let left = stuck.map(|since| self.patience.saturating_sub(now.wrapping_sub(since))).min()?;
         Some(crate::time::duration(left))
     }
-
-    pub(super) fn iter(&mut self) -> impl Iterator<Item = (u16, &mut Outlet)> {
-        self.slots.iter_mut().enumerate().filter_map(|(slot, outlet)| Some((slot as u16, outlet.as_mut()?)))
-    }
 }
 
 impl Outlet {

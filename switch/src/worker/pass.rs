@@ -210,7 +210,7 @@ impl Worker {
         self.complete(slot, parcel.head);
     }
 
-    fn flood_here(&mut self, parcel: &mut Parcel) {
+    pub(super) fn flood_here(&mut self, parcel: &mut Parcel) {
         let segment = self.shared.segment_of[parcel.source.index()];
         for index in 0..self.segments[segment].len() {
             let port = self.segments[segment][index];
@@ -269,11 +269,11 @@ impl Worker {
     fn take_back(&mut self, back: Return) {
         let Some(source) = self.sources.get(back.slot) else { return };
         source.comes_back(back.head, back.to);
-        let stopping = source.stopping.is_some();
+        let awaited = source.when_back.is_some();
         self.sources.touch(back.slot);
         self.sources.wake(back.slot);
-        if stopping {
-            self.finish_stop(back.slot);
+        if awaited {
+            self.finish_calling_back(back.slot);
         }
     }
 

@@ -186,9 +186,10 @@ impl Worker {
         let mut index = 0;
         let mut news = false;
         while let Some(&slot) = self.sources.awake.get(index) {
-            let awake = self.sources.get(slot).is_some_and(|source| source.intake.ring().arm());
-            if awake {
-                news = true;
+            let Some(source) = self.sources.get(slot) else { return true };
+            let has_news = source.intake.ring().arm();
+            if has_news || source.polled {
+                news |= has_news;
                 index += 1;
             } else {
                 self.sources.set_state(slot, State::Asleep);
@@ -210,7 +211,12 @@ impl Worker {
         }
         let from = cycles();
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
-        let milliseconds = self.outlets.patience_left(self.now).map_or(-1, |left| left.as_millis() as i32 + 1);
+        let milliseconds = if self.sources.awake.is_empty() {
+            self.outlets.patience_left(self.now).map_or(-1, |left| left.as_millis() as i32 + 1)
+        } else {
+            // Drivers that never kick: looked at every millisecond, which is their choice.
+            1
+        };
         self.await_events(milliseconds);
         mailbox.sleep.cancel();
         if self.rest.poll == Poll::Adaptive {

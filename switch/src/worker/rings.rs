@@ -4,10 +4,11 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use super::source::{Source, State};
+use super::source::{Source, State, WhenBack};
 use super::{Place, Worker};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
+use crate::parcel::Parcel;
 use crate::port::PortId;
 use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
 use crate::stats::DropReason;
@@ -39,6 +40,7 @@ impl Worker {
         let slot = self.sources.add(Source::new(key, segment, intake, offloads, self.shared.segment_of.len()));
         if let Some(source) = self.sources.get(slot) {
             source.enabled = start.enabled;
+            source.polled = start.kick.is_none();
         }
         if start.at_once {
             self.sources.set_state(slot, State::Awake);
@@ -64,16 +66,21 @@ impl Worker {
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.
     pub fn stop_intake(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
+        self.call_all_back(key, WhenBack::Stop(reply));
+    }
+
+    /// Closes an intake, calls back what is out, and does `then` once everything is back.
+    fn call_all_back(&mut self, key: RingKey, then: WhenBack) {
         let Some(slot) = self.sources.find(key) else { return };
         self.sources.set_state(slot, State::Closed);
         if let Some(source) = self.sources.get(slot) {
-            source.stopping = Some(reply);
+            source.when_back = Some(then);
         }
         self.recall(self.index, slot);
         for other in self.peers.others.clone() {
             self.peers.recall(other, slot);
         }
-        self.finish_stop(slot);
+        self.finish_calling_back(slot);
     }
 
     /// Lets go of every waiting parcel of source `slot` of worker `owner`.
@@ -89,17 +96,26 @@ impl Worker {
         }
     }
 
-    /// Answers whoever waits for source `slot` to stop, if all of its parcels are back.
-    pub(super) fn finish_stop(&mut self, slot: u16) {
-        let done = self.sources.get(slot).is_some_and(|source| source.stopping.is_some() && source.intake.out_count() == 0);
-        if !done {
+    /// Does what waits for source `slot` to have nothing out, if that is so.
+    pub(super) fn finish_calling_back(&mut self, slot: u16) {
+        let Some(source) = self.sources.get(slot) else { return };
+        if source.intake.out_count() > 0 {
             return;
         }
-        self.rest.unwatch(slot, Direction::Intake);
-        if let Some(mut source) = self.sources.remove(slot) {
-            source.intake.publish();
-            if let Some(reply) = source.stopping.take() {
-                let _ = reply.send(source.intake.ring().base());
+        match source.when_back.take() {
+            None => {}
+            Some(WhenBack::Stop(reply)) => {
+                source.intake.publish();
+                let base = source.intake.ring().base();
+                self.rest.unwatch(slot, Direction::Intake);
+                self.sources.remove(slot);
+                let _ = reply.send(base);
+            }
+            Some(WhenBack::Move(split, memory, reply)) => {
+                source.intake.publish();
+                source.intake.ring().set_memory(split, memory);
+                self.sources.set_state(slot, State::Awake);
+                let _ = reply.send(());
             }
         }
     }
@@ -152,11 +168,23 @@ impl Worker {
         }
     }
 
-    /// Moves a ring to a new memory map; nothing of an intake may be out.
-    pub fn set_memory(&mut self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>) {
-        if let Some(ring) = self.ring(key) {
-            ring.set_memory(split, memory);
+    /// Moves a ring to a new memory map; answers once the old one is not used any more.
+    pub fn set_memory(&mut self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>, reply: mpsc::Sender<()>) {
+        match key.direction {
+            Direction::Intake => self.call_all_back(key, WhenBack::Move(split, memory, reply)),
+            Direction::Delivery => {
+                if let Some(ring) = self.ring(key) {
+                    ring.set_memory(split, memory);
+                }
+                let _ = reply.send(());
+            }
         }
+    }
+
+    /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.
+    pub fn inject(&mut self, port: PortId, frame: &[u8]) {
+        let mut parcel = Parcel::from_bytes(port, frame);
+        self.flood_here(&mut parcel);
     }
 
     fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {

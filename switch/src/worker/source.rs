@@ -1,10 +1,11 @@
 //! Sources: where frames come in, and what a worker keeps about each.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
+use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::PortId;
-use crate::ring::Intake;
+use crate::ring::{Intake, SplitRing};
 use crate::verdict::Memo;
 
 use super::rings::RingKey;
@@ -23,9 +24,20 @@ pub(super) struct Source {
     pub enabled: bool,
     /// Parcels that are out to each port.
     out_for: Vec<u16>,
-    /// Whoever waits for the ring to stop.
-    pub stopping: Option<mpsc::Sender<u16>>,
+    /// What is to be done when nothing is out any more; nothing is taken before.
+    pub when_back: Option<WhenBack>,
+    /// The driver does not kick: it wants to be polled (SET_VRING_KICK without a descriptor).
+    pub polled: bool,
     touched: bool,
+}
+
+/// See [`Source::when_back`].
+#[derive(Debug)]
+pub(super) enum WhenBack {
+    /// Stop, and answer with the base.
+    Stop(mpsc::Sender<u16>),
+    /// Go on in other memory.
+    Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>),
 }
 
 /// Whether a source is looked at.
@@ -52,7 +64,8 @@ impl Source {
             state: State::Unstarted,
             enabled: false,
             out_for: vec![0; ports],
-            stopping: None,
+            when_back: None,
+            polled: false,
             touched: false,
         }
     }
