@@ -1,1 +1,29 @@
-//! rig
+//! What can be plugged into a vhost-user switch without a virtual machine.
+//!
+//! ```text
+//!   ToyGuest ──┬── GuestMemory   a memfd, shared with the back end
+//!   (guest)    ├── DriverRing    the driver's half of a virtqueue, in that memory
+//!              └── Frontend      the vhost-user conversation that hands both over
+//! ```
+//!
+//! Modules, in the order in which a frame meets them: [`frames`] builds it; [`memory`] and [`ring`] carry it, and work in
+//! one process without any socket (fuzzers and benches hand them straight to the device side); [`frontend`] speaks with
+//! the back end; [`guest`] is all of it in one. [`deadline`] is how everything here waits.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use memlane_rig::guest::{Habit, ToyGuest};
+//!
+//! let mut one = ToyGuest::builder().connect("/run/memlane/one.sock")?;
+//! let mut two = ToyGuest::builder().habit(Habit::UML).connect("/run/memlane/two.sock")?;
+//! one.send(&[0xff; 60])?;
+//! assert_eq!(two.receive(Duration::from_secs(1))?.bytes, [0xff; 60]);
+//! # Ok::<(), memlane_rig::guest::GuestError>(())
+//! ```
+
+pub mod deadline;
+pub mod frames;
+pub mod frontend;
+pub mod guest;
+pub mod memory;
+pub mod ring;

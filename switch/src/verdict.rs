@@ -50,6 +50,11 @@ impl Default for Memo {
 }
 
 impl Memo {
+    /// The last verdict: a guess at the next.
+    pub fn last(&self) -> Verdict {
+        self.verdict
+    }
+
     /// As [`decide`], for a caller who read `generation` from the table before the batch.
     #[inline]
     pub fn decide(&mut self, addresses: (MacAddress, MacAddress), port: PortId, table: &Table, valid: (u32, u32)) -> Verdict {

@@ -78,6 +78,13 @@ impl Delivery {
         std::mem::take(&mut self.bad_chains)
     }
 
+    /// Asks the CPU for the buffers that the next `count` frames will be written to. What is read here decides nothing.
+    #[inline]
+    pub fn prefetch(&mut self, count: u16) {
+        let seen = self.ring.left();
+        self.ring.prefetch(count.min(seen), copy::prefetch_to_write);
+    }
+
     /// Shows the driver what was delivered; calls it if it asks for that.
     #[inline]
     pub fn publish(&mut self) -> u16 {

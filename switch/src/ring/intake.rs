@@ -116,13 +116,11 @@ impl Intake {
         Ok(true)
     }
 
-    /// Asks the CPU for what the next takes will read.
+    /// Asks the CPU for the frames that the next `count` takes will read, so that their cache misses overlap. What is read here decides
+    /// nothing.
     #[inline]
-    pub fn prefetch(&self, count: u16) {
-        for ahead in 0..count {
-            let head = self.ring.split.available_entry(self.ring.next_available.wrapping_add(ahead));
-            self.ring.split.prefetch_descriptor(head);
-        }
+    pub fn prefetch(&mut self, count: u16) {
+        self.ring.prefetch(count, copy::prefetch);
     }
 
     /// Resolves the chain of `head` into `scratch`; returns its bytes.

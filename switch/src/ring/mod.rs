@@ -158,6 +158,19 @@ impl Ring {
         if head < self.size() { Ok(head) } else { Err(RingFault::HeadOutside) }
     }
 
+    /// Calls `fetch` with the place of the first buffer of each of the next `count` chains.
+    #[inline]
+    fn prefetch(&mut self, count: u16, fetch: impl Fn(*const u8)) {
+        for ahead in 0..count {
+            let head = self.split.available_entry(self.next_available.wrapping_add(ahead));
+            let descriptor = self.split.descriptor(head);
+            if let Some((place, _)) = self.memory.find(descriptor.address, &mut self.hint) {
+                fetch(place);
+                fetch(place.wrapping_add(64));
+            }
+        }
+    }
+
     /// Gives the chain of `head` back with `length` bytes written; the driver sees it at the next [`Self::publish`].
     #[inline]
     fn complete(&mut self, head: u16, length: u32) {

@@ -152,12 +152,6 @@ impl SplitRing {
         unsafe { Descriptor::read(self.areas.descriptors.add(Descriptor::SIZE * usize::from(index & self.mask))) }
     }
 
-    /// Asks the CPU for the descriptor that will be read soon.
-    #[inline]
-    pub fn prefetch_descriptor(&self, index: u16) {
-        crate::copy::prefetch(self.areas.descriptors.wrapping_add(Descriptor::SIZE * usize::from(index & self.mask)));
-    }
-
     /// Writes used element `position`; the driver may read it once [`Self::publish_used`] has passed it.
     #[inline]
     pub fn put_used(&self, position: u16, head: u16, length: u32) {

@@ -85,6 +85,13 @@ impl Worker {
             return Ok((0, 0));
         }
         source.intake.ring().disarm();
+        source.intake.prefetch(left);
+        if let Verdict::To(port) = source.memo.last()
+            && let Some(place) = self.outlets.place(port, &[])
+            && let Some(outlet) = self.outlets.get(place.slot)
+        {
+            outlet.delivery.prefetch(left);
+        }
         let Some(batch) = &mut self.batch else { return Ok((0, 0)) };
         let counters = self.shared.counters.port(self.index.into(), port.index());
         let (mut count, mut dropped, mut bytes) = (0, 0, 0);

@@ -57,6 +57,7 @@ impl Worker {
         if let Some(outlet) = self.outlets.get(slot) {
             outlet.enabled = start.enabled;
             outlet.started = start.at_once;
+            outlet.delivery.ring().disarm();
         }
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);

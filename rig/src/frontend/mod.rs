@@ -1,0 +1,277 @@
+//! The vhost-user front end: the conversation by which a guest hands its memory and rings to a back end.
+//!
+//! Nouns, in the order of a handshake:
+//! 1. [`Frontend`]: one connection. Its methods are one message each; every one returns within the front end's patience,
+//!    or the connection is cut.
+//! 2. [`features`]: the bits that the two sides agree on.
+//! 3. [`notify`]: the file descriptors of kicks and calls.
+//! 4. [`wire`]: the same messages byte by byte, for what the `vhost` crate lacks and for malformed ones.
+//!
+//! Which messages are sent in which order is not decided here but by a guest's [`Habit`](crate::guest::Habit).
+
+pub mod features;
+mod messages;
+pub mod notify;
+mod watchdog;
+pub mod wire;
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use vhost::vhost_user::Frontend as VhostFrontend;
+use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserProtocolFeatures};
+
+use crate::deadline::{self, Deadline};
+use watchdog::Watchdog;
+
+/// More rings than anybody has: the `vhost` crate wants a bound.
+const MAX_RINGS: u64 = 256;
+
+/// Why a conversation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontendError {
+    /// No back end came to the socket in time.
+    #[error(
+        "no back end on {path} within {waited:?}: {cause}; start the switch first, or give it more time"
+    )]
+    NoBackend {
+        /// The socket's path.
+        path: String,
+        /// How long we tried.
+        waited: Duration,
+        /// What the last attempt met.
+        cause: io::Error,
+    },
+    /// The back end refused a message, answered nonsense, hung up, or did not answer in time.
+    #[error("{message}: {cause} (after {after:?} of at most {patience:?})")]
+    Message {
+        /// Which message.
+        message: &'static str,
+        /// What happened, in the words of the `vhost` crate.
+        cause: String,
+        /// How long we waited for the answer.
+        after: Duration,
+        /// How long we would have waited.
+        patience: Duration,
+    },
+    /// The back end answered well-formed but with a refusal.
+    #[error("{message}: the back end answered {answer:#x}")]
+    Refused {
+        /// Which message.
+        message: &'static str,
+        /// The answer.
+        answer: u64,
+    },
+    /// The socket itself failed.
+    #[error("{step}: {cause}")]
+    Socket {
+        /// What we were about.
+        step: &'static str,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, FrontendError>;
+
+/// For which messages a front end wants an acknowledgement, once REPLY_ACK is agreed on. Messages with an answer of their
+/// own never get one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// For none.
+    Nothing,
+    /// For what changes the memory, and for a few more: QEMU and DPDK do so.
+    Memory,
+    /// For every message: User Mode Linux does so. Mistakes show at once.
+    Everything,
+}
+
+impl Acknowledge {
+    fn wanted_for(self, message: &str) -> bool {
+        const MEMORY: [&str; 5] = [
+            "SET_MEM_TABLE",
+            "ADD_MEM_REG",
+            "REM_MEM_REG",
+            "SET_BACKEND_REQ_FD",
+            "NET_SET_MTU",
+        ];
+        match self {
+            Self::Nothing => false,
+            Self::Memory => MEMORY.contains(&message),
+            Self::Everything => !message.starts_with("GET_"),
+        }
+    }
+}
+
+/// One connection to a back end; see the module's page.
+pub struct Frontend {
+    stream: UnixStream,
+    vhost: VhostFrontend,
+    watchdog: Watchdog,
+    patience: Duration,
+    acknowledge: Acknowledge,
+    protocol: VhostUserProtocolFeatures,
+}
+
+impl std::fmt::Debug for Frontend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frontend")
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Frontend {
+    /// Speaks on a connected socket; each answer must come within `patience`.
+    ///
+    /// # Errors
+    /// [`FrontendError::Socket`] when the socket cannot be duplicated.
+    pub fn from_stream(stream: UnixStream, patience: Duration) -> Result<Self> {
+        let copy = || {
+            stream
+                .try_clone()
+                .map_err(|cause| socket("duplicating the vhost-user socket", cause))
+        };
+        let vhost = VhostFrontend::from_stream(copy()?, MAX_RINGS);
+        let watchdog = Watchdog::new(copy()?);
+        let protocol = VhostUserProtocolFeatures::empty();
+        Ok(Self {
+            stream,
+            vhost,
+            watchdog,
+            patience,
+            acknowledge: Acknowledge::Nothing,
+            protocol,
+        })
+    }
+
+    /// Connects to the socket at `path`, trying again until `patience` is over.
+    ///
+    /// # Errors
+    /// [`FrontendError::NoBackend`].
+    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
+        let deadline = Deadline::after(patience);
+        let stream = deadline::retry(deadline, || UnixStream::connect(path))
+            .map_err(|cause| no_backend(path, patience, cause))?;
+        Self::from_stream(stream, patience)
+    }
+
+    /// Waits for a back end that connects to `listener`.
+    ///
+    /// # Errors
+    /// [`FrontendError::NoBackend`].
+    pub fn accept(listener: &UnixListener, patience: Duration) -> Result<Self> {
+        let arrived = deadline::readable(listener, Deadline::after(patience)).and_then(|ready| {
+            if ready {
+                listener.accept()
+            } else {
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        });
+        let (stream, _) = arrived.map_err(|cause| {
+            let path = listener
+                .local_addr()
+                .ok()
+                .and_then(|address| address.as_pathname().map(Path::to_path_buf));
+            no_backend(&path.unwrap_or_default(), patience, cause)
+        })?;
+        Self::from_stream(stream, patience)
+    }
+
+    /// The socket, for raw messages ([`wire`]).
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// How long an answer may take.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// The protocol features in force.
+    pub fn protocol(&self) -> VhostUserProtocolFeatures {
+        self.protocol
+    }
+
+    /// Whether the back end has hung up.
+    pub fn hung_up(&self) -> bool {
+        deadline::hung_up(&self.stream)
+    }
+
+    /// One message through the `vhost` crate, bounded by the patience.
+    fn say<T>(
+        &mut self,
+        message: &'static str,
+        act: impl FnOnce(&mut VhostFrontend) -> vhost::Result<T>,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        let flags = match self.acknowledge.wanted_for(message) {
+            true => VhostUserHeaderFlag::NEED_REPLY,
+            false => VhostUserHeaderFlag::empty(),
+        };
+        self.vhost.set_hdr_flags(flags);
+        let guard = self.watchdog.arm(self.patience);
+        let said = act(&mut self.vhost);
+        drop(guard);
+        said.map_err(|cause| self.failed(message, begun, cause.to_string()))
+    }
+
+    /// One raw message with a number as body; waits for the acknowledgement if those were agreed on.
+    fn tell(&mut self, message: &'static str, code: FrontendReq, number: u64) -> Result<()> {
+        if !self.acknowledge.wanted_for(message) {
+            let sent = wire::send(
+                &self.stream,
+                code as u32,
+                wire::VERSION,
+                &number.to_le_bytes(),
+                &[],
+            );
+            return sent.map_err(|cause| socket("sending a vhost-user message", cause));
+        }
+        match self.ask(message, code, &number.to_le_bytes())? {
+            0 => Ok(()),
+            answer => Err(FrontendError::Refused { message, answer }),
+        }
+    }
+
+    /// One raw message; the answer's first eight bytes.
+    fn ask(&mut self, message: &'static str, code: FrontendReq, body: &[u8]) -> Result<u64> {
+        let begun = Instant::now();
+        let flags = if self.acknowledge.wanted_for(message) {
+            wire::VERSION | wire::NEED_REPLY
+        } else {
+            wire::VERSION
+        };
+        wire::send(&self.stream, code as u32, flags, body, &[])
+            .and_then(|()| wire::receive(&self.stream, Deadline::after(self.patience)))
+            .and_then(|reply| {
+                reply
+                    .number()
+                    .ok_or_else(|| io::Error::other("the answer is too short"))
+            })
+            .map_err(|cause| self.failed(message, begun, cause.to_string()))
+    }
+
+    fn failed(&self, message: &'static str, begun: Instant, cause: String) -> FrontendError {
+        FrontendError::Message {
+            message,
+            cause,
+            after: begun.elapsed(),
+            patience: self.patience,
+        }
+    }
+}
+
+fn socket(step: &'static str, cause: io::Error) -> FrontendError {
+    FrontendError::Socket { step, cause }
+}
+
+fn no_backend(path: &Path, waited: Duration, cause: io::Error) -> FrontendError {
+    FrontendError::NoBackend {
+        path: path.display().to_string(),
+        waited,
+        cause,
+    }
+}

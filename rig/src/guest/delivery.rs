@@ -1,0 +1,161 @@
+//! Receiving: buffers are posted, frames are put together from what came back.
+
+use crate::frames::NetHeader;
+use crate::memory::GuestMemory;
+use crate::ring::{Piece, Used};
+
+use super::{GuestError, Queue, ReceiveBuffers};
+
+/// A frame as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The queue pair it came through.
+    pub pair: usize,
+    /// Its header.
+    pub header: NetHeader,
+    /// The Ethernet frame.
+    pub bytes: Vec<u8>,
+    /// Receive buffers that it filled.
+    pub buffers: u16,
+}
+
+/// The ring that the back end fills, with its receive buffers.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The ring.
+    pub queue: Queue,
+    /// Whether a buffer is posted again as soon as its frame is taken. A slow reader sets this to `false`.
+    pub repost: bool,
+    buffers: ReceiveBuffers,
+    /// Guest address of the first buffer.
+    start: u64,
+    /// Buffers that are not posted.
+    free: Vec<u16>,
+    /// The buffer of each chain that is out, by head.
+    of_head: Vec<u16>,
+}
+
+impl Delivery {
+    pub(super) fn new(
+        queue: Queue,
+        memory: &GuestMemory,
+        buffers: ReceiveBuffers,
+    ) -> Result<Self, GuestError> {
+        let size = queue.ring.options().size;
+        let count = size / (buffers.pieces().len().min(usize::from(size)) as u16).max(1);
+        let start = memory.allocate(u64::from(count) * buffers.stride(), 64)?;
+        let of_head = vec![0; usize::from(size)];
+        let free = (0..count).rev().collect();
+        Ok(Self {
+            queue,
+            repost: buffers.repost,
+            buffers,
+            start,
+            free,
+            of_head,
+        })
+    }
+
+    /// Posts up to `count` more buffers and shows them: how many there were free descriptors for.
+    ///
+    /// # Errors
+    /// [`GuestError::Ring`].
+    pub fn post(&mut self, count: u16) -> Result<u16, GuestError> {
+        let mut posted = 0;
+        while posted < count && self.post_one()? {
+            posted += 1;
+        }
+        self.queue.publish();
+        Ok(posted)
+    }
+
+    /// Posts as many buffers as the plan says: at the start, or after the ring was reset.
+    pub(super) fn fill(&mut self) -> Result<(), GuestError> {
+        self.post(self.buffers.count.unwrap_or(u16::MAX)).map(drop)
+    }
+
+    /// Forgets what is posted, after the ring was reset.
+    pub(super) fn forget(&mut self) {
+        self.free = (0..self.queue.ring.options().size).rev().collect();
+    }
+
+    /// The next frame, if one has arrived whole.
+    pub(super) fn take(
+        &mut self,
+        memory: &GuestMemory,
+        header_bytes: usize,
+        mergeable: bool,
+    ) -> Result<Option<Frame>, GuestError> {
+        let Some(first) = self.queue.ring.poll()? else {
+            return Ok(None);
+        };
+        let mut bytes = self.collect(memory, first)?;
+        let header = NetHeader::parse(&bytes).filter(|_| bytes.len() >= header_bytes);
+        let Some(header) = header else {
+            return Err(GuestError::BadDelivery(format!(
+                "a frame of {} bytes, header included",
+                bytes.len()
+            )));
+        };
+        let buffers = if mergeable { header.buffers } else { 1 };
+        if buffers == 0 {
+            return Err(GuestError::BadDelivery("num_buffers is 0".into()));
+        }
+        for number in 1..buffers {
+            let missing = || {
+                GuestError::BadDelivery(format!(
+                    "num_buffers is {buffers}, only {number} came together"
+                ))
+            };
+            let used = self.queue.ring.poll()?.ok_or_else(missing)?;
+            bytes.extend(self.collect(memory, used)?);
+        }
+        if self.repost {
+            self.post(buffers)?;
+        }
+        bytes.drain(..header_bytes);
+        Ok(Some(Frame {
+            pair: 0,
+            header,
+            bytes,
+            buffers,
+        }))
+    }
+
+    fn post_one(&mut self) -> Result<bool, GuestError> {
+        let lengths = self.buffers.pieces();
+        let Some(&buffer) = self.free.last() else {
+            return Ok(false);
+        };
+        if usize::from(self.queue.ring.free()) < lengths.len() {
+            return Ok(false);
+        }
+        let mut at = self.start + u64::from(buffer) * self.buffers.stride();
+        let mut pieces = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            pieces.push(Piece::writable(at, length));
+            at += u64::from(length);
+        }
+        let head = self.queue.ring.add(&pieces)?;
+        self.of_head[usize::from(head)] = buffer;
+        self.free.pop();
+        Ok(true)
+    }
+
+    /// What the back end wrote into a chain; the chain is released.
+    fn collect(&mut self, memory: &GuestMemory, used: Used) -> Result<Vec<u8>, GuestError> {
+        if used.length > self.buffers.size {
+            let (wrote, size) = (used.length, self.buffers.size);
+            return Err(GuestError::BadDelivery(format!(
+                "{wrote} bytes written into a buffer of {size}"
+            )));
+        }
+        let buffer = self.of_head[used.head as usize];
+        self.queue.ring.release(used.head as u16);
+        self.free.push(buffer);
+        Ok(memory.bytes(
+            self.start + u64::from(buffer) * self.buffers.stride(),
+            used.length as usize,
+        )?)
+    }
+}

@@ -1,0 +1,184 @@
+//! Front-end habits: which messages a front end sends in which order. Plain data, so that a test can make its own.
+//!
+//! The three orders are those of the programs themselves: QEMU (enables the rings before it has sent features), User Mode
+//! Linux (`arch/um/drivers/virtio_uml.c`: features before memory, the call is a socket, a ring is enabled right after its
+//! kick), DPDK's virtio-user (calls first, all enabled last; stops and starts again on the same connection).
+
+use crate::frontend::Acknowledge;
+use crate::frontend::notify::CallKind;
+
+/// One part of a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// SET_OWNER.
+    Owner,
+    /// GET_FEATURES; decides what will be acknowledged.
+    GetFeatures,
+    /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES, if the back end has any.
+    ProtocolFeatures,
+    /// GET_QUEUE_NUM, if MQ was agreed on.
+    QueueNumber,
+    /// GET_MAX_MEM_SLOTS, if memory slots were agreed on.
+    MemorySlots,
+    /// SET_BACKEND_REQ_FD, if it was agreed on.
+    BackendChannel,
+    /// SET_FEATURES.
+    SetFeatures,
+    /// SET_MEM_TABLE.
+    MemoryTable,
+    /// ADD_MEM_REG for each region not yet announced on this connection, if memory slots were agreed on; else SET_MEM_TABLE.
+    MemoryRegions,
+    /// SET_STATUS, if it was agreed on.
+    Status(u8),
+    /// These, for each ring in turn.
+    EachRing(&'static [RingStep]),
+}
+
+/// One message about one ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RingStep {
+    /// SET_VRING_CALL.
+    Call,
+    /// SET_VRING_ERR.
+    Error,
+    /// SET_VRING_NUM.
+    Size,
+    /// SET_VRING_BASE.
+    Base,
+    /// SET_VRING_ADDR.
+    Addresses,
+    /// SET_VRING_KICK.
+    Kick,
+    /// SET_VRING_ENABLE 1, if protocol features were agreed on.
+    Enable,
+    /// SET_VRING_ENABLE 0, likewise.
+    Disable,
+    /// GET_VRING_BASE.
+    Stop,
+}
+
+/// How a kind of front end goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Habit {
+    /// Whose habit it is.
+    pub name: &'static str,
+    /// Sent once, when the connection stands.
+    pub connect: &'static [Step],
+    /// Sent when the device is started (again).
+    pub start: &'static [Step],
+    /// Sent when the device is stopped.
+    pub stop: &'static [Step],
+    /// What it wants to have acknowledged.
+    pub acknowledge: Acknowledge,
+    /// What it gives as call descriptor.
+    pub call: CallKind,
+    /// Whether its rings go on where they were after the back end has gone and come back; else they begin anew at 0.
+    pub resumes: bool,
+}
+
+/// Device status: FEATURES_OK alone, as QEMU sends it.
+const FEATURES_OK: u8 = 0x08;
+/// Device status: everything up to DRIVER_OK (virtio 1.4 section 2.1).
+const DRIVER_OK: u8 = 0x0f;
+
+impl Habit {
+    /// QEMU 7.2 (recorded from it: the rings are enabled before SET_FEATURES).
+    pub const QEMU: Self = Self {
+        name: "qemu",
+        connect: &[
+            Step::GetFeatures,
+            Step::ProtocolFeatures,
+            Step::QueueNumber,
+            Step::MemorySlots,
+            Step::BackendChannel,
+            Step::Owner,
+            Step::GetFeatures,
+            Step::EachRing(&[RingStep::Call, RingStep::Error]),
+        ],
+        start: &[
+            Step::EachRing(&[RingStep::Enable]),
+            Step::SetFeatures,
+            Step::Status(FEATURES_OK),
+            Step::MemoryRegions,
+            Step::EachRing(&[
+                RingStep::Size,
+                RingStep::Base,
+                RingStep::Addresses,
+                RingStep::Kick,
+                RingStep::Call,
+            ]),
+            Step::Status(DRIVER_OK),
+        ],
+        stop: &[Step::Status(0), Step::EachRing(&[RingStep::Stop])],
+        acknowledge: Acknowledge::Memory,
+        call: CallKind::Eventfd,
+        resumes: true,
+    };
+
+    /// User Mode Linux 6.4 and later.
+    pub const UML: Self = Self {
+        name: "uml",
+        connect: &[
+            Step::Owner,
+            Step::GetFeatures,
+            Step::ProtocolFeatures,
+            Step::BackendChannel,
+            Step::QueueNumber,
+        ],
+        start: &[
+            Step::SetFeatures,
+            Step::MemoryTable,
+            Step::EachRing(&[
+                RingStep::Call,
+                RingStep::Size,
+                RingStep::Base,
+                RingStep::Addresses,
+            ]),
+            Step::EachRing(&[RingStep::Kick, RingStep::Enable]),
+        ],
+        stop: &[Step::EachRing(&[RingStep::Disable]), Step::GetFeatures],
+        acknowledge: Acknowledge::Everything,
+        call: CallKind::SocketPair,
+        resumes: false,
+    };
+
+    /// DPDK's virtio-user.
+    pub const DPDK: Self = Self {
+        name: "dpdk",
+        connect: &[
+            Step::Owner,
+            Step::GetFeatures,
+            Step::ProtocolFeatures,
+            Step::QueueNumber,
+            Step::Status(0),
+        ],
+        start: &[
+            Step::EachRing(&[RingStep::Call]),
+            Step::SetFeatures,
+            Step::MemoryTable,
+            Step::EachRing(&[
+                RingStep::Size,
+                RingStep::Base,
+                RingStep::Addresses,
+                RingStep::Kick,
+            ]),
+            Step::EachRing(&[RingStep::Enable]),
+            Step::Status(DRIVER_OK),
+        ],
+        stop: &[
+            Step::EachRing(&[RingStep::Disable]),
+            Step::EachRing(&[RingStep::Stop]),
+        ],
+        acknowledge: Acknowledge::Memory,
+        call: CallKind::Eventfd,
+        resumes: false,
+    };
+
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::QEMU, Self::UML, Self::DPDK];
+
+    /// The habit called `name`.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|habit| habit.name == name)
+    }
+}

@@ -1,0 +1,368 @@
+//! The guest's life: negotiate, start, stop, lose the back end, come back.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use vhost::VringConfigData;
+use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+
+use crate::frontend::features::{self, Features};
+use crate::frontend::{Frontend, FrontendError};
+use crate::ring::{DriverRing, RingOptions};
+
+use super::{Delivery, Endpoint, GuestError, Intake, Pair, Queue, RingStep, Step, ToyGuest};
+
+type Result<T> = std::result::Result<T, GuestError>;
+
+impl ToyGuest {
+    /// Starts the device: the habit's messages, with the rings at their bases.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn start(&mut self) -> Result<()> {
+        self.make_pairs()?;
+        self.run(self.plan.habit.start)?;
+        self.synchronise()
+    }
+
+    /// Waits until the back end has handled every message so far, by asking something that it must answer: few front ends
+    /// have all their messages acknowledged, and a test wants to send as soon as the guest is started.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end does not answer.
+    pub fn synchronise(&mut self) -> Result<()> {
+        self.frontend()?.features()?;
+        Ok(())
+    }
+
+    /// Stops the device: the habit's messages. The bases that the back end tells are remembered for the next start.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn stop(&mut self) -> Result<()> {
+        self.run(self.plan.habit.stop)
+    }
+
+    /// Stops the device and starts it again on the same connection with other features and with new rings, as DPDK does.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn restart_with(&mut self, wanted: Features) -> Result<()> {
+        self.stop()?;
+        self.plan.wanted = wanted;
+        self.features = wanted & self.offered;
+        self.renew_rings()?;
+        self.start()
+    }
+
+    /// Lays all rings out anew, for the features agreed on now, with their receive buffers posted.
+    fn renew_rings(&mut self) -> Result<()> {
+        let (delivery, intake) = self.ring_options();
+        for pair in &mut self.pairs {
+            pair.delivery.queue.ring = DriverRing::new(&self.memory, delivery)?;
+            pair.intake.queue.ring = DriverRing::new(&self.memory, intake)?;
+            pair.begin_anew()?;
+        }
+        Ok(())
+    }
+
+    /// Resets all rings to index 0 and posts the receive buffers anew. Only while the device is stopped.
+    ///
+    /// # Errors
+    /// [`GuestError::Ring`].
+    pub fn reset_rings(&mut self) -> Result<()> {
+        for pair in &mut self.pairs {
+            pair.intake.queue.ring.reset(0)?;
+            pair.delivery.queue.ring.reset(0)?;
+            pair.begin_anew()?;
+        }
+        Ok(())
+    }
+
+    /// Hangs up. Memory and rings stay as they are.
+    pub fn disconnect(&mut self) {
+        self.frontend = None;
+        self.channel = None;
+        self.told.clear();
+    }
+
+    /// Connects again (or waits until the back end does) and starts the device as its habit is: QEMU goes on at the used
+    /// index, what was in flight is read again; the others begin anew.
+    ///
+    /// # Errors
+    /// [`GuestError::NotOffered`] when the back end has lost features; whatever else fails on the way.
+    pub fn reconnect(&mut self) -> Result<()> {
+        self.disconnect();
+        self.frontend = Some(match &self.endpoint {
+            Endpoint::Connect(path) => Frontend::connect(path, self.plan.patience)?,
+            Endpoint::Listen(listener) => Frontend::accept(listener, self.plan.patience)?,
+            Endpoint::Given => return Err(GuestError::NotConnected),
+        });
+        let agreed = self.features;
+        self.negotiate()?;
+        if self.features != agreed {
+            return Err(GuestError::NotOffered(
+                features::names(agreed & !self.features).join(", "),
+            ));
+        }
+        if self.plan.habit.resumes {
+            for queue in self.queues() {
+                queue.base = queue.ring.shared().used_index();
+            }
+        } else {
+            self.reset_rings()?;
+        }
+        self.start()
+    }
+
+    /// Tells the back end of these regions of the memory only (SET_MEM_TABLE), running or not.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn announce_memory(&mut self, regions: &[usize]) -> Result<()> {
+        let table: Vec<_> = regions
+            .iter()
+            .map(|&index| self.memory.table_entry(index))
+            .collect();
+        self.frontend()?.set_memory_table(&table)?;
+        self.announced = regions.to_vec();
+        self.told = regions.to_vec();
+        Ok(())
+    }
+
+    /// Tells the back end of one more region (ADD_MEM_REG), running or not.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn add_region(&mut self, region: usize) -> Result<()> {
+        let entry = self.memory.table_entry(region);
+        self.frontend()?.add_region(&entry)?;
+        self.told.push(region);
+        Ok(())
+    }
+
+    /// Takes one region away from the back end (REM_MEM_REG), running or not.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn remove_region(&mut self, region: usize) -> Result<()> {
+        let entry = self.memory.table_entry(region);
+        self.frontend()?.remove_region(&entry)?;
+        self.told.retain(|&told| told != region);
+        Ok(())
+    }
+
+    /// Every queue, deliveries and intakes in the order of their indices.
+    pub fn queues(&mut self) -> impl Iterator<Item = &mut Queue> {
+        self.pairs
+            .iter_mut()
+            .flat_map(|pair| [&mut pair.delivery.queue, &mut pair.intake.queue])
+    }
+
+    /// The messages of the connection's beginning.
+    pub(super) fn negotiate(&mut self) -> Result<()> {
+        self.run(self.plan.habit.connect)
+    }
+
+    fn run(&mut self, steps: &[Step]) -> Result<()> {
+        steps.iter().try_for_each(|step| self.step(*step))
+    }
+
+    fn step(&mut self, step: Step) -> Result<()> {
+        let protocol = self.frontend()?.protocol();
+        match step {
+            Step::Owner => self.frontend()?.set_owner()?,
+            Step::GetFeatures => {
+                self.offered = self.frontend()?.features()?;
+                self.features = self.plan.wanted & self.offered;
+            }
+            Step::ProtocolFeatures => self.agree_on_protocol()?,
+            Step::QueueNumber if protocol.contains(Protocol::MQ) => self.check_queue_number()?,
+            Step::MemorySlots if protocol.contains(Protocol::CONFIGURE_MEM_SLOTS) => {
+                self.frontend()?.memory_slots()?;
+            }
+            Step::BackendChannel if protocol.contains(Protocol::BACKEND_REQ) => {
+                self.open_channel()?
+            }
+            Step::SetFeatures => {
+                let features = self.features;
+                self.frontend()?.set_features(features)?;
+            }
+            Step::MemoryRegions if protocol.contains(Protocol::CONFIGURE_MEM_SLOTS) => {
+                self.add_regions()?
+            }
+            Step::MemoryTable | Step::MemoryRegions => {
+                self.announce_memory(&self.announced.clone())?
+            }
+            Step::Status(status) if protocol.contains(Protocol::STATUS) => {
+                self.frontend()?.set_status(status)?
+            }
+            Step::EachRing(steps) => self.each_ring(steps)?,
+            Step::QueueNumber | Step::MemorySlots | Step::BackendChannel | Step::Status(_) => {}
+        }
+        Ok(())
+    }
+
+    fn add_regions(&mut self) -> Result<()> {
+        let missing: Vec<_> = self
+            .announced
+            .iter()
+            .copied()
+            .filter(|region| !self.told.contains(region))
+            .collect();
+        missing
+            .into_iter()
+            .try_for_each(|region| self.add_region(region))
+    }
+
+    fn agree_on_protocol(&mut self) -> Result<()> {
+        if self.offered & features::PROTOCOL_FEATURES == 0 {
+            return Ok(());
+        }
+        let wanted = self.plan.protocol;
+        let acknowledge = self.plan.acknowledge.unwrap_or(self.plan.habit.acknowledge);
+        let frontend = self.frontend()?;
+        let offered = frontend.protocol_features()?;
+        Ok(frontend.set_protocol_features(offered & wanted, acknowledge)?)
+    }
+
+    fn check_queue_number(&mut self) -> Result<()> {
+        let number = self.frontend()?.queue_number()?;
+        if number < self.plan.pairs as u64 {
+            return Err(GuestError::NotOffered(format!(
+                "{} queue pairs, only {number}",
+                self.plan.pairs
+            )));
+        }
+        Ok(())
+    }
+
+    fn open_channel(&mut self) -> Result<()> {
+        let refused = |cause| GuestError::Refused {
+            step: "making the channel for the back end's requests",
+            cause,
+        };
+        let (ours, theirs) = UnixStream::pair().map_err(refused)?;
+        self.frontend()?
+            .set_backend_channel(&OwnedFd::from(theirs))?;
+        self.channel = Some(ours);
+        Ok(())
+    }
+
+    fn make_pairs(&mut self) -> Result<()> {
+        for index in self.pairs.len()..self.plan.pairs {
+            let pair = self.new_pair(index)?;
+            self.pairs.push(pair);
+        }
+        Ok(())
+    }
+
+    /// What a delivery's and an intake's ring shall be able to do.
+    fn ring_options(&self) -> (RingOptions, RingOptions) {
+        let has = |feature| self.features & feature != 0;
+        let event_idx = has(features::EVENT_IDX);
+        let delivery = RingOptions {
+            size: self.plan.ring_size,
+            event_idx,
+            indirect: 0,
+        };
+        let indirect = if has(features::INDIRECT_DESC) {
+            self.plan.indirect
+        } else {
+            0
+        };
+        (
+            delivery,
+            RingOptions {
+                indirect,
+                ..delivery
+            },
+        )
+    }
+
+    fn new_pair(&self, index: usize) -> Result<Pair> {
+        let (delivery, intake) = self.ring_options();
+        let (plan, memory) = (&self.plan, &self.memory);
+        let call = plan.call.unwrap_or(plan.habit.call);
+        let queue =
+            |options, index| Queue::new(DriverRing::new(memory, options)?, index, plan.kick, call);
+        let mut delivery = Delivery::new(queue(delivery, 2 * index)?, memory, plan.receive)?;
+        delivery.fill()?;
+        let intake = queue(intake, 2 * index + 1)?;
+        let intake = Intake::new(intake, memory, plan.send.count, plan.send.size)?;
+        Ok(Pair { delivery, intake })
+    }
+
+    fn each_ring(&mut self, steps: &[RingStep]) -> Result<()> {
+        self.make_pairs()?;
+        for pair in 0..self.pairs.len() {
+            for index in [2 * pair, 2 * pair + 1] {
+                steps
+                    .iter()
+                    .try_for_each(|step| self.ring_step(index, *step))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the habit's messages about ring `index`.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn ring_step(&mut self, index: usize, step: RingStep) -> Result<()> {
+        let can_enable = self.features & features::PROTOCOL_FEATURES != 0;
+        let wants_enable = self.plan.enable;
+        let frontend = self.frontend.as_mut().ok_or(GuestError::NotConnected)?;
+        let pair = &mut self.pairs[index / 2];
+        let queue = if index.is_multiple_of(2) {
+            &mut pair.delivery.queue
+        } else {
+            &mut pair.intake.queue
+        };
+        match step {
+            RingStep::Call => frontend.set_ring_call(index, queue.call.fd())?,
+            RingStep::Error => queue
+                .fault
+                .fd()
+                .map_or(Ok(()), |fd| frontend.set_ring_error(index, fd))?,
+            RingStep::Size => frontend.set_ring_size(index, queue.ring.options().size)?,
+            RingStep::Base => frontend.set_ring_base(index, queue.base)?,
+            RingStep::Addresses => frontend.set_ring_addresses(index, &addresses(queue)?)?,
+            RingStep::Kick => frontend.set_ring_kick(index, queue.kick.fd())?,
+            RingStep::Enable if can_enable && wants_enable => frontend.enable_ring(index, true)?,
+            RingStep::Disable if can_enable => frontend.enable_ring(index, false)?,
+            RingStep::Stop => queue.base = frontend.ring_base(index)? as u16,
+            RingStep::Enable | RingStep::Disable => {}
+        }
+        // Buffers may have been posted before the back end knew of the ring.
+        if step == RingStep::Kick {
+            queue.kick();
+        }
+        Ok(())
+    }
+}
+
+/// A ring's areas as user addresses.
+fn addresses(queue: &Queue) -> Result<VringConfigData> {
+    let shared = queue.ring.shared();
+    let (memory, at) = (shared.memory(), shared.addresses());
+    Ok(VringConfigData {
+        queue_max_size: shared.size(),
+        queue_size: shared.size(),
+        flags: 0,
+        desc_table_addr: memory.user(at.descriptors)?,
+        used_ring_addr: memory.user(at.used)?,
+        avail_ring_addr: memory.user(at.available)?,
+        log_addr: None,
+    })
+}
+
+impl From<GuestError> for std::io::Error {
+    fn from(error: GuestError) -> Self {
+        match error {
+            GuestError::Refused { cause, .. }
+            | GuestError::Frontend(FrontendError::Socket { cause, .. }) => cause,
+            other => Self::other(other),
+        }
+    }
+}
