@@ -22,7 +22,8 @@ pub struct IntakeId {
     pub slot: u16,
 }
 
-/// See the module. Four cache lines.
+/// See the module. Four cache lines. Fields that are written singly and read soon are no smaller than what the compiler would load, so that
+/// loads never span two recent stores.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Parcel {
@@ -35,10 +36,12 @@ pub struct Parcel {
     /// Bytes of the whole frame.
     pub length: u32,
     /// How many of them `start` holds.
-    pub start_length: u8,
-    own_pieces: u8,
+    pub start_length: u32,
+    own_pieces: u32,
     /// Head of the chain in the sender's ring.
     pub head: u16,
+    /// What the sender's intake lent for the rest.
+    pub loan: Loan,
     /// The sender's ring.
     pub intake: IntakeId,
     /// The sender.
@@ -58,6 +61,8 @@ pub struct Chunk {
     next: *const Chunk,
 }
 
+const _: () = assert!(size_of::<Parcel>() == 256);
+
 // SAFETY: the pointers of a parcel lead into memory that its intake keeps alive until the parcel is completed; they are
 // only used by the copy routines. Chunks are written before the parcel is handed over and not after.
 unsafe impl Send for Parcel {}
@@ -73,6 +78,7 @@ impl Default for Parcel {
             start_length: 0,
             own_pieces: 0,
             head: 0,
+            loan: Loan::NONE,
             intake: IntakeId::default(),
             source: PortId::default(),
             segments_done: 0,
@@ -87,7 +93,7 @@ impl Parcel {
     /// A parcel of the switch's own making: a plain frame of at most [`START`] bytes, what is longer is cut off. No chain is behind it.
     pub fn from_bytes(source: PortId, frame: &[u8]) -> Self {
         let length = frame.len().min(START);
-        let mut parcel = Self { source, length: length as u32, start_length: length as u8, ..Self::default() };
+        let mut parcel = Self { source, length: length as u32, start_length: length as u32, ..Self::default() };
         parcel.start[..length].copy_from_slice(&frame[..length]);
         parcel
     }
@@ -95,43 +101,51 @@ impl Parcel {
     /// The copied bytes.
     #[inline]
     pub fn start(&self) -> &[u8] {
-        &self.start[..usize::from(self.start_length).min(START)]
+        &self.start[..(self.start_length as usize).min(START)]
     }
 
     /// Bytes of the frame that were not copied.
     #[inline]
     pub fn rest_length(&self) -> u32 {
-        self.length - u32::from(self.start_length)
+        self.length - self.start_length
     }
 
     /// Where the bytes after `start` lie, in order.
     #[inline]
     pub fn rest(&self) -> Pieces<'_> {
-        Pieces { own: &self.own[..usize::from(self.own_pieces).min(OWN_PIECES)], more: self.more }
+        Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
     }
 
-    /// Sets the rest to `pieces`, of which the first `skip` bytes are left out. Returns the chunk that begins a long list, to be given
-    /// back with [`ChunkPool::give_back`].
+    /// Sets the rest to the one piece of `length` bytes at `place`; nothing if it is empty.
+    #[inline]
+    pub fn set_single_rest(&mut self, place: *mut u8, length: u32) {
+        self.own[0] = Piece { place, length };
+        self.own_pieces = u32::from(length > 0);
+        self.more = ptr::null();
+        self.loan = Loan::NONE;
+    }
+
+    /// Sets the rest to `pieces`, of which the first `skip` bytes are left out. What it borrows is to be given back with
+    /// [`ChunkPool::give_back`].
     ///
     /// # Errors
     /// The pool has too few chunks left; the parcel's rest is then empty.
-    #[inline]
-    pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<Loan, NoChunk> {
-        self.own_pieces = 0;
-        self.more = ptr::null();
+    pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
         let (index, within) = position(pieces, skip);
-        let Some(first) = pieces.get(index) else { return Ok(Loan::NONE) };
-        self.own[0] = Piece { place: first.place.wrapping_add(within as usize), length: first.length - within };
+        let Some(first) = pieces.get(index) else {
+            self.set_single_rest(ptr::null_mut(), 0);
+            return Ok(());
+        };
+        self.set_single_rest(first.place.wrapping_add(within as usize), first.length - within);
         let rest = &pieces[index + 1..];
         let direct = rest.len().min(OWN_PIECES - 1);
-        self.own[1..=direct].copy_from_slice(&rest[..direct]);
-        self.own_pieces = 1 + direct as u8;
-        if rest.len() == direct {
-            return Ok(Loan::NONE);
+        if rest.len() > direct {
+            self.loan = pool.lend(&rest[direct..])?;
+            self.more = pool.chunk(self.loan.0);
         }
-        let loan = pool.lend(&rest[direct..])?;
-        self.more = pool.chunk(loan.0);
-        Ok(loan)
+        self.own[1..=direct].copy_from_slice(&rest[..direct]);
+        self.own_pieces = 1 + direct as u32;
+        Ok(())
     }
 }
 
@@ -289,9 +303,9 @@ mod tests {
         for count in [0, 1, 3, 4, 5, 12, 13, 30, 1000] {
             let list = pieces(&vec![7; count]);
             let mut parcel = Parcel::default();
-            let loan = parcel.set_rest(&list, 0, &mut pool).unwrap();
+            parcel.set_rest(&list, 0, &mut pool).unwrap();
             assert_eq!(rest_of(&parcel), list.iter().map(|p| (p.place as usize, p.length)).collect::<Vec<_>>());
-            pool.give_back(loan);
+            pool.give_back(parcel.loan);
             assert_eq!(pool.left(), all);
         }
     }
@@ -318,8 +332,8 @@ mod tests {
         let mut loans = Vec::new();
         let list = pieces(&[1; 100]);
         let mut parcel = Parcel::default();
-        while let Ok(loan) = parcel.set_rest(&list, 0, &mut pool) {
-            loans.push(loan);
+        while parcel.set_rest(&list, 0, &mut pool).is_ok() {
+            loans.push(parcel.loan);
         }
         assert_eq!(loans.len(), pool.chunks.len() / 13);
         loans.into_iter().for_each(|loan| pool.give_back(loan));

@@ -38,9 +38,18 @@ unsafe impl Send for MemoryMap {}
 // SAFETY: as above; the map itself is never changed after it was made.
 unsafe impl Sync for MemoryMap {}
 
-/// Remembers the span that served last, so that the common case is one comparison.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hint(usize);
+/// Remembers the span of one map that served last, so that the common case is one comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Hint(Span);
+
+// SAFETY: as for the map, whose holder holds the hint.
+unsafe impl Send for Hint {}
+
+impl Default for Hint {
+    fn default() -> Self {
+        Self(Span { guest_start: 0, length: 0, host_start: std::ptr::null_mut() })
+    }
+}
 
 impl MemoryMap {
     /// Memory slots that a front end may use (QEMU offers up to 509 to a guest).
@@ -64,22 +73,20 @@ impl MemoryMap {
         Ok(Self { spans, regions })
     }
 
-    /// Where guest address `address` lies in our memory, and how many bytes follow it in the same region (at least 1).
+    /// Where guest address `address` lies in our memory, and how many bytes follow it in the same region (at least 1). `hint` must
+    /// have been used with this map only.
     #[inline]
     pub fn find(&self, address: u64, hint: &mut Hint) -> Option<(*mut u8, u64)> {
-        if let Some(span) = self.spans.get(hint.0)
-            && let Some(place) = span.place(address)
-        {
-            return Some(place);
-        }
-        self.find_slowly(address, hint)
+        hint.0.place(address).or_else(|| self.find_elsewhere(address, hint))
     }
 
     #[cold]
-    fn find_slowly(&self, address: u64, hint: &mut Hint) -> Option<(*mut u8, u64)> {
+    fn find_elsewhere(&self, address: u64, hint: &mut Hint) -> Option<(*mut u8, u64)> {
         let after = self.spans.partition_point(|span| span.guest_start <= address);
-        hint.0 = after.checked_sub(1)?;
-        self.spans[hint.0].place(address)
+        let span = self.spans[after.checked_sub(1)?];
+        let place = span.place(address)?;
+        hint.0 = span;
+        Some(place)
     }
 
     /// Where `length` bytes at the front end's own address `address` lie in our memory: for rings, which must lie in one region.

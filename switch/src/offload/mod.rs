@@ -54,17 +54,13 @@ impl Offloads {
 pub fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
     let header = parcel.header;
     let kind = header.segmentation().map_err(|_| DropReason::BadSegmentation)?;
-    let needs_checksum = header.flags & NetHeader::NEEDS_CSUM != 0;
-    parcel.header.flags = header.flags & NetHeader::NEEDS_CSUM;
-    parcel.header.hdr_len = 0;
+    let needs_checksum = header.flags() & NetHeader::NEEDS_CSUM != 0;
+    parcel.header = header.cleaned(0);
     if needs_checksum {
         check_checksum(parcel, sender)?;
     }
     match kind {
-        None => {
-            parcel.header.gso_size = 0;
-            Ok(())
-        }
+        None => Ok(()),
         Some(_) if !needs_checksum => Err(DropReason::BadSegmentation),
         Some(kind) => check_segmentation(parcel, kind, sender),
     }
@@ -74,9 +70,9 @@ fn check_checksum(parcel: &Parcel, sender: &Offloads) -> Result<(), DropReason> 
     if !sender.checksum {
         return Err(DropReason::OffloadNotAgreed);
     }
-    let header = &parcel.header;
-    let field_end = u32::from(header.csum_start) + u32::from(header.csum_offset) + 2;
-    if usize::from(header.csum_start) < crate::frame::ETHERNET || field_end > parcel.length {
+    let header = parcel.header;
+    let field_end = u32::from(header.csum_start()) + u32::from(header.csum_offset()) + 2;
+    if usize::from(header.csum_start()) < crate::frame::ETHERNET || field_end > parcel.length {
         return Err(DropReason::BadChecksumOffload);
     }
     Ok(())
@@ -92,20 +88,20 @@ fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads
     };
     let fits = wanted.0.is_none_or(|version| version == layers.version)
         && layers.protocol == wanted.1
-        && usize::from(header.csum_start) == layers.transport
-        && header.csum_offset == wanted.2;
+        && usize::from(header.csum_start()) == layers.transport
+        && header.csum_offset() == wanted.2;
     if !fits {
         return Err(DropReason::BadSegmentation);
     }
-    if !sender.allows(kind, layers.version) || (header.gso_type & NetHeader::ECN != 0 && !sender.ecn) {
+    if !sender.allows(kind, layers.version) || (header.gso_type() & NetHeader::ECN != 0 && !sender.ecn) {
         return Err(DropReason::OffloadNotAgreed);
     }
     let length = header_length(parcel.start(), &layers).ok_or(DropReason::BadSegmentation)?;
     let payload = parcel.length.checked_sub(length as u32).ok_or(DropReason::BadSegmentation)?;
-    if header.gso_size == 0 || payload.div_ceil(header.gso_size.into()) > MAX_SEGMENTS {
+    if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
         return Err(DropReason::BadSegmentation);
     }
-    parcel.header.hdr_len = length as u16;
+    parcel.header = header.cleaned(length as u16);
     Ok(())
 }
 
@@ -140,7 +136,7 @@ pub fn plan(parcel: &Parcel, receiver: &Offloads) -> Plan {
 }
 
 fn plan_offload(parcel: &Parcel, receiver: &Offloads) -> Plan {
-    let header = &parcel.header;
+    let header = parcel.header;
     match header.segmentation() {
         Ok(Some(kind)) if !takes(receiver, kind, parcel) => Plan::Segment { partial: receiver.checksum },
         _ if receiver.checksum => Plan::AsIs,
@@ -149,7 +145,7 @@ fn plan_offload(parcel: &Parcel, receiver: &Offloads) -> Plan {
 }
 
 fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
-    let ecn = parcel.header.gso_type & NetHeader::ECN != 0;
+    let ecn = parcel.header.gso_type() & NetHeader::ECN != 0;
     let version = Layers::find(parcel.start()).map_or(0, |layers| layers.version);
     receiver.checksum && receiver.allows(kind, version) && (receiver.ecn || !ecn)
 }

@@ -41,9 +41,9 @@ impl Cutter {
     /// How to cut `parcel`; `None` if its headers are not what [`super::check`] vouched for.
     pub fn new(parcel: &Parcel, partial: bool) -> Option<Self> {
         let layers = Layers::find(parcel.start())?;
-        let headers_length = usize::from(parcel.header.hdr_len);
+        let headers_length = usize::from(parcel.header.hdr_len());
         let payload = parcel.length.checked_sub(headers_length as u32)?;
-        let size = u32::from(parcel.header.gso_size);
+        let size = u32::from(parcel.header.gso_size());
         let whole = headers_length <= parcel.start().len() && headers_length >= layers.transport + 8 && size > 0;
         whole.then_some(Self { headers: parcel.start, headers_length, layers, payload, size, partial })
     }
@@ -101,9 +101,7 @@ impl Cutter {
         };
         transport[field..field + 2].copy_from_slice(&pseudo.partial());
         if self.partial {
-            segment.header.flags = NetHeader::NEEDS_CSUM;
-            segment.header.csum_start = start as u16;
-            segment.header.csum_offset = field as u16;
+            segment.header = NetHeader::partial_checksum(start as u16, field as u16);
         } else {
             segment.complete = Some((start as u32, (start + field) as u32));
         }

@@ -75,14 +75,12 @@ pub struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Appends the pieces of the chain that starts at `head` (below the ring size) to `pieces`, never beyond its capacity; returns
-    /// their bytes. Descriptors of length 0 add nothing and their address is not looked at.
+    /// Appends the pieces of the chain that begins with `first` to `pieces`, never beyond its capacity; returns their bytes.
+    /// Descriptors of length 0 add nothing and their address is not looked at.
     ///
     /// # Errors
     /// The first [`ChainFault`] met; `pieces` then holds some prefix.
-    #[inline]
-    pub fn resolve(&mut self, head: u16, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
-        let first = self.ring.descriptor(head);
+    pub fn resolve(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
         if first.flags & (NEXT | INDIRECT) == 0 {
             return self.add(&first, 0, pieces);
         }

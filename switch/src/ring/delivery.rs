@@ -1,14 +1,15 @@
 //! Delivery: the guest's receive ring. Parcels go in: the one payload copy is made here.
 //!
 //! In order: [`Delivery::place`] asks what this receiver needs done to the frame, **collects** buffers that hold it, copies
-//! straight from the sender's memory into them, repairing on the way, and completes them; [`Delivery::publish`] shows the driver, once a
-//! batch.
+//! straight from the sender's memory into them, repairing on the way, and completes them; [`Ring::publish`] shows the driver, once a
+//! pass.
 
 use super::chain::{Access, Piece, Walk};
 use super::rooms::{Reader, Writer};
+use super::shared::{INDIRECT, NEXT, WRITE};
 use super::{Ring, RingFault};
 use crate::copy;
-use crate::frame::{ETHERNET, NetHeader};
+use crate::frame::{ETHERNET, NetHeader, SHORT_START};
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -85,18 +86,31 @@ impl Delivery {
         self.ring.prefetch(count.min(seen), copy::prefetch_to_write);
     }
 
-    /// Shows the driver what was delivered; calls it if it asks for that.
-    #[inline]
-    pub fn publish(&mut self) -> u16 {
-        self.ring.publish()
-    }
-
     /// Delivers `parcel`, whose header was checked at intake.
     ///
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
     #[inline]
     pub fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+        if self.place_at_once(parcel)? { Ok(Placed::Whole(1)) } else { self.place_otherwise(parcel) }
+    }
+
+    /// Delivers `parcel` if that is the common case: it needs nothing done and fits a buffer of one descriptor in one region, which is
+    /// there. False if it is another case.
+    ///
+    /// # Errors
+    /// As [`Self::place`].
+    #[inline(always)]
+    pub fn place_at_once(&mut self, parcel: &Parcel) -> Result<bool, RingFault> {
+        Ok(parcel.header.is_plain() && self.place_in_one(parcel)?)
+    }
+
+    /// Any other case.
+    ///
+    /// # Errors
+    /// As [`Self::place`].
+    #[inline(never)]
+    pub fn place_otherwise(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
         let result = match plan(parcel, &self.receiver) {
             Plan::AsIs => self.place_as_is(parcel).map(|()| 1),
             Plan::Checksum => self.place_checksummed(parcel).map(|()| 1),
@@ -110,33 +124,58 @@ impl Delivery {
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn place_in_one(&mut self, parcel: &Parcel) -> Result<bool, RingFault> {
+        if self.ring.left() == 0 && self.ring.look()? == 0 {
+            return Ok(false);
+        }
+        let head = self.ring.head(0)?;
+        let descriptor = self.ring.split.descriptor(head);
+        let needed = parcel.length + u32::from(self.ring.options.header_length);
+        if descriptor.flags & (NEXT | INDIRECT | WRITE) != WRITE || descriptor.length < needed {
+            return Ok(false);
+        }
+        let Some((place, follow)) = self.ring.memory.find(descriptor.address, &mut self.ring.hint) else { return Ok(false) };
+        if follow < needed.into() {
+            return Ok(false);
+        }
+        self.write_to_one(place, parcel);
+        self.ring.next_available = self.ring.next_available.wrapping_add(1);
+        self.ring.complete(head, needed);
+        Ok(true)
+    }
+
     fn place_as_is(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
         self.collect(parcel.length)?;
-        if let [room] = self.rooms[..] {
-            self.write_to_one(room, parcel);
-        } else {
-            self.write_to_many(parcel.header, parcel);
-        }
+        self.write_to_many(parcel.header, parcel);
         self.complete(parcel.length);
         Ok(())
     }
 
-    /// The common case: everything in one room.
+    /// Writes header and frame to `place`, which has room for both.
     #[inline]
-    fn write_to_one(&self, room: Piece, parcel: &Parcel) {
-        let header = NetHeader { num_buffers: 1, ..parcel.header }.bytes();
+    fn write_to_one(&self, place: *mut u8, parcel: &Parcel) {
+        let header = parcel.header.in_buffers(1);
         let length = usize::from(self.ring.options.header_length);
-        let start = parcel.start();
-        // SAFETY: `collect` made sure that header and frame fit the room, which the memory map keeps writable; the pieces are
-        // readable while the parcel is out.
+        // SAFETY: the caller made sure that header and frame fit; the memory map keeps the place writable, and the pieces readable while
+        // the parcel is out.
         unsafe {
-            copy::copy_short(room.place, header.as_ptr(), length);
-            copy::copy(room.place.add(length), start.as_ptr(), start.len());
-            let mut place = room.place.add(length + start.len());
+            let mut frame = place.add(length);
+            if length == NetHeader::SIZE {
+                header.store(place);
+            } else {
+                copy::copy_short(place, header.bytes().as_ptr(), length);
+            }
+            let start = parcel.start();
+            if start.len() == SHORT_START {
+                frame.cast::<[u8; SHORT_START]>().write(start.as_ptr().cast::<[u8; SHORT_START]>().read());
+            } else {
+                copy::copy(frame, start.as_ptr(), start.len());
+            }
+            frame = frame.add(start.len());
             for piece in parcel.rest() {
-                copy::copy(place, piece.place, piece.length as usize);
-                place = place.add(piece.length as usize);
+                copy::copy(frame, piece.place, piece.length as usize);
+                frame = frame.add(piece.length as usize);
             }
         }
     }
@@ -149,7 +188,7 @@ impl Delivery {
 
     /// Writes the virtio-net header; returns the writer that stands behind it.
     fn write_header(&self, header: NetHeader) -> Writer<'_> {
-        let header = NetHeader { num_buffers: self.buffers.len() as u16, ..header };
+        let header = header.in_buffers(self.buffers.len() as u16);
         let mut writer = Writer::new(&self.rooms, 0);
         writer.write(&header.bytes()[..usize::from(self.ring.options.header_length)]);
         writer
@@ -158,8 +197,8 @@ impl Delivery {
     fn place_checksummed(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
         self.collect(parcel.length)?;
         self.write_to_many(NetHeader::default(), parcel);
-        let start = u32::from(parcel.header.csum_start);
-        let field = start + u32::from(parcel.header.csum_offset);
+        let start = u32::from(parcel.header.csum_start());
+        let field = start + u32::from(parcel.header.csum_offset());
         self.complete_checksum(start, field, parcel.length);
         self.complete(parcel.length);
         Ok(())
@@ -204,7 +243,6 @@ impl Delivery {
     }
 
     /// Fills `rooms` and `buffers` with what a frame of `length` bytes needs, taking nothing yet.
-    #[inline]
     fn collect(&mut self, length: u32) -> Result<(), Refusal> {
         let needed = length + u32::from(self.ring.options.header_length);
         self.rooms.clear();
@@ -241,13 +279,13 @@ impl Delivery {
 
     /// Appends the rooms of the chain of `head`, `wanted` bytes at most; `None` if it breaks a rule. Every buffer must hold at least the
     /// header (virtio 1.4, section 5.1.6.3.1).
-    #[inline]
     fn resolve(&mut self, head: u16, wanted: u32) -> Option<u32> {
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let shortest = u32::from(options.header_length) + if self.mergeable { 0 } else { ETHERNET as u32 };
         let limit = wanted.max(shortest);
+        let first = split.descriptor(head);
         let mut walk = Walk { ring: split, memory, hint, access: Access::Write, indirect: options.indirect, limit };
-        walk.resolve(head, &mut self.rooms).ok().filter(|&room| room >= shortest)
+        walk.resolve(first, &mut self.rooms).ok().filter(|&room| room >= shortest)
     }
 
     /// A bad chain goes back empty, and with it those collected before it: what a guest breaks, it pays for once.
@@ -263,7 +301,6 @@ impl Delivery {
     }
 
     /// Takes the collected buffers and completes them with a frame of `length` bytes.
-    #[inline]
     fn complete(&mut self, length: u32) {
         let mut left = length + u32::from(self.ring.options.header_length);
         for buffer in &self.buffers {

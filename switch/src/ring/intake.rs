@@ -1,19 +1,21 @@
 //! Intake: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
 //!
-//! In order: [`Intake::take`] resolves a chain, copies its headers into a [`Parcel`] and leaves the head *out*; the head
-//! comes back through [`Intake::complete`], at once or after the parcel waited; [`Intake::publish`] shows the driver.
+//! In order: [`Intake::take`] resolves a chain and copies its headers into a [`Parcel`]. Once the parcel is delivered, [`Intake::finish`] gives
+//! the chain back; a parcel that waits is [kept out](Intake::keep_out) until whoever holds it lets it
+//! [come back](Intake::come_back). [`Ring::publish`] shows the driver, once a pass.
 
 use super::chain::{Access, ChainFault, Piece, Walk};
+use super::shared::{Descriptor, INDIRECT, NEXT, WRITE};
 use super::{Ring, RingFault};
 use crate::copy;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
 use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
 use crate::stats::DropReason;
 
-/// State of one head.
+/// A head whose parcel is kept out.
 #[derive(Clone, Copy, Debug)]
 struct Out {
-    /// Parties that still hold the parcel; 0 when the head is the guest's.
+    /// Parties that hold the parcel; 0 when it is not out.
     holders: u8,
     loan: Loan,
 }
@@ -21,9 +23,9 @@ struct Out {
 /// What [`Intake::take`] got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A parcel, now out.
+    /// A parcel, to be finished or kept out.
     Parcel,
-    /// A chain that cannot be a frame: it was completed, for this reason.
+    /// A chain that cannot be a frame: it went back, for this reason.
     Dropped(DropReason),
     /// Nothing to take, or nothing that can be taken before others come back.
     Nothing,
@@ -57,7 +59,7 @@ impl Intake {
         &mut self.ring
     }
 
-    /// Heads that are out.
+    /// Heads whose parcels are out.
     pub fn out_count(&self) -> u16 {
         self.out_count
     }
@@ -78,41 +80,49 @@ impl Intake {
     /// A [`RingFault`] after which the ring must not be used.
     #[inline]
     pub fn take(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+        let Some(head) = self.next_head()? else { return Ok(Taken::Nothing) };
+        let first = self.ring.split.descriptor(head);
+        if !self.open_single(&first, parcel) {
+            let taken = self.open_chain(first, parcel);
+            if taken != Taken::Parcel {
+                if taken != Taken::Nothing {
+                    self.give_back(head);
+                }
+                return Ok(taken);
+            }
+        }
+        parcel.head = head;
+        parcel.segments_done = 0;
+        self.ring.next_available = self.ring.next_available.wrapping_add(1);
+        Ok(Taken::Parcel)
+    }
+
+    #[inline]
+    fn next_head(&self) -> Result<Option<u16>, RingFault> {
         if self.ring.left() == 0 {
-            return Ok(Taken::Nothing);
+            return Ok(None);
         }
         let head = self.ring.head(0)?;
         if self.out[usize::from(head)].holders != 0 {
             return Err(RingFault::HeadTwice);
         }
-        let taken = match self.resolve(head) {
-            Ok(length) => self.fill(parcel, head, length),
-            Err(fault) => Taken::Dropped(DropReason::from(fault)),
-        };
-        if taken == Taken::Nothing {
-            return Ok(taken);
-        }
-        self.ring.next_available = self.ring.next_available.wrapping_add(1);
-        if taken != Taken::Parcel {
-            self.ring.complete(head, 0);
-        }
-        Ok(taken)
+        Ok(Some(head))
     }
 
-    /// Completes the next chain unread: what a ring that is started but disabled owes ("consumed and discarded").
+    /// Gives the next chain, whose head is `head`, back unread.
+    #[cold]
+    fn give_back(&mut self, head: u16) {
+        self.ring.next_available = self.ring.next_available.wrapping_add(1);
+        self.ring.complete(head, 0);
+    }
+
+    /// Gives the next chain back unread, which a ring that is started but disabled owes ("consumed and discarded"); false if there is none.
     ///
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
     pub fn discard(&mut self) -> Result<bool, RingFault> {
-        if self.ring.left() == 0 {
-            return Ok(false);
-        }
-        let head = self.ring.head(0)?;
-        if self.out[usize::from(head)].holders != 0 {
-            return Err(RingFault::HeadTwice);
-        }
-        self.ring.next_available = self.ring.next_available.wrapping_add(1);
-        self.ring.complete(head, 0);
+        let Some(head) = self.next_head()? else { return Ok(false) };
+        self.give_back(head);
         Ok(true)
     }
 
@@ -123,98 +133,120 @@ impl Intake {
         self.ring.prefetch(count, copy::prefetch);
     }
 
-    /// Resolves the chain of `head` into `scratch`; returns its bytes.
+    /// The common case: the whole frame, behind a header of twelve bytes, in one descriptor and one region. False if it is another case.
     #[inline]
-    fn resolve(&mut self, head: u16) -> Result<u32, ChainFault> {
+    fn open_single(&mut self, descriptor: &Descriptor, parcel: &mut Parcel) -> bool {
+        const HEADER: u32 = NetHeader::SIZE as u32;
+        let length = descriptor.length;
+        let single = descriptor.flags & (NEXT | INDIRECT | WRITE) == 0 && self.ring.options.header_length == NetHeader::SIZE as u8;
+        if !single || !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&length) {
+            return false;
+        }
+        let Some((place, follow)) = self.ring.memory.find(descriptor.address, &mut self.ring.hint) else { return false };
+        if u64::from(length) > follow {
+            return false;
+        }
+        parcel.length = length - HEADER;
+        // SAFETY: `find` vouches for `length` bytes at `place`, at least a virtio-net and an Ethernet header; `start_length` is at most
+        // the frame's length and that of `start`.
+        unsafe {
+            parcel.header = NetHeader::load(place);
+            let frame = place.add(NetHeader::SIZE);
+            let start_length = start_length(parcel);
+            if start_length == SHORT_START as u32 {
+                parcel.start.as_mut_ptr().cast::<[u8; SHORT_START]>().write(frame.cast::<[u8; SHORT_START]>().read());
+            } else {
+                copy::copy(parcel.start.as_mut_ptr(), frame, start_length as usize);
+            }
+            parcel.start_length = start_length;
+            parcel.set_single_rest(frame.add(start_length as usize), parcel.length - start_length);
+        }
+        true
+    }
+
+    /// Any chain.
+    #[cold]
+    fn open_chain(&mut self, first: Descriptor, parcel: &mut Parcel) -> Taken {
+        match self.resolve(first) {
+            Ok(length) => self.fill(parcel, length),
+            Err(fault) => Taken::Dropped(DropReason::from(fault)),
+        }
+    }
+
+    /// Resolves the chain that begins with `first` into `scratch`; returns its bytes.
+    fn resolve(&mut self, first: Descriptor) -> Result<u32, ChainFault> {
         self.scratch.clear();
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let limit = MAX_FRAME + u32::from(options.header_length);
         let mut walk = Walk { ring: split, memory, hint, access: Access::Read, indirect: options.indirect, limit };
-        walk.resolve(head, &mut self.scratch)
+        walk.resolve(first, &mut self.scratch)
     }
 
     /// Copies the headers of the resolved chain of `total` bytes, and notes where the rest lies.
-    #[inline]
-    fn fill(&mut self, parcel: &mut Parcel, head: u16, total: u32) -> Taken {
+    fn fill(&mut self, parcel: &mut Parcel, total: u32) -> Taken {
         let header_length = u32::from(self.ring.options.header_length);
         if total < header_length + ETHERNET as u32 {
             return Taken::Dropped(DropReason::Runt);
         }
+        let mut header = [0; NetHeader::SIZE];
+        gather(&self.scratch, 0, &mut header[..header_length as usize]);
+        parcel.header = NetHeader::from_bytes(header);
         parcel.length = total - header_length;
-        parcel.header = self.copy_header();
-        let most = if parcel.header.is_plain() { SHORT_START } else { START } as u32;
-        let start_length = parcel.length.min(most);
-        self.copy_start(parcel, header_length, start_length);
-        parcel.start_length = start_length as u8;
-        parcel.head = head;
-        parcel.segments_done = 0;
-        let Ok(loan) = parcel.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) else {
+        let start_length = start_length(parcel);
+        gather(&self.scratch, header_length, &mut parcel.start[..start_length as usize]);
+        parcel.start_length = start_length;
+        match parcel.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) {
+            Ok(()) => Taken::Parcel,
             // The pool holds at least one frame's worth, so others are out and will bring chunks back.
-            return Taken::Nothing;
-        };
-        self.out[usize::from(head)] = Out { holders: 1, loan };
+            Err(_) => Taken::Nothing,
+        }
+    }
+
+    /// Gives back the chain of a parcel that was taken and not kept out.
+    #[inline]
+    pub fn finish(&mut self, parcel: &Parcel) {
+        if parcel.loan != Loan::NONE {
+            self.chunks.give_back(parcel.loan);
+        }
+        self.ring.complete(parcel.head, 0);
+    }
+
+    /// Keeps a parcel that was taken out until `holders` parties let it come back.
+    ///
+    /// # Errors
+    /// [`RingFault::HeadTwice`] if the head is out already, which the guest alone can bring about.
+    pub fn keep_out(&mut self, parcel: &Parcel, holders: u8) -> Result<(), RingFault> {
+        let out = &mut self.out[usize::from(parcel.head)];
+        if out.holders != 0 {
+            return Err(RingFault::HeadTwice);
+        }
+        *out = Out { holders, loan: parcel.loan };
         self.out_count += 1;
-        Taken::Parcel
+        Ok(())
     }
 
-    /// The virtio-net header, however it is split; the chain is long enough.
-    #[inline]
-    fn copy_header(&self) -> NetHeader {
-        let mut bytes = [0; NetHeader::SIZE];
-        let length = usize::from(self.ring.options.header_length);
-        gather(&self.scratch, 0, &mut bytes[..length]);
-        NetHeader::from_bytes(bytes)
-    }
-
-    #[inline]
-    fn copy_start(&self, parcel: &mut Parcel, skip: u32, length: u32) {
-        gather(&self.scratch, skip, &mut parcel.start[..length as usize]);
-    }
-
-    /// Adds a holder to a parcel that is out: a copy of it went to another worker.
-    pub fn hold(&mut self, head: u16) {
-        let out = &mut self.out[usize::from(head)];
-        out.holders = out.holders.saturating_add(1);
-    }
-
-    /// One holder is done with the parcel of `head`; the last one completes the chain.
-    #[inline]
-    pub fn complete(&mut self, head: u16) {
-        let out = &mut self.out[usize::from(head)];
-        out.holders = out.holders.saturating_sub(1);
+    /// One holder lets the parcel of `head` go; with the last one its chain goes back.
+    pub fn come_back(&mut self, head: u16) {
+        let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) else { return };
+        out.holders -= 1;
         if out.holders > 0 {
             return;
         }
-        let loan = std::mem::replace(&mut out.loan, Loan::NONE);
-        if loan != Loan::NONE {
-            self.chunks.give_back(loan);
-        }
-        self.out_count = self.out_count.saturating_sub(1);
+        self.chunks.give_back(out.loan);
+        self.out_count -= 1;
         self.ring.complete(head, 0);
     }
+}
 
-    /// Shows the driver what came back; calls it if it asks for that.
-    #[inline]
-    pub fn publish(&mut self) -> u16 {
-        self.ring.publish()
-    }
+/// How much of a frame is copied at intake.
+#[inline]
+fn start_length(parcel: &Parcel) -> u32 {
+    let most = if parcel.header.is_plain() { SHORT_START } else { START };
+    parcel.length.min(most as u32)
 }
 
 /// Copies `to.len()` bytes that begin `skip` bytes into `pieces`, which hold at least so many, each byte once.
-#[inline]
 fn gather(pieces: &[Piece], skip: u32, to: &mut [u8]) {
-    if let Some(first) = pieces.first()
-        && skip as usize + to.len() <= first.length as usize
-    {
-        // SAFETY: the range lies inside the first piece, which the memory map keeps readable; `to` is ours.
-        unsafe { copy::copy(to.as_mut_ptr(), first.place.add(skip as usize), to.len()) };
-        return;
-    }
-    gather_slowly(pieces, skip, to);
-}
-
-#[cold]
-fn gather_slowly(pieces: &[Piece], skip: u32, to: &mut [u8]) {
     let mut skip = skip as usize;
     let mut done = 0;
     for piece in pieces {

@@ -21,7 +21,7 @@ pub use chain::{Access, ChainFault, Piece};
 pub use delivery::{Delivery, Placed, Refusal};
 pub use intake::{Intake, Taken};
 pub use notify::{Call, NotNotifier, Notifier};
-pub use shared::{Areas, SplitRing};
+pub use shared::{Areas, SplitRing, full_fence};
 
 use crate::memory::{Hint, MemoryMap};
 
@@ -65,6 +65,8 @@ pub struct Ring {
     next_used: u16,
     /// Used index that the driver was last shown.
     published_used: u16,
+    /// Used index up to which calls were considered.
+    considered_used: u16,
     call: Option<Call>,
     /// Whether we last asked the driver for kicks.
     armed: bool,
@@ -86,6 +88,7 @@ impl Ring {
             seen_available: base,
             next_used: used,
             published_used: used,
+            considered_used: used,
             call: None,
             armed: true,
             calls: 0,
@@ -158,9 +161,11 @@ impl Ring {
         if head < self.size() { Ok(head) } else { Err(RingFault::HeadOutside) }
     }
 
-    /// Calls `fetch` with the place of the first buffer of each of the next `count` chains.
+    /// Asks the CPU for the used elements that the next `count` chains will get, and calls `fetch` with the place of the first buffer
+    /// of each.
     #[inline]
     fn prefetch(&mut self, count: u16, fetch: impl Fn(*const u8)) {
+        self.split.prefetch_used(self.next_used, count);
         for ahead in 0..count {
             let head = self.split.available_entry(self.next_available.wrapping_add(ahead));
             let descriptor = self.split.descriptor(head);
@@ -178,32 +183,41 @@ impl Ring {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// Shows the driver what was completed since the last time, and calls it if it wants that. Returns the number of completions.
+    /// Shows the driver what was completed since the last time. Whether it wants to be called is asked by [`Self::call_if_wanted`], after a
+    /// [`full_fence`]: one fence serves all rings of a pass, and its cost is that of waiting for every store before it.
     #[inline]
-    pub fn publish(&mut self) -> u16 {
-        let old = self.published_used;
-        let new = self.next_used;
-        if new == old {
-            return 0;
+    pub fn publish(&mut self) {
+        if self.next_used != self.published_used {
+            self.published_used = self.next_used;
+            self.split.publish_used(self.next_used);
         }
-        self.split.publish_used(new);
-        self.published_used = new;
-        if self.call.is_some() && self.wants_call(old, new) {
-            self.call_driver();
-        }
-        new.wrapping_sub(old)
     }
 
-    /// Virtio 1.4, section 2.7.7.2.
+    /// Calls the driver if it asked to hear of what was published since this was last called (virtio 1.4, section 2.7.7.2).
+    #[inline]
+    pub fn call_if_wanted(&mut self) {
+        let (old, new) = (self.considered_used, self.published_used);
+        self.considered_used = new;
+        if self.call.is_some() && new != old && self.wants_call(old, new) {
+            self.call_driver();
+        }
+    }
+
     #[inline]
     fn wants_call(&self, old: u16, new: u16) -> bool {
-        self.split.full_fence();
         if self.options.event_index {
             let event = self.split.used_event();
             new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
         } else {
             self.split.available_flags() & 1 == 0
         }
+    }
+
+    /// Shows the driver everything, and calls it if it asked for that: for a ring by itself.
+    pub fn publish_alone(&mut self) {
+        self.publish();
+        full_fence();
+        self.call_if_wanted();
     }
 
     #[cold]
@@ -223,7 +237,7 @@ impl Ring {
             self.split.set_used_flags(0);
         }
         self.armed = true;
-        self.split.full_fence();
+        full_fence();
         self.has_news()
     }
 

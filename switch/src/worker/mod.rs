@@ -14,6 +14,7 @@ mod peers;
 mod rest;
 mod rings;
 mod source;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -79,8 +80,8 @@ pub struct Worker {
     outlets: Outlets,
     peers: Peers,
     rest: Rest,
-    /// Taken out while its parcels are forwarded.
-    batch: Option<Box<[Parcel; BATCH]>>,
+    /// The parcel under consideration.
+    parcel: Box<Parcel>,
     /// Scratch for parcels that were waiting and no longer are: where from, for whom, what became of them.
     ended: Vec<(IntakeId, u16, PortId, Result<(), DropReason>)>,
     /// Ports of each segment.
@@ -115,7 +116,7 @@ impl Worker {
             outlets: Outlets::new(ports, &shared.settings),
             peers: Peers::new(links),
             rest: Rest::new(&mailbox, &shared.settings)?,
-            batch: Some(Box::new(std::array::from_fn(|_| Parcel::default()))),
+            parcel: Box::default(),
             ended: Vec::new(),
             segments,
             now: crate::time::cycles(),
@@ -131,16 +132,23 @@ impl Worker {
     /// Works until told to quit.
     pub fn run(mut self) {
         while !self.quit {
-            if self.mailbox.has_post() {
-                self.obey();
-            }
-            self.tell_time();
-            if self.pass() == 0 {
+            if self.step() == 0 {
                 self.rest();
             } else {
                 self.glance();
             }
         }
+    }
+
+    /// Obeys the mailbox and makes one pass, without resting; returns the frames that it moved. For benches, fuzzers and models, which
+    /// drive a worker themselves.
+    #[inline]
+    pub fn step(&mut self) -> u32 {
+        if self.mailbox.has_post() {
+            self.obey();
+        }
+        self.tell_time();
+        self.pass()
     }
 
     /// Ends [`Self::run`] after this pass.

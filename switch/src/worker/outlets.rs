@@ -21,16 +21,18 @@ const TURN: usize = 64;
 pub(super) struct Outlet {
     pub key: RingKey,
     pub delivery: Delivery,
-    pub enabled: bool,
+    /// Enabled, started, and not at fault: frames may go in.
+    open: bool,
+    enabled: bool,
     /// A kick came, or none is needed.
-    pub started: bool,
+    started: bool,
+    /// Broke its ring.
+    faulty: bool,
     turns: Turns,
     /// Since when it has taken nothing though something waits.
     stuck_since: Option<Cycles>,
     /// It took nothing for longer than the patience, and nothing since.
     stalled: bool,
-    /// Broke its ring.
-    closed: bool,
     touched: bool,
     /// Frames and bytes since the counters were last told.
     frames: u64,
@@ -46,8 +48,6 @@ pub(super) enum Sent {
     MustWait,
     /// It never will be, for this reason.
     Dropped(DropReason),
-    /// The receiver's ring is at fault.
-    Fault(PortId, RingFault),
 }
 
 /// See the module.
@@ -61,6 +61,8 @@ pub(super) struct Outlets {
     touched: Vec<u16>,
     /// Slots that something waits for.
     waiting: Vec<u16>,
+    /// Ports whose rings broke a rule here.
+    faults: Vec<(PortId, RingFault)>,
     patience: Cycles,
 }
 
@@ -72,24 +74,27 @@ impl Outlets {
             parking: Parking::new(settings.parking),
             touched: Vec::new(),
             waiting: Vec::new(),
+            faults: Vec::new(),
             patience: in_cycles(settings.patience),
         }
     }
 
-    pub(super) fn add(&mut self, key: RingKey, delivery: Delivery) -> u16 {
-        let outlet = Outlet {
+    pub(super) fn add(&mut self, key: RingKey, delivery: Delivery, enabled: bool, started: bool) -> u16 {
+        let mut outlet = Outlet {
             key,
             delivery,
-            enabled: false,
-            started: false,
+            open: false,
+            enabled,
+            started,
+            faulty: false,
             turns: Turns::default(),
             stuck_since: None,
             stalled: false,
-            closed: false,
             touched: false,
             frames: 0,
             bytes: 0,
         };
+        outlet.settle();
         let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -136,12 +141,38 @@ impl Outlets {
         if outlet.turns.waiting() > 0 {
             return Sent::MustWait;
         }
-        let sent = outlet.place(parcel);
+        let sent = if outlet.send_at_once(parcel) { Sent::Done } else { outlet.place(parcel, &mut self.faults) };
         if (sent == Sent::Done || parcel.segments_done > 0) && !outlet.touched {
             outlet.touched = true;
             self.touched.push(slot);
         }
         sent
+    }
+
+    /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one, and have room; `dropped` hears of the others.
+    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, mut dropped: impl FnMut(PortId, DropReason)) {
+        for &port in ports {
+            if port == parcel.source {
+                continue;
+            }
+            let Some(place) = self.place(port, parcel.start()).filter(|place| place.worker == worker) else { continue };
+            parcel.segments_done = 0;
+            match self.send(place.slot, parcel) {
+                Sent::Done => {}
+                Sent::MustWait => dropped(port, DropReason::FloodNoRoom),
+                Sent::Dropped(reason) => dropped(port, reason),
+            }
+        }
+    }
+
+    /// Has the CPU fetch the buffers that the next `count` frames for `port` will be written to.
+    #[inline]
+    pub(super) fn prefetch(&mut self, port: PortId, count: u16) {
+        if let [place] = self.routes[port.index()][..]
+            && let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot))
+        {
+            outlet.delivery.prefetch(count);
+        }
     }
 
     /// Has a copy of `parcel` wait at `slot`.
@@ -162,48 +193,34 @@ impl Outlets {
         Ok(())
     }
 
-    /// Serves everything that waits and can be delivered now, and gives up on receivers that are out of patience. `returned` hears of
-    /// each parcel that is done with, and of the reason if it was dropped.
-    pub(super) fn serve_waiting(
-        &mut self,
-        now: Cycles,
-        mut ended: impl FnMut(&Parcel, PortId, Result<(), DropReason>),
-    ) -> Vec<(PortId, RingFault)> {
-        let mut faults = Vec::new();
+    /// Serves everything that waits and can be delivered now, and gives up on receivers that are out of patience. `ended` hears of each
+    /// parcel that is done with, and of the reason if it was dropped.
+    pub(super) fn serve_waiting(&mut self, now: Cycles, mut ended: impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
         let mut index = 0;
         while let Some(&slot) = self.waiting.get(index) {
-            if let Err(fault) = self.serve_slot(slot, now, &mut ended) {
-                faults.push(fault);
-            }
+            self.serve_slot(slot, now, &mut ended);
             if self.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0) {
                 index += 1;
             } else {
                 self.waiting.swap_remove(index);
             }
         }
-        faults
     }
 
-    fn serve_slot(
-        &mut self,
-        slot: u16,
-        now: Cycles,
-        ended: &mut impl FnMut(&Parcel, PortId, Result<(), DropReason>),
-    ) -> Result<(), (PortId, RingFault)> {
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Ok(()) };
+    fn serve_slot(&mut self, slot: u16, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
         let port = outlet.key.port;
         let mut moved = false;
         for _ in 0..TURN {
             let Some(spot) = outlet.turns.next(&self.parking) else { break };
             let parcel = self.parking.parcel(spot);
             let segments = parcel.segments_done;
-            let sent = outlet.place(parcel);
+            let sent = outlet.place(parcel, &mut self.faults);
             moved |= sent == Sent::Done || parcel.segments_done != segments;
             match sent {
                 Sent::Done => ended(parcel, port, Ok(())),
                 Sent::Dropped(reason) => ended(parcel, port, Err(reason)),
                 Sent::MustWait => break,
-                Sent::Fault(port, fault) => return Err((port, fault)),
             }
             outlet.turns.served(&mut self.parking);
         }
@@ -217,7 +234,11 @@ impl Outlets {
             outlet.stalled = true;
             outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
         }
-        Ok(())
+    }
+
+    /// The next port whose ring broke a rule here.
+    pub(super) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
+        self.faults.pop()
     }
 
     /// Lets go of all waiting parcels for which `condition` holds.
@@ -228,13 +249,24 @@ impl Outlets {
         }
     }
 
-    /// Shows drivers what was delivered.
-    pub(super) fn publish<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+    /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.
+    pub(super) fn publish(&mut self) -> bool {
+        for &slot in &self.touched {
+            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+                outlet.delivery.ring().publish();
+            }
+        }
+        !self.touched.is_empty()
+    }
+
+    /// Calls the drivers that asked to hear of what was published, and counts.
+    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         while let Some(slot) = self.touched.pop() {
-            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { continue };
-            outlet.touched = false;
-            outlet.delivery.publish();
-            outlet.count(counters(outlet.key.port));
+            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+                outlet.touched = false;
+                outlet.delivery.ring().call_if_wanted();
+                outlet.count(counters(outlet.key.port));
+            }
         }
     }
 
@@ -263,9 +295,21 @@ impl Outlets {
 }
 
 impl Outlet {
-    #[inline]
-    fn place(&mut self, parcel: &mut Parcel) -> Sent {
-        if !self.enabled || !self.started || self.closed {
+    /// The common case; false if it is another.
+    #[inline(always)]
+    fn send_at_once(&mut self, parcel: &Parcel) -> bool {
+        // A fault shows itself again in the other case, which reports it.
+        let done = self.open && self.delivery.place_at_once(parcel).unwrap_or(false);
+        if done {
+            self.frames += 1;
+            self.bytes += u64::from(parcel.length);
+        }
+        done
+    }
+
+    #[inline(never)]
+    fn place(&mut self, parcel: &mut Parcel, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
+        if !self.open {
             return Sent::Dropped(DropReason::ReceiverAbsent);
         }
         match self.delivery.place(parcel) {
@@ -278,10 +322,31 @@ impl Outlet {
             Ok(Placed::NoRoom) => Sent::MustWait,
             Ok(Placed::Refused(reason)) => Sent::Dropped(reason),
             Err(fault) => {
-                self.closed = true;
-                Sent::Fault(self.key.port, fault)
+                self.close();
+                faults.push((self.key.port, fault));
+                Sent::Dropped(DropReason::ReceiverAbsent)
             }
         }
+    }
+
+    pub(super) fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+        self.settle();
+    }
+
+    /// A kick came.
+    pub(super) fn start(&mut self) {
+        self.started = true;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.open = self.enabled && self.started && !self.faulty;
+    }
+
+    fn close(&mut self) {
+        self.faulty = true;
+        self.settle();
     }
 
     fn count(&mut self, counters: &PortCounters) {

@@ -250,7 +250,7 @@ impl Worker {
             }
             self.counters(port).kicks.add(1);
         } else if let Some(outlet) = self.outlets.get(slot) {
-            outlet.started = true;
+            outlet.start();
             let port = outlet.key.port;
             self.counters(port).kicks.add(1);
         }

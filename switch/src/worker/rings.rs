@@ -53,12 +53,9 @@ impl Worker {
 
     /// Takes over a delivery.
     pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
-        let slot = self.outlets.add(key, delivery);
-        if let Some(outlet) = self.outlets.get(slot) {
-            outlet.enabled = start.enabled;
-            outlet.started = start.at_once;
-            outlet.delivery.ring().disarm();
-        }
+        let mut delivery = delivery;
+        delivery.ring().disarm();
+        let slot = self.outlets.add(key, delivery, start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
         }
@@ -106,14 +103,14 @@ impl Worker {
         match source.when_back.take() {
             None => {}
             Some(WhenBack::Stop(reply)) => {
-                source.intake.publish();
+                source.intake.ring().publish_alone();
                 let base = source.intake.ring().base();
                 self.rest.unwatch(slot, Direction::Intake);
                 self.sources.remove(slot);
                 let _ = reply.send(base);
             }
             Some(WhenBack::Move(split, memory, reply)) => {
-                source.intake.publish();
+                source.intake.ring().publish_alone();
                 source.intake.ring().set_memory(split, memory);
                 self.sources.set_state(slot, State::Awake);
                 let _ = reply.send(());
@@ -127,7 +124,7 @@ impl Worker {
         self.rest.unwatch(slot, Direction::Delivery);
         let mut returned = Vec::new();
         let mut outlet = self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head)))?;
-        outlet.delivery.publish();
+        outlet.delivery.ring().publish_alone();
         for (intake, head) in returned {
             self.counters(key.port).drop_frame(DropReason::ReceiverAbsent);
             self.give_back(intake, head, Some(key.port));
@@ -153,7 +150,7 @@ impl Worker {
             }
             Direction::Delivery => {
                 if let Some(outlet) = self.outlets.find(key).and_then(|slot| self.outlets.get(slot)) {
-                    outlet.enabled = enabled;
+                    outlet.set_enabled(enabled);
                 }
             }
         }
@@ -185,7 +182,7 @@ impl Worker {
     /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.
     pub fn inject(&mut self, port: PortId, frame: &[u8]) {
         let mut parcel = Parcel::from_bytes(port, frame);
-        self.flood_here(&mut parcel);
+        self.flood(&mut parcel);
     }
 
     fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {

@@ -4,8 +4,10 @@ use std::sync::{Arc, mpsc};
 
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
+use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Intake, SplitRing};
+use crate::ring::{Intake, RingFault, SplitRing};
+use crate::stats::PortCounters;
 use crate::verdict::Memo;
 
 use super::rings::RingKey;
@@ -81,18 +83,23 @@ impl Source {
         self.out_for[port.index()] < left
     }
 
-    /// Notes that a parcel stays out to `port`.
-    pub(super) fn keeps_out(&mut self, port: PortId) {
+    /// Keeps a parcel for `port` out.
+    ///
+    /// # Errors
+    /// The guest made its head available twice.
+    pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) -> Result<(), RingFault> {
+        self.intake.keep_out(parcel, 1)?;
         self.out_for[port.index()] += 1;
+        Ok(())
     }
 
-    /// A parcel that stayed out comes back.
-    pub(super) fn comes_back(&mut self, head: u16, from: Option<PortId>) {
+    /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
+    pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
         if let Some(port) = from {
             let out = &mut self.out_for[port.index()];
             *out = out.saturating_sub(1);
         }
-        self.intake.complete(head);
+        self.intake.come_back(head);
     }
 }
 
@@ -172,13 +179,27 @@ impl Sources {
         }
     }
 
-    /// Takes one of the slots noted by [`Self::touch`].
-    #[inline]
-    pub(super) fn next_touched(&mut self) -> Option<u16> {
-        let slot = self.touched.pop()?;
-        if let Some(source) = self.get(slot) {
-            source.touched = false;
+    /// Shows drivers what went back; true if there was anything. [`Self::call`] is to follow, after a fence.
+    pub(super) fn publish(&mut self) -> bool {
+        for &slot in &self.touched {
+            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
+                source.intake.ring().publish();
+            }
         }
-        Some(slot)
+        !self.touched.is_empty()
+    }
+
+    /// Calls the drivers that asked to hear of what was published, and counts.
+    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+        while let Some(slot) = self.touched.pop() {
+            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
+                source.touched = false;
+                source.intake.ring().call_if_wanted();
+                let calls = source.intake.ring().take_calls();
+                if calls > 0 {
+                    counters(source.port()).calls.add(calls.into());
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,191 @@
+//! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
+
+use super::outlets::{Outlets, Sent};
+use super::peers::{Message, Peers};
+use super::source::Source;
+use super::{BATCH, Shared};
+use crate::frame::{MacAddress, NetHeader};
+use crate::offload::{self, Offloads};
+use crate::parcel::Parcel;
+use crate::port::PortId;
+use crate::ring::{RingFault, Taken};
+use crate::stats::{DropReason, PortCounters};
+use crate::table::Table;
+use crate::time::Cycles;
+use crate::verdict::Verdict;
+
+/// What a turn works with.
+#[derive(Debug)]
+pub(super) struct Turn<'w> {
+    /// This worker.
+    pub worker: u8,
+    pub source: &'w mut Source,
+    pub outlets: &'w mut Outlets,
+    pub peers: &'w mut Peers,
+    pub shared: &'w Shared,
+    /// Ports of the source's segment.
+    pub segment: &'w [PortId],
+    pub now: Cycles,
+    pub second: u32,
+}
+
+impl Turn<'_> {
+    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch whose `intake` and `source` say where
+    /// it comes from.
+    ///
+    /// # Errors
+    /// The source's ring broke a rule.
+    pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
+        let left = self.source.intake.look()?.min(BATCH as u16);
+        if left == 0 {
+            return Ok(0);
+        }
+        self.source.intake.ring().disarm();
+        if !self.source.enabled {
+            return self.discard(left);
+        }
+        self.prefetch(left);
+        let shared = self.shared;
+        let table = &shared.tables[self.source.segment];
+        let (mut frames, mut bytes) = (0, 0);
+        let mut dropped = 0;
+        for _ in 0..left {
+            match self.source.intake.take(parcel)? {
+                Taken::Parcel => {
+                    frames += 1;
+                    bytes += u64::from(parcel.length);
+                    self.forward(parcel, table)?;
+                }
+                Taken::Dropped(reason) => {
+                    dropped += 1;
+                    self.counters(self.source.port()).drop_frame(reason);
+                }
+                Taken::Nothing => break,
+            }
+        }
+        let counters = self.counters(self.source.port());
+        counters.intake_frames.add(frames);
+        counters.intake_bytes.add(bytes);
+        Ok(frames as u32 + dropped)
+    }
+
+    fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
+        let mut count = 0;
+        while count < most.into() && self.source.intake.discard()? {
+            self.counters(self.source.port()).drop_frame(DropReason::IntakeDisabled);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Has the CPU fetch the frames, and the buffers that they will probably go to.
+    #[inline]
+    fn prefetch(&mut self, count: u16) {
+        self.source.intake.prefetch(count);
+        if let Verdict::To(port) = self.source.memo.last() {
+            self.outlets.prefetch(port, count);
+        }
+    }
+
+    #[inline]
+    fn counters(&self, port: PortId) -> &PortCounters {
+        self.shared.counters.port(self.worker.into(), port.index())
+    }
+
+    #[inline]
+    fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Result<(), RingFault> {
+        if let Err(reason) = check(parcel, &self.source.offloads) {
+            self.drop_at(parcel.source, parcel, reason);
+            return Ok(());
+        }
+        let addresses = (MacAddress::source(&parcel.start), MacAddress::destination(&parcel.start));
+        match self.source.memo.decide(addresses, parcel.source, table, (table.generation(), self.second)) {
+            Verdict::To(port) => self.forward_to(port, parcel),
+            Verdict::Flood => self.flood(parcel),
+            Verdict::Drop(reason) => {
+                self.drop_at(parcel.source, parcel, reason);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Result<(), RingFault> {
+        let Some(place) = self.outlets.place(port, parcel.start()) else {
+            self.drop_at(port, parcel, DropReason::ReceiverAbsent);
+            return Ok(());
+        };
+        if place.worker != self.worker {
+            return self.hand_over(port, place.worker, place.slot, parcel);
+        }
+        match self.outlets.send(place.slot, parcel) {
+            Sent::Done => self.source.intake.finish(parcel),
+            Sent::MustWait => return self.wait(port, place.slot, parcel),
+            Sent::Dropped(reason) => self.drop_at(port, parcel, reason),
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Result<(), RingFault> {
+        if !self.source.may_keep_out(port) {
+            self.drop_at(port, parcel, DropReason::ReceiverFull);
+            return Ok(());
+        }
+        match self.outlets.park(slot, parcel, self.now) {
+            Ok(()) => self.source.keep_out(parcel, port),
+            Err(reason) => {
+                self.drop_at(port, parcel, reason);
+                Ok(())
+            }
+        }
+    }
+
+    fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Result<(), RingFault> {
+        if !self.source.may_keep_out(port) {
+            self.drop_at(port, parcel, DropReason::ReceiverFull);
+            return Ok(());
+        }
+        self.source.keep_out(parcel, port)?;
+        self.shared.counters.worker(self.worker.into()).handed_over.add(1);
+        if !self.peers.send(worker, Message::Deliver(parcel.clone(), port, slot)) {
+            self.counters(port).drop_frame(DropReason::ReceiverFull);
+            self.source.come_back(parcel.head, Some(port));
+        }
+        Ok(())
+    }
+
+    /// Delivers to every other port of the segment that has room; nothing waits. Other workers get a copy each for their ports.
+    #[cold]
+    fn flood(&mut self, parcel: &mut Parcel) -> Result<(), RingFault> {
+        self.counters(parcel.source).flooded.add(1);
+        let others = self.peers.others.len();
+        self.source.intake.keep_out(parcel, 1 + others as u8)?;
+        for index in 0..others {
+            if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone())) {
+                self.source.intake.come_back(parcel.head);
+            }
+        }
+        self.outlets.flood(parcel, self.segment, self.worker, |port, reason| {
+            self.shared.counters.port(self.worker.into(), port.index()).drop_frame(reason);
+        });
+        self.source.intake.come_back(parcel.head);
+        Ok(())
+    }
+
+    /// Drops a parcel for a reason that is counted at `port`.
+    fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) {
+        self.counters(port).drop_frame(reason);
+        self.source.intake.finish(parcel);
+    }
+}
+
+/// Checks what the sender asks for; most frames ask for nothing.
+#[inline]
+fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
+    if parcel.header.is_plain() {
+        // Other flags are none of the receiver's business (virtio 1.4, section 5.1.6.2).
+        parcel.header = NetHeader::default();
+        return Ok(());
+    }
+    offload::check(parcel, sender)
+}
