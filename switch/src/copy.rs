@@ -30,6 +30,47 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
+/// 64 bytes, loaded once, so that what was looked at is what is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Block([Lane; 4]);
+
+#[cfg(target_arch = "x86_64")]
+type Lane = std::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Lane = u128;
+
+impl Block {
+    /// Loads the block at `from`, each byte once.
+    ///
+    /// # Safety
+    /// 64 readable bytes at `from`. Others may write there meanwhile.
+    #[inline(always)]
+    pub unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let block = unsafe { from.cast::<Self>().read_unaligned() };
+        // The compiler must keep the values, not load them again.
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        block
+    }
+
+    /// Stores the block at `to`.
+    ///
+    /// # Safety
+    /// 64 writable bytes at `to`.
+    #[inline(always)]
+    pub unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<Self>().write_unaligned(self) }
+    }
+
+    /// The first 16 bytes as a little-endian number.
+    #[inline(always)]
+    pub fn first(&self) -> u128 {
+        // SAFETY: both are 16 bytes without padding, and every pattern is a value of either.
+        u128::from_le(unsafe { std::mem::transmute::<Lane, u128>(self.0[0]) })
+    }
+}
+
 /// Copies up to 64 bytes: two moves that may overlap each other, never leaving the ranges.
 ///
 /// # Safety

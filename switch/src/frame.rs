@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use crate::copy::Block;
+
 /// Bytes of an Ethernet header without tags: no frame is shorter.
 pub const ETHERNET: usize = 14;
 /// Longest frame: an IP packet of 64 KiB behind an Ethernet header and two VLAN tags.
@@ -53,18 +55,6 @@ impl MacAddress {
         self.0
     }
 
-    /// The destination of the frame that begins with `start`.
-    #[inline]
-    pub fn destination(start: &[u8; START]) -> Self {
-        Self(load_u64(start, 0) & 0xffff_ffff_ffff)
-    }
-
-    /// The source of the frame that begins with `start`.
-    #[inline]
-    pub fn source(start: &[u8; START]) -> Self {
-        Self(load_u64(start, 6) & 0xffff_ffff_ffff)
-    }
-
     /// True for group addresses, broadcast included (IEEE 802, individual/group bit).
     #[inline]
     pub fn is_group(self) -> bool {
@@ -102,6 +92,41 @@ impl std::str::FromStr for MacAddress {
             .ok_or_else(|| format!("'{text}' is not a MAC address like 02:00:00:00:00:01"))?;
         let bytes: [u8; 6] = bytes.try_into().map_err(|_| format!("'{text}' is not a MAC address of six bytes"))?;
         Ok(Self::new(bytes))
+    }
+}
+
+/// Destination and source of a frame, as they stand at its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Addresses {
+    first: u64,
+    last: u32,
+}
+
+impl Addresses {
+    /// Those of the frame that begins with `start`.
+    #[inline]
+    pub fn of(start: &[u8; START]) -> Self {
+        let last = load_u64(start, 6);
+        Self { first: load_u64(start, 0), last: (last >> 16) as u32 }
+    }
+
+    /// Those of the frame that begins with `start`.
+    #[inline(always)]
+    pub fn of_block(start: &Block) -> Self {
+        let first = start.first();
+        Self { first: first as u64, last: (first >> 64) as u32 }
+    }
+
+    /// Who shall have the frame.
+    #[inline]
+    pub fn destination(self) -> MacAddress {
+        MacAddress(self.first & 0xffff_ffff_ffff)
+    }
+
+    /// Who sent it.
+    #[inline]
+    pub fn source(self) -> MacAddress {
+        MacAddress(self.first >> 48 | u64::from(self.last) << 16)
     }
 }
 

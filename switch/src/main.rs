@@ -22,7 +22,7 @@ fn main() {
     println!("ready");
     let mut last = vec![];
     loop {
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        std::thread::sleep(std::time::Duration::from_millis(200));
         let n = daemon.network();
         let w = n.shared().counters.worker(0);
         let now = (w.busy_cycles.get(), w.frames.get());

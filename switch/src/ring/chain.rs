@@ -53,7 +53,7 @@ pub enum Access {
 impl Access {
     #[inline]
     fn fits(self, descriptor: &Descriptor) -> bool {
-        (descriptor.flags & WRITE != 0) == (self == Self::Write)
+        (descriptor.flags() & WRITE != 0) == (self == Self::Write)
     }
 }
 
@@ -81,7 +81,7 @@ impl Walk<'_> {
     /// # Errors
     /// The first [`ChainFault`] met; `pieces` then holds some prefix.
     pub fn resolve(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
-        if first.flags & (NEXT | INDIRECT) == 0 {
+        if first.flags() & (NEXT | INDIRECT) == 0 {
             return self.add(&first, 0, pieces);
         }
         self.resolve_many(first, pieces)
@@ -91,42 +91,42 @@ impl Walk<'_> {
         let mut descriptor = first;
         let mut total = 0;
         for _ in 0..self.ring.size() {
-            if descriptor.flags & INDIRECT != 0 {
+            if descriptor.flags() & INDIRECT != 0 {
                 return self.resolve_table(&descriptor, total, pieces);
             }
             total = self.add(&descriptor, total, pieces)?;
-            if descriptor.flags & NEXT == 0 {
+            if descriptor.flags() & NEXT == 0 {
                 return Ok(total);
             }
-            if descriptor.next >= self.ring.size() {
+            if descriptor.next() >= self.ring.size() {
                 return Err(ChainFault::NextOutside);
             }
-            descriptor = self.ring.descriptor(descriptor.next);
+            descriptor = self.ring.descriptor(descriptor.next());
         }
         Err(ChainFault::Loop)
     }
 
     /// The chain inside the indirect table that `table` describes; it ends the chain (section 2.7.5.3.1).
     fn resolve_table(&mut self, table: &Descriptor, mut total: u32, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
-        if !self.indirect || table.flags & NEXT != 0 {
+        if !self.indirect || table.flags() & NEXT != 0 {
             return Err(ChainFault::IndirectMisplaced);
         }
-        let entries = table.length / Descriptor::SIZE as u32;
+        let entries = table.length() / Descriptor::SIZE as u32;
         let most = INDIRECT_LIMIT.max(self.ring.size().into());
-        if entries == 0 || entries > most || !table.length.is_multiple_of(Descriptor::SIZE as u32) {
+        if entries == 0 || entries > most || !table.length().is_multiple_of(Descriptor::SIZE as u32) {
             return Err(ChainFault::IndirectLength);
         }
         let mut index = 0;
         for _ in 0..entries {
-            let descriptor = self.table_entry(table.address, index)?;
-            if descriptor.flags & INDIRECT != 0 {
+            let descriptor = self.table_entry(table.address(), index)?;
+            if descriptor.flags() & INDIRECT != 0 {
                 return Err(ChainFault::IndirectMisplaced);
             }
             total = self.add(&descriptor, total, pieces)?;
-            if descriptor.flags & NEXT == 0 {
+            if descriptor.flags() & NEXT == 0 {
                 return Ok(total);
             }
-            index = u32::from(descriptor.next);
+            index = u32::from(descriptor.next());
             if index >= entries {
                 return Err(ChainFault::NextOutside);
             }
@@ -151,11 +151,11 @@ impl Walk<'_> {
         }
         // Deliveries may offer more than any frame needs; what exceeds the limit is simply not used.
         let length = match self.access {
-            Access::Read if descriptor.length > self.limit - total => return Err(ChainFault::TooLong),
-            Access::Read => descriptor.length,
-            Access::Write => descriptor.length.min(self.limit - total),
+            Access::Read if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),
+            Access::Read => descriptor.length(),
+            Access::Write => descriptor.length().min(self.limit - total),
         };
-        self.add_run(descriptor.address, length, pieces)?;
+        self.add_run(descriptor.address(), length, pieces)?;
         Ok(total + length)
     }
 

@@ -6,7 +6,7 @@
 
 use super::chain::{Access, Piece, Walk};
 use super::rooms::{Reader, Writer};
-use super::shared::{INDIRECT, NEXT, WRITE};
+use super::shared::Descriptor;
 use super::{Ring, RingFault};
 use crate::copy;
 use crate::frame::{ETHERNET, NetHeader, SHORT_START};
@@ -54,7 +54,7 @@ struct Buffer {
 /// See the module.
 #[derive(Debug)]
 pub struct Delivery {
-    ring: Ring,
+    pub(super) ring: Ring,
     receiver: Offloads,
     mergeable: bool,
     rooms: Vec<Piece>,
@@ -79,38 +79,26 @@ impl Delivery {
         std::mem::take(&mut self.bad_chains)
     }
 
-    /// Asks the CPU for the buffers that the next `count` frames will be written to. What is read here decides nothing.
+    /// Reads ahead what the next `count` frames will be written to; returns how many buffers are known then. A fault shows itself again on
+    /// the general way.
     #[inline]
-    pub fn prefetch(&mut self, count: u16) {
-        let seen = self.ring.left();
-        self.ring.prefetch(count.min(seen), copy::prefetch_to_write);
+    pub fn read_ahead(&mut self, count: u16) -> u16 {
+        if self.ring.left() == 0 && self.ring.look().is_err() {
+            return 0;
+        }
+        let _ = self.ring.read_ahead::<true>(count);
+        self.ring.known()
     }
 
     /// Delivers `parcel`, whose header was checked at intake.
     ///
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
-    #[inline]
     pub fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
-        if self.place_at_once(parcel)? { Ok(Placed::Whole(1)) } else { self.place_otherwise(parcel) }
+        if parcel.header.is_plain() && self.place_in_one(parcel)? { Ok(Placed::Whole(1)) } else { self.place_otherwise(parcel) }
     }
 
-    /// Delivers `parcel` if that is the common case: it needs nothing done and fits a buffer of one descriptor in one region, which is
-    /// there. False if it is another case.
-    ///
-    /// # Errors
-    /// As [`Self::place`].
-    #[inline(always)]
-    pub fn place_at_once(&mut self, parcel: &Parcel) -> Result<bool, RingFault> {
-        Ok(parcel.header.is_plain() && self.place_in_one(parcel)?)
-    }
-
-    /// Any other case.
-    ///
-    /// # Errors
-    /// As [`Self::place`].
-    #[inline(never)]
-    pub fn place_otherwise(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+    fn place_otherwise(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
         let result = match plan(parcel, &self.receiver) {
             Plan::AsIs => self.place_as_is(parcel).map(|()| 1),
             Plan::Checksum => self.place_checksummed(parcel).map(|()| 1),
@@ -124,25 +112,27 @@ impl Delivery {
         }
     }
 
-    #[inline(always)]
     fn place_in_one(&mut self, parcel: &Parcel) -> Result<bool, RingFault> {
+        if !self.has_chain()? {
+            return Ok(false);
+        }
+        let chain = self.ring.next_chain();
+        let (head, needed) = (chain.head, parcel.length + u32::from(self.ring.options.header_length));
+        match chain.single() {
+            Some((place, length)) if length >= needed => self.write_to_one(place, parcel),
+            _ => return Ok(false),
+        }
+        self.ring.advance(1);
+        self.ring.complete(head, needed);
+        Ok(true)
+    }
+
+    /// Has the next chain read, if there is one.
+    fn has_chain(&mut self) -> Result<bool, RingFault> {
         if self.ring.left() == 0 && self.ring.look()? == 0 {
             return Ok(false);
         }
-        let head = self.ring.head(0)?;
-        let descriptor = self.ring.split.descriptor(head);
-        let needed = parcel.length + u32::from(self.ring.options.header_length);
-        if descriptor.flags & (NEXT | INDIRECT | WRITE) != WRITE || descriptor.length < needed {
-            return Ok(false);
-        }
-        let Some((place, follow)) = self.ring.memory.find(descriptor.address, &mut self.ring.hint) else { return Ok(false) };
-        if follow < needed.into() {
-            return Ok(false);
-        }
-        self.write_to_one(place, parcel);
-        self.ring.next_available = self.ring.next_available.wrapping_add(1);
-        self.ring.complete(head, needed);
-        Ok(true)
+        self.ring.has_chain::<true>()
     }
 
     fn place_as_is(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
@@ -153,7 +143,6 @@ impl Delivery {
     }
 
     /// Writes header and frame to `place`, which has room for both.
-    #[inline]
     fn write_to_one(&self, place: *mut u8, parcel: &Parcel) {
         let header = parcel.header.in_buffers(1);
         let length = usize::from(self.ring.options.header_length);
@@ -253,16 +242,16 @@ impl Delivery {
             if ahead == self.ring.left() && self.ring.look()? == ahead {
                 return Err(self.too_little(ahead));
             }
-            let head = self.ring.head(ahead)?;
-            let room = match self.resolve(head, needed - capacity) {
+            let chain = self.ring.chain::<true>(ahead)?;
+            let room = match self.resolve(chain.first, needed - capacity) {
                 Some(room) => room,
                 None => {
-                    self.give_back_bad(head);
+                    self.give_back_bad(chain.head);
                     capacity = 0;
                     continue;
                 }
             };
-            self.buffers.push(Buffer { head, capacity: room });
+            self.buffers.push(Buffer { head: chain.head, capacity: room });
             capacity += room;
             if !self.mergeable && capacity < needed {
                 return Err(Refusal::Drop(DropReason::TooLongForReceiver));
@@ -277,13 +266,12 @@ impl Delivery {
         if buffers == self.ring.size() { Refusal::Drop(DropReason::TooLongForReceiver) } else { Refusal::NoRoom }
     }
 
-    /// Appends the rooms of the chain of `head`, `wanted` bytes at most; `None` if it breaks a rule. Every buffer must hold at least the
+    /// Appends the rooms of the chain that begins with `first`, `wanted` bytes at most; `None` if it breaks a rule. Every buffer must hold at least the
     /// header (virtio 1.4, section 5.1.6.3.1).
-    fn resolve(&mut self, head: u16, wanted: u32) -> Option<u32> {
+    fn resolve(&mut self, first: Descriptor, wanted: u32) -> Option<u32> {
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let shortest = u32::from(options.header_length) + if self.mergeable { 0 } else { ETHERNET as u32 };
         let limit = wanted.max(shortest);
-        let first = split.descriptor(head);
         let mut walk = Walk { ring: split, memory, hint, access: Access::Write, indirect: options.indirect, limit };
         walk.resolve(first, &mut self.rooms).ok().filter(|&room| room >= shortest)
     }
@@ -295,7 +283,7 @@ impl Delivery {
         for head in self.buffers.iter().map(|buffer| buffer.head).chain([head]) {
             self.ring.complete(head, 0);
         }
-        self.ring.next_available = self.ring.next_available.wrapping_add(self.buffers.len() as u16 + 1);
+        self.ring.advance(self.buffers.len() as u16 + 1);
         self.buffers.clear();
         self.rooms.clear();
     }
@@ -309,7 +297,7 @@ impl Delivery {
             self.ring.next_used = self.ring.next_used.wrapping_add(1);
             left -= used;
         }
-        self.ring.next_available = self.ring.next_available.wrapping_add(self.buffers.len() as u16);
+        self.ring.advance(self.buffers.len() as u16);
     }
 }
 

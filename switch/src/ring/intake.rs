@@ -5,7 +5,7 @@
 //! [come back](Intake::come_back). [`Ring::publish`] shows the driver, once a pass.
 
 use super::chain::{Access, ChainFault, Piece, Walk};
-use super::shared::{Descriptor, INDIRECT, NEXT, WRITE};
+use super::shared::Descriptor;
 use super::{Ring, RingFault};
 use crate::copy;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
@@ -34,7 +34,7 @@ pub enum Taken {
 /// See the module.
 #[derive(Debug)]
 pub struct Intake {
-    ring: Ring,
+    pub(super) ring: Ring,
     out: Box<[Out]>,
     out_count: u16,
     chunks: ChunkPool,
@@ -64,26 +64,33 @@ impl Intake {
         self.out_count
     }
 
-    /// Chains that can be taken now, at most the ring size.
+    /// Chains that can be taken now, at most `most`, which are read ahead.
     ///
     /// # Errors
-    /// [`RingFault::IndexJump`].
+    /// A [`RingFault`] after which the ring must not be used.
     #[inline]
-    pub fn look(&mut self) -> Result<u16, RingFault> {
-        let left = self.ring.left();
-        if left > 0 { Ok(left) } else { self.ring.look() }
+    pub fn look(&mut self, most: u16) -> Result<u16, RingFault> {
+        let mut left = self.ring.left();
+        if left == 0 {
+            left = self.ring.look()?;
+        }
+        let count = left.min(most);
+        self.ring.read_ahead::<false>(count)?;
+        Ok(count)
     }
 
     /// Takes the next chain into `parcel` (all fields but `intake` and `source`).
     ///
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
-        let Some(head) = self.next_head()? else { return Ok(Taken::Nothing) };
-        let first = self.ring.split.descriptor(head);
-        if !self.open_single(&first, parcel) {
-            let taken = self.open_chain(first, parcel);
+        if !self.has_chain()? {
+            return Ok(Taken::Nothing);
+        }
+        let head = self.ring.next_chain().head;
+        if !self.open_single(parcel) {
+            let taken = self.open_chain(parcel);
             if taken != Taken::Parcel {
                 if taken != Taken::Nothing {
                     self.give_back(head);
@@ -92,27 +99,28 @@ impl Intake {
             }
         }
         parcel.head = head;
-        parcel.segments_done = 0;
-        self.ring.next_available = self.ring.next_available.wrapping_add(1);
+        self.ring.advance(1);
         Ok(Taken::Parcel)
     }
 
-    #[inline]
-    fn next_head(&self) -> Result<Option<u16>, RingFault> {
-        if self.ring.left() == 0 {
-            return Ok(None);
+    #[inline(always)]
+    fn has_chain(&mut self) -> Result<bool, RingFault> {
+        if !self.ring.has_chain::<false>()? {
+            return Ok(false);
         }
-        let head = self.ring.head(0)?;
-        if self.out[usize::from(head)].holders != 0 {
-            return Err(RingFault::HeadTwice);
-        }
-        Ok(Some(head))
+        if self.is_out(self.ring.next_chain().head) { Err(RingFault::HeadTwice) } else { Ok(true) }
+    }
+
+    /// True if the parcel of `head` is out.
+    #[inline(always)]
+    pub(super) fn is_out(&self, head: u16) -> bool {
+        self.out[usize::from(head)].holders != 0
     }
 
     /// Gives the next chain, whose head is `head`, back unread.
     #[cold]
     fn give_back(&mut self, head: u16) {
-        self.ring.next_available = self.ring.next_available.wrapping_add(1);
+        self.ring.advance(1);
         self.ring.complete(head, 0);
     }
 
@@ -121,34 +129,26 @@ impl Intake {
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
     pub fn discard(&mut self) -> Result<bool, RingFault> {
-        let Some(head) = self.next_head()? else { return Ok(false) };
-        self.give_back(head);
-        Ok(true)
-    }
-
-    /// Asks the CPU for the frames that the next `count` takes will read, so that their cache misses overlap. What is read here decides
-    /// nothing.
-    #[inline]
-    pub fn prefetch(&mut self, count: u16) {
-        self.ring.prefetch(count, copy::prefetch);
-    }
-
-    /// The common case: the whole frame, behind a header of twelve bytes, in one descriptor and one region. False if it is another case.
-    #[inline]
-    fn open_single(&mut self, descriptor: &Descriptor, parcel: &mut Parcel) -> bool {
-        const HEADER: u32 = NetHeader::SIZE as u32;
-        let length = descriptor.length;
-        let single = descriptor.flags & (NEXT | INDIRECT | WRITE) == 0 && self.ring.options.header_length == NetHeader::SIZE as u8;
-        if !single || !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&length) {
-            return false;
+        let any = self.has_chain()?;
+        if any {
+            self.give_back(self.ring.next_chain().head);
         }
-        let Some((place, follow)) = self.ring.memory.find(descriptor.address, &mut self.ring.hint) else { return false };
-        if u64::from(length) > follow {
+        Ok(any)
+    }
+
+    /// The common case: the whole frame, behind a header of twelve bytes, in one buffer. False if it is another case.
+    #[inline(always)]
+    fn open_single(&mut self, parcel: &mut Parcel) -> bool {
+        const HEADER: u32 = NetHeader::SIZE as u32;
+        let Some((place, length)) = self.ring.next_chain().single() else { return false };
+        if !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&length)
+            || self.ring.options.header_length != NetHeader::SIZE as u8
+        {
             return false;
         }
         parcel.length = length - HEADER;
-        // SAFETY: `find` vouches for `length` bytes at `place`, at least a virtio-net and an Ethernet header; `start_length` is at most
-        // the frame's length and that of `start`.
+        // SAFETY: `length` bytes are readable at `place`, at least a virtio-net and an Ethernet header; `start_length` is at most the
+        // frame's length and that of `start`.
         unsafe {
             parcel.header = NetHeader::load(place);
             let frame = place.add(NetHeader::SIZE);
@@ -166,8 +166,8 @@ impl Intake {
 
     /// Any chain.
     #[cold]
-    fn open_chain(&mut self, first: Descriptor, parcel: &mut Parcel) -> Taken {
-        match self.resolve(first) {
+    fn open_chain(&mut self, parcel: &mut Parcel) -> Taken {
+        match self.resolve(self.ring.next_chain().first) {
             Ok(length) => self.fill(parcel, length),
             Err(fault) => Taken::Dropped(DropReason::from(fault)),
         }

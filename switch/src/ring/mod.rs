@@ -1,15 +1,19 @@
 //! The rings between a guest and the switch: split virtqueues (virtio 1.4, section 2.7), device side.
 //!
 //! - [`shared`]: raw loads and stores of what the driver sees.
+//! - [`ahead`]: the first descriptors of the next chains, read in one go.
 //! - [`chain`]: a descriptor chain becomes checked **pieces** of our address space.
 //! - [`Ring`]: positions on both sides, publishing, and the calls and kicks that go with them.
 //! - [`Intake`]: the guest fills, we read (its transmit queue): parcels come out.
 //! - [`Delivery`]: we fill, the guest reads (its receive queue): parcels go in.
+//! - [`express`]: frames of the most frequent kind, straight from the one to the other.
 //!
 //! A ring belongs to one worker, which alone touches it.
 
+mod ahead;
 pub mod chain;
 mod delivery;
+pub mod express;
 mod intake;
 mod notify;
 mod rooms;
@@ -24,6 +28,7 @@ pub use notify::{Call, NotNotifier, Notifier};
 pub use shared::{Areas, SplitRing, full_fence};
 
 use crate::memory::{Hint, MemoryMap};
+use ahead::Ahead;
 
 /// A breach that makes the ring itself unusable; its port is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +72,7 @@ pub struct Ring {
     published_used: u16,
     /// Used index up to which calls were considered.
     considered_used: u16,
+    ahead: Ahead,
     call: Option<Call>,
     /// Whether we last asked the driver for kicks.
     armed: bool,
@@ -89,6 +95,7 @@ impl Ring {
             next_used: used,
             published_used: used,
             considered_used: used,
+            ahead: Ahead::new(base),
             call: None,
             armed: true,
             calls: 0,
@@ -105,6 +112,7 @@ impl Ring {
         self.split = split;
         self.memory = memory;
         self.hint = Hint::default();
+        self.forget_ahead();
     }
 
     /// The memory that its buffers lie in.
@@ -152,28 +160,6 @@ impl Ring {
     #[inline]
     pub fn has_news(&self) -> bool {
         self.split.available_index() != self.seen_available
-    }
-
-    /// The head `ahead` entries after the next one; the caller knows that the driver put it there.
-    #[inline]
-    fn head(&self, ahead: u16) -> Result<u16, RingFault> {
-        let head = self.split.available_entry(self.next_available.wrapping_add(ahead));
-        if head < self.size() { Ok(head) } else { Err(RingFault::HeadOutside) }
-    }
-
-    /// Asks the CPU for the used elements that the next `count` chains will get, and calls `fetch` with the place of the first buffer
-    /// of each.
-    #[inline]
-    fn prefetch(&mut self, count: u16, fetch: impl Fn(*const u8)) {
-        self.split.prefetch_used(self.next_used, count);
-        for ahead in 0..count {
-            let head = self.split.available_entry(self.next_available.wrapping_add(ahead));
-            let descriptor = self.split.descriptor(head);
-            if let Some((place, _)) = self.memory.find(descriptor.address, &mut self.hint) {
-                fetch(place);
-                fetch(place.wrapping_add(64));
-            }
-        }
     }
 
     /// Gives the chain of `head` back with `length` bytes written; the driver sees it at the next [`Self::publish`].

@@ -16,24 +16,19 @@ pub const WRITE: u16 = 2;
 /// The descriptor holds a table of descriptors.
 pub const INDIRECT: u16 = 4;
 
-/// A descriptor, copied out of guest memory.
+/// A descriptor, copied out of guest memory; kept as the two words in which it is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Guest address of the buffer.
-    pub address: u64,
-    /// Its length in bytes.
-    pub length: u32,
-    /// [`NEXT`], [`WRITE`], [`INDIRECT`].
-    pub flags: u16,
-    /// Index of the next descriptor if [`NEXT`].
-    pub next: u16,
+    address: u64,
+    /// `len`, `flags`, `next`, from the lowest byte on.
+    rest: u64,
 }
 
 impl Descriptor {
     /// Bytes of a descriptor in memory.
     pub const SIZE: usize = 16;
 
-    /// Reads the descriptor at `place` once.
+    /// Reads the descriptor at `place`, every byte once.
     ///
     /// # Safety
     /// 16 readable bytes at `place`, of any alignment, valid for the call.
@@ -42,8 +37,31 @@ impl Descriptor {
         // SAFETY: the caller's promise. Volatile, so that each byte is fetched exactly once.
         let (address, rest) =
             unsafe { (place.cast::<Unaligned>().read_volatile().0, place.add(8).cast::<Unaligned>().read_volatile().0) };
-        let rest = u64::from_le(rest);
-        Self { address: u64::from_le(address), length: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
+        Self { address: u64::from_le(address), rest: u64::from_le(rest) }
+    }
+
+    /// Guest address of the buffer.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        self.rest as u32
+    }
+
+    /// [`NEXT`], [`WRITE`], [`INDIRECT`].
+    #[inline]
+    pub fn flags(&self) -> u16 {
+        (self.rest >> 32) as u16
+    }
+
+    /// Index of the next descriptor if [`NEXT`].
+    #[inline]
+    pub fn next(&self) -> u16 {
+        (self.rest >> 48) as u16
     }
 }
 
@@ -80,7 +98,7 @@ impl Areas {
 }
 
 /// A split ring seen from the device.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct SplitRing {
     areas: Areas,
     size: u16,

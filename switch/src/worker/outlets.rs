@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::Place;
 use super::rings::RingKey;
-use crate::frame;
+use crate::frame::{self, Addresses};
 use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Delivery, Placed, RingFault};
+use crate::ring::{Delivery, Intake, Placed, RingFault, express};
 use crate::schedule::{Parking, Turns};
 use crate::settings::Settings;
 use crate::stats::{DropReason, PortCounters};
@@ -141,12 +141,40 @@ impl Outlets {
         if outlet.turns.waiting() > 0 {
             return Sent::MustWait;
         }
-        let sent = if outlet.send_at_once(parcel) { Sent::Done } else { outlet.place(parcel, &mut self.faults) };
+        let sent = outlet.place(parcel, &mut self.faults);
         if (sent == Sent::Done || parcel.segments_done > 0) && !outlet.touched {
             outlet.touched = true;
             self.touched.push(slot);
         }
         sent
+    }
+
+    /// Carries up to `most` frames with these `addresses` from `intake` to `port` by the express lane, if it is served by this `worker` and
+    /// nothing waits for it; returns how many, and their bytes.
+    #[inline]
+    pub(super) fn express(&mut self, intake: &mut Intake, addresses: Addresses, port: PortId, worker: u8, most: u16) -> (u16, u64) {
+        let [place] = self.routes[port.index()][..] else { return (0, 0) };
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
+        let options = (intake.ring().options(), outlet.delivery.ring().options());
+        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(options.0, options.1) {
+            return (0, 0);
+        }
+        let (mut frames, mut bytes) = (0, 0);
+        while frames < most && outlet.delivery.read_ahead(most - frames) > 0 {
+            let carried = express::carry(intake, &mut outlet.delivery, addresses, most - frames);
+            frames += carried.0;
+            bytes += carried.1;
+            if carried.0 == 0 {
+                break;
+            }
+        }
+        outlet.frames += u64::from(frames);
+        outlet.bytes += bytes;
+        if frames > 0 && !outlet.touched {
+            outlet.touched = true;
+            self.touched.push(place.slot);
+        }
+        (frames, bytes)
     }
 
     /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one, and have room; `dropped` hears of the others.
@@ -162,16 +190,6 @@ impl Outlets {
                 Sent::MustWait => dropped(port, DropReason::FloodNoRoom),
                 Sent::Dropped(reason) => dropped(port, reason),
             }
-        }
-    }
-
-    /// Has the CPU fetch the buffers that the next `count` frames for `port` will be written to.
-    #[inline]
-    pub(super) fn prefetch(&mut self, port: PortId, count: u16) {
-        if let [place] = self.routes[port.index()][..]
-            && let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot))
-        {
-            outlet.delivery.prefetch(count);
         }
     }
 
@@ -295,18 +313,6 @@ impl Outlets {
 }
 
 impl Outlet {
-    /// The common case; false if it is another.
-    #[inline(always)]
-    fn send_at_once(&mut self, parcel: &Parcel) -> bool {
-        // A fault shows itself again in the other case, which reports it.
-        let done = self.open && self.delivery.place_at_once(parcel).unwrap_or(false);
-        if done {
-            self.frames += 1;
-            self.bytes += u64::from(parcel.length);
-        }
-        done
-    }
-
     #[inline(never)]
     fn place(&mut self, parcel: &mut Parcel, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
         if !self.open {

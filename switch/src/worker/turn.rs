@@ -4,7 +4,7 @@ use super::outlets::{Outlets, Sent};
 use super::peers::{Message, Peers};
 use super::source::Source;
 use super::{BATCH, Shared};
-use crate::frame::{MacAddress, NetHeader};
+use crate::frame::{Addresses, NetHeader};
 use crate::offload::{self, Offloads};
 use crate::parcel::Parcel;
 use crate::port::PortId;
@@ -12,7 +12,7 @@ use crate::ring::{RingFault, Taken};
 use crate::stats::{DropReason, PortCounters};
 use crate::table::Table;
 use crate::time::Cycles;
-use crate::verdict::Verdict;
+use crate::verdict::{Moment, Verdict};
 
 /// What a turn works with.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Turn<'_> {
     /// # Errors
     /// The source's ring broke a rule.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
-        let left = self.source.intake.look()?.min(BATCH as u16);
+        let left = self.source.intake.look(BATCH as u16)?;
         if left == 0 {
             return Ok(0);
         }
@@ -44,29 +44,45 @@ impl Turn<'_> {
         if !self.source.enabled {
             return self.discard(left);
         }
-        self.prefetch(left);
         let shared = self.shared;
         let table = &shared.tables[self.source.segment];
-        let (mut frames, mut bytes) = (0, 0);
-        let mut dropped = 0;
-        for _ in 0..left {
+        let (mut taken, mut frames, mut bytes) = (0, 0, 0);
+        while taken < left {
+            let carried = self.express(table, left - taken);
+            taken += carried.0;
+            frames += u64::from(carried.0);
+            bytes += carried.1;
+            if taken == left {
+                break;
+            }
             match self.source.intake.take(parcel)? {
                 Taken::Parcel => {
                     frames += 1;
                     bytes += u64::from(parcel.length);
                     self.forward(parcel, table)?;
                 }
-                Taken::Dropped(reason) => {
-                    dropped += 1;
-                    self.counters(self.source.port()).drop_frame(reason);
-                }
+                Taken::Dropped(reason) => self.counters(self.source.port()).drop_frame(reason),
                 Taken::Nothing => break,
             }
+            taken += 1;
         }
         let counters = self.counters(self.source.port());
         counters.intake_frames.add(frames);
         counters.intake_bytes.add(bytes);
-        Ok(frames as u32 + dropped)
+        Ok(taken.into())
+    }
+
+    fn moment(&self, table: &Table) -> Moment {
+        Moment { generation: table.generation(), second: self.second }
+    }
+
+    /// Carries frames like the last one by the express lane, as far as they go.
+    #[inline]
+    fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
+        match self.source.memo.destination(self.moment(table)) {
+            Some((addresses, port)) => self.outlets.express(&mut self.source.intake, addresses, port, self.worker, most),
+            None => (0, 0),
+        }
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
@@ -78,28 +94,18 @@ impl Turn<'_> {
         Ok(count)
     }
 
-    /// Has the CPU fetch the frames, and the buffers that they will probably go to.
-    #[inline]
-    fn prefetch(&mut self, count: u16) {
-        self.source.intake.prefetch(count);
-        if let Verdict::To(port) = self.source.memo.last() {
-            self.outlets.prefetch(port, count);
-        }
-    }
-
     #[inline]
     fn counters(&self, port: PortId) -> &PortCounters {
         self.shared.counters.port(self.worker.into(), port.index())
     }
 
-    #[inline]
     fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Result<(), RingFault> {
         if let Err(reason) = check(parcel, &self.source.offloads) {
             self.drop_at(parcel.source, parcel, reason);
             return Ok(());
         }
-        let addresses = (MacAddress::source(&parcel.start), MacAddress::destination(&parcel.start));
-        match self.source.memo.decide(addresses, parcel.source, table, (table.generation(), self.second)) {
+        let moment = self.moment(table);
+        match self.source.memo.decide(Addresses::of(&parcel.start), parcel.source, table, moment) {
             Verdict::To(port) => self.forward_to(port, parcel),
             Verdict::Flood => self.flood(parcel),
             Verdict::Drop(reason) => {
@@ -109,7 +115,6 @@ impl Turn<'_> {
         }
     }
 
-    #[inline]
     fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Result<(), RingFault> {
         let Some(place) = self.outlets.place(port, parcel.start()) else {
             self.drop_at(port, parcel, DropReason::ReceiverAbsent);
