@@ -20,6 +20,9 @@ pub enum Poll {
 pub struct Settings {
     /// When to poll.
     pub poll: Poll,
+    /// Whether VIRTIO_F_IN_ORDER is offered. Drivers that poll, such as DPDK's, are faster with it; but then a frame whose receiver has no room holds
+    /// up those behind it, instead of stepping aside.
+    pub in_order: bool,
     /// How long a receiver may take nothing before what waits for it is dropped.
     pub patience: Duration,
     /// Most frames that may wait at one worker.
@@ -30,6 +33,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { poll: Poll::default(), patience: Duration::from_millis(100), parking: 16384, age: crate::table::DEFAULT_AGE }
+        Self {
+            poll: Poll::default(),
+            in_order: false,
+            patience: Duration::from_millis(100),
+            parking: 16384,
+            age: crate::table::DEFAULT_AGE,
+        }
     }
 }

@@ -121,7 +121,7 @@ fn ring(driver: &DriverRing, map: &Arc<MemoryMap>) -> Ring {
     };
     // SAFETY: the map vouches for the areas, and the ring holds it.
     let split = unsafe { SplitRing::new(areas, size) }.unwrap();
-    Ring::new(split, Arc::clone(map), RingOptions { event_index: false, indirect: true, header_length: 12 }, 0)
+    Ring::new(split, Arc::clone(map), RingOptions { event_index: false, indirect: true, in_order: false, header_length: 12 }, 0)
 }
 
 /// The front end's address of guest address `address`.

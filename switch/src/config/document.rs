@@ -20,6 +20,9 @@ pub struct Document {
     pub cpus: Vec<usize>,
     /// When a worker looks for work instead of sleeping.
     pub poll: Poll,
+    /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame whose receiver has no room then holds up those
+    /// behind it. By default only with poll = "always".
+    pub in_order: Option<bool>,
     /// Path of the control socket; by default NAME.control in the user's run-time folder.
     pub control: Option<PathBuf>,
     /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
@@ -43,6 +46,7 @@ impl Default for Document {
             workers: 1,
             cpus: Vec::new(),
             poll: settings.poll,
+            in_order: None,
             control: None,
             patience_ms: settings.patience.as_millis() as u64,
             waiting_frames: settings.parking,

@@ -14,7 +14,7 @@ pub use check::{Mistake, Mistakes};
 pub use document::{Document, PortEntry};
 
 use crate::frame::MacAddress;
-use crate::settings::Settings;
+use crate::settings::{Poll, Settings};
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +103,7 @@ impl Config {
             cpus: document.cpus.clone(),
             settings: Settings {
                 poll: document.poll,
+                in_order: document.in_order.unwrap_or(document.poll == Poll::Always),
                 patience: Duration::from_millis(document.patience_ms),
                 parking: document.waiting_frames,
                 age: document.age,

@@ -5,20 +5,21 @@
 //! for the general way. The rules are the same: each byte of the headers is read once, and what is decided on is what is delivered.
 
 use super::ahead::Opened;
-use super::{Delivery, Intake, RingOptions};
+use super::{Delivery, Intake};
 use crate::copy::{self, Block};
 use crate::frame::{Addresses, MAX_FRAME, NetHeader, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 
-/// Whether frames may go this way between rings with these options.
+/// Whether frames may go this way between these rings now.
 #[inline]
-pub fn may_carry(from: RingOptions, to: RingOptions) -> bool {
-    from.header_length == NetHeader::SIZE as u8 && to.header_length == NetHeader::SIZE as u8
+pub fn may_carry(from: &Intake, to: &Delivery) -> bool {
+    let headers = [from.ring.options.header_length, to.ring.options.header_length];
+    headers == [NetHeader::SIZE as u8; 2] && from.is_orderly()
 }
 
 /// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, have these `addresses`, and both rings were read
-/// ahead; returns how many, and their bytes. The rings' options allow it ([`may_carry`]).
+/// ahead; returns how many, and their bytes. [`may_carry`] said yes.
 #[inline]
 pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u16) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
@@ -30,7 +31,7 @@ pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u
         }
         let Some(length) = carry_one(&frame, &room, addresses) else { break };
         to.ring.complete(room.head, length);
-        from.ring.complete(frame.head, 0);
+        from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
         count += 1;
     }

@@ -1,8 +1,14 @@
 //! Intake: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
 //!
-//! In order: [`Intake::take`] resolves a chain and copies its headers into a [`Parcel`]. Once the parcel is delivered, [`Intake::finish`] gives
-//! the chain back; a parcel that waits is [kept out](Intake::keep_out) until whoever holds it lets it
-//! [come back](Intake::come_back). [`Ring::publish`] shows the driver, once a pass.
+//! In order: [`Intake::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it is
+//! disposed of. [`Intake::finish`] gives it back, its parcel being delivered or dropped; [`Intake::leave`] lets it be, to be opened
+//! again; [`Intake::keep_out`] moves on without it, until whoever holds the parcel lets it [come back](Intake::come_back).
+//! [`Ring::publish`] shows the driver, once a pass.
+//!
+//! A driver that agreed to VIRTIO_F_IN_ORDER gets its chains back in the order in which it gave them: those that are done wait in `order` for
+//! those before them (virtio 1.4, section 2.7.9).
+
+use std::collections::VecDeque;
 
 use super::chain::{Access, ChainFault, Piece, Walk};
 use super::shared::Descriptor;
@@ -20,14 +26,14 @@ struct Out {
     loan: Loan,
 }
 
-/// What [`Intake::take`] got.
+/// What [`Intake::open`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A parcel, to be finished or kept out.
+    /// A parcel, to be disposed of.
     Parcel,
     /// A chain that cannot be a frame: it went back, for this reason.
     Dropped(DropReason),
-    /// Nothing to take, or nothing that can be taken before others come back.
+    /// Nothing, or nothing that can be opened before others come back.
     Nothing,
 }
 
@@ -37,6 +43,8 @@ pub struct Intake {
     pub(super) ring: Ring,
     out: Box<[Out]>,
     out_count: u16,
+    /// With IN_ORDER, and something out: heads in the order in which they came, and whether each is done.
+    order: VecDeque<(u16, bool)>,
     chunks: ChunkPool,
     scratch: Vec<Piece>,
 }
@@ -49,6 +57,7 @@ impl Intake {
             ring,
             out: vec![Out { holders: 0, loan: Loan::NONE }; usize::from(size)].into_boxed_slice(),
             out_count: 0,
+            order: VecDeque::new(),
             chunks: ChunkPool::new(size),
             scratch: Vec::with_capacity(MAX_PIECES),
         }
@@ -79,12 +88,12 @@ impl Intake {
         Ok(count)
     }
 
-    /// Takes the next chain into `parcel` (all fields but `intake` and `source`).
+    /// Opens the next chain into `parcel` (all fields but `intake`, `source` and `segments_done`).
     ///
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
-    #[inline(always)]
-    pub fn take(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+    #[inline]
+    pub fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
         if !self.has_chain()? {
             return Ok(Taken::Nothing);
         }
@@ -99,7 +108,6 @@ impl Intake {
             }
         }
         parcel.head = head;
-        self.ring.advance(1);
         Ok(Taken::Parcel)
     }
 
@@ -117,11 +125,21 @@ impl Intake {
         self.out[usize::from(head)].holders != 0
     }
 
-    /// Gives the next chain, whose head is `head`, back unread.
-    #[cold]
+    /// Gives the next chain, whose head is `head`, back.
+    #[inline]
     fn give_back(&mut self, head: u16) {
         self.ring.advance(1);
-        self.ring.complete(head, 0);
+        if self.order.is_empty() {
+            self.ring.complete_unwritten(head);
+        } else {
+            self.order.push_back((head, true));
+        }
+    }
+
+    /// True if what is done can go back at once.
+    #[inline]
+    pub(super) fn is_orderly(&self) -> bool {
+        self.order.is_empty()
     }
 
     /// Gives the next chain back unread, which a ring that is started but disabled owes ("consumed and discarded"); false if there is none.
@@ -165,7 +183,7 @@ impl Intake {
     }
 
     /// Any chain.
-    #[cold]
+    #[inline(never)]
     fn open_chain(&mut self, parcel: &mut Parcel) -> Taken {
         match self.resolve(self.ring.next_chain().first) {
             Ok(length) => self.fill(parcel, length),
@@ -202,27 +220,29 @@ impl Intake {
         }
     }
 
-    /// Gives back the chain of a parcel that was taken and not kept out.
+    /// Gives the chain of an opened parcel back.
     #[inline]
     pub fn finish(&mut self, parcel: &Parcel) {
+        self.leave(parcel);
+        self.give_back(parcel.head);
+    }
+
+    /// Leaves the chain of an opened parcel where it is.
+    #[inline]
+    pub fn leave(&mut self, parcel: &Parcel) {
         if parcel.loan != Loan::NONE {
             self.chunks.give_back(parcel.loan);
         }
-        self.ring.complete(parcel.head, 0);
     }
 
-    /// Keeps a parcel that was taken out until `holders` parties let it come back.
-    ///
-    /// # Errors
-    /// [`RingFault::HeadTwice`] if the head is out already, which the guest alone can bring about.
-    pub fn keep_out(&mut self, parcel: &Parcel, holders: u8) -> Result<(), RingFault> {
-        let out = &mut self.out[usize::from(parcel.head)];
-        if out.holders != 0 {
-            return Err(RingFault::HeadTwice);
-        }
-        *out = Out { holders, loan: parcel.loan };
+    /// Moves on without the chain of an opened parcel, until `holders` parties let it come back.
+    pub fn keep_out(&mut self, parcel: &Parcel, holders: u8) {
+        self.ring.advance(1);
+        self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan };
         self.out_count += 1;
-        Ok(())
+        if self.ring.options.in_order {
+            self.order.push_back((parcel.head, false));
+        }
     }
 
     /// One holder lets the parcel of `head` go; with the last one its chain goes back.
@@ -234,7 +254,21 @@ impl Intake {
         }
         self.chunks.give_back(out.loan);
         self.out_count -= 1;
-        self.ring.complete(head, 0);
+        if self.ring.options.in_order {
+            self.come_back_in_order(head);
+        } else {
+            self.ring.complete_unwritten(head);
+        }
+    }
+
+    fn come_back_in_order(&mut self, head: u16) {
+        if let Some(entry) = self.order.iter_mut().find(|(other, done)| *other == head && !done) {
+            entry.1 = true;
+        }
+        while let Some(&(head, true)) = self.order.front() {
+            self.order.pop_front();
+            self.ring.complete_unwritten(head);
+        }
     }
 }
 

@@ -51,6 +51,8 @@ pub struct RingOptions {
     pub event_index: bool,
     /// VIRTIO_F_INDIRECT_DESC.
     pub indirect: bool,
+    /// VIRTIO_F_IN_ORDER.
+    pub in_order: bool,
     /// Bytes of the virtio-net header: 12, or 10 for a legacy guest without MRG_RXBUF.
     pub header_length: u8,
 }
@@ -73,6 +75,8 @@ pub struct Ring {
     /// Used index up to which calls were considered.
     considered_used: u16,
     ahead: Ahead,
+    /// The last head completed by [`Self::complete_unwritten`].
+    last_unwritten: Option<u16>,
     call: Option<Call>,
     /// Whether we last asked the driver for kicks.
     armed: bool,
@@ -96,6 +100,7 @@ impl Ring {
             published_used: used,
             considered_used: used,
             ahead: Ahead::new(base),
+            last_unwritten: None,
             call: None,
             armed: true,
             calls: 0,
@@ -169,11 +174,26 @@ impl Ring {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
+    /// As [`Self::complete`] for a ring whose driver needs no lengths: with IN_ORDER one element, written when published, stands for all
+    /// that are completed together (virtio 1.4, section 2.7.9).
+    #[inline]
+    fn complete_unwritten(&mut self, head: u16) {
+        if self.options.in_order {
+            self.last_unwritten = Some(head);
+            self.next_used = self.next_used.wrapping_add(1);
+        } else {
+            self.complete(head, 0);
+        }
+    }
+
     /// Shows the driver what was completed since the last time. Whether it wants to be called is asked by [`Self::call_if_wanted`], after a
     /// [`full_fence`]: one fence serves all rings of a pass, and its cost is that of waiting for every store before it.
     #[inline]
     pub fn publish(&mut self) {
         if self.next_used != self.published_used {
+            if let Some(head) = self.last_unwritten.take() {
+                self.split.put_used(self.published_used, head, 0);
+            }
             self.published_used = self.next_used;
             self.split.publish_used(self.next_used);
         }

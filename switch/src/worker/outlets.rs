@@ -155,8 +155,7 @@ impl Outlets {
     pub(super) fn express(&mut self, intake: &mut Intake, addresses: Addresses, port: PortId, worker: u8, most: u16) -> (u16, u64) {
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
-        let options = (intake.ring().options(), outlet.delivery.ring().options());
-        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(options.0, options.1) {
+        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(intake, &outlet.delivery) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -170,9 +169,12 @@ impl Outlets {
         }
         outlet.frames += u64::from(frames);
         outlet.bytes += bytes;
-        if frames > 0 && !outlet.touched {
-            outlet.touched = true;
-            self.touched.push(place.slot);
+        if frames > 0 {
+            outlet.stalled = false;
+            if !outlet.touched {
+                outlet.touched = true;
+                self.touched.push(place.slot);
+            }
         }
         (frames, bytes)
     }
@@ -193,15 +195,24 @@ impl Outlets {
         }
     }
 
+    /// True if the receiver at `slot` took nothing for longer than the patience, and nothing since.
+    pub(super) fn is_stalled(&mut self, slot: u16) -> bool {
+        self.get(slot).is_some_and(|outlet| outlet.stalled)
+    }
+
+    /// Ends the patience with the receiver at `slot`.
+    pub(super) fn stall(&mut self, slot: u16) {
+        if let Some(outlet) = self.get(slot) {
+            outlet.stalled = true;
+        }
+    }
+
     /// Has a copy of `parcel` wait at `slot`.
     ///
     /// # Errors
     /// Why it may not wait.
     pub(super) fn park(&mut self, slot: u16, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Err(DropReason::ReceiverAbsent) };
-        if outlet.stalled {
-            return Err(DropReason::ReceiverStalled);
-        }
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.stuck_since = Some(now);
@@ -291,6 +302,11 @@ impl Outlets {
     /// True while something waits.
     pub(super) fn anything_waits(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Arms the receiver at `slot`; true if it has new buffers already.
+    pub(super) fn arm(&mut self, slot: u16) -> bool {
+        self.get(slot).is_some_and(|outlet| outlet.delivery.ring().arm())
     }
 
     /// Arms every receiver that something waits for; true if one of them has new buffers already.

@@ -187,8 +187,13 @@ impl Worker {
         let mut news = false;
         while let Some(&slot) = self.sources.awake.get(index) {
             let Some(source) = self.sources.get(slot) else { return true };
-            let has_news = source.intake.ring().arm();
-            if has_news || source.polled {
+            let mut has_news = source.intake.ring().arm();
+            let left = source.left;
+            if let Some(left) = left {
+                has_news |= self.outlets.arm(left.slot);
+            }
+            let polled = self.sources.get(slot).is_some_and(|source| source.polled);
+            if has_news || polled || left.is_some() {
                 news |= has_news;
                 index += 1;
             } else {

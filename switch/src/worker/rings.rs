@@ -37,7 +37,7 @@ impl Worker {
     /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`.
     pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> u16 {
         let segment = self.shared.segment_of[key.port.index()];
-        let slot = self.sources.add(Source::new(key, segment, intake, offloads, self.shared.segment_of.len()));
+        let slot = self.sources.add(Source::new(key, segment, intake, offloads, &self.shared));
         if let Some(source) = self.sources.get(slot) {
             source.enabled = start.enabled;
             source.polled = start.kick.is_none();

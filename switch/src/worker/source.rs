@@ -1,16 +1,23 @@
 //! Sources: where frames come in, and what a worker keeps about each.
 
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Intake, RingFault, SplitRing};
+use crate::ring::{Intake, RingOptions, SplitRing};
+use crate::settings::{Poll, Settings};
 use crate::stats::PortCounters;
+use crate::time::{Cycles, in_cycles};
 use crate::verdict::Memo;
 
+use super::Shared;
 use super::rings::RingKey;
+
+/// How long it takes a receiver that polls to take a batch.
+const POLLED_ROOM: Duration = Duration::from_micros(4);
 
 /// An intake and its circumstances.
 #[derive(Debug)]
@@ -30,7 +37,22 @@ pub(super) struct Source {
     pub when_back: Option<WhenBack>,
     /// The driver does not kick: it wants to be polled (SET_VRING_KICK without a descriptor).
     pub polled: bool,
+    /// The next chain, if it was left because its receiver had no room.
+    pub left: Option<Left>,
+    /// How long it may be left.
+    leave_for: Cycles,
     touched: bool,
+}
+
+/// A chain that was left in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// When it was first left.
+    pub since: Cycles,
+    /// The outlet that had no room.
+    pub slot: u16,
+    /// Segments of it that were delivered already.
+    pub segments_done: u16,
 }
 
 /// See [`Source::when_back`].
@@ -56,7 +78,9 @@ pub(super) enum State {
 }
 
 impl Source {
-    pub(super) fn new(key: RingKey, segment: usize, intake: Intake, offloads: Offloads, ports: usize) -> Self {
+    pub(super) fn new(key: RingKey, segment: usize, intake: Intake, offloads: Offloads, shared: &Shared) -> Self {
+        let mut intake = intake;
+        let leave_for = leave_for(intake.ring().options(), &shared.settings);
         Self {
             key,
             segment,
@@ -65,9 +89,11 @@ impl Source {
             memo: Memo::default(),
             state: State::Unstarted,
             enabled: false,
-            out_for: vec![0; ports],
+            out_for: vec![0; shared.segment_of.len()],
             when_back: None,
             polled: false,
+            left: None,
+            leave_for,
             touched: false,
         }
     }
@@ -84,13 +110,25 @@ impl Source {
     }
 
     /// Keeps a parcel for `port` out.
-    ///
-    /// # Errors
-    /// The guest made its head available twice.
-    pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) -> Result<(), RingFault> {
-        self.intake.keep_out(parcel, 1)?;
+    pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
+        self.intake.keep_out(parcel, 1);
         self.out_for[port.index()] += 1;
-        Ok(())
+    }
+
+    /// Whether an opened parcel that the receiver at `slot` has no room for may be left in the ring for now, to be tried again.
+    ///
+    /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
+    /// parking where receivers poll and will soon have room.
+    pub(super) fn may_leave(&mut self, parcel: &Parcel, slot: u16, now: Cycles) -> bool {
+        let left = self.left.get_or_insert(Left { since: now, slot, segments_done: 0 });
+        left.slot = slot;
+        left.segments_done = parcel.segments_done;
+        now.wrapping_sub(left.since) < self.leave_for
+    }
+
+    /// Whether the driver wants its chains back in order.
+    pub(super) fn is_in_order(&mut self) -> bool {
+        self.intake.ring().options().in_order
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
@@ -100,6 +138,17 @@ impl Source {
             *out = out.saturating_sub(1);
         }
         self.intake.come_back(head);
+    }
+}
+
+/// See [`Source::may_leave`].
+fn leave_for(options: RingOptions, settings: &Settings) -> Cycles {
+    if options.in_order {
+        in_cycles(settings.patience)
+    } else if settings.poll == Poll::Always {
+        in_cycles(POLLED_ROOM)
+    } else {
+        0
     }
 }
 

@@ -29,6 +29,15 @@ pub(super) struct Turn<'w> {
     pub second: u32,
 }
 
+/// What became of an opened parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disposal {
+    /// It is on its way, delivered or dropped.
+    Done,
+    /// Its chain was left for later.
+    Left,
+}
+
 impl Turn<'_> {
     /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch whose `intake` and `source` say where
     /// it comes from.
@@ -55,11 +64,15 @@ impl Turn<'_> {
             if taken == left {
                 break;
             }
-            match self.source.intake.take(parcel)? {
+            match self.source.intake.open(parcel)? {
                 Taken::Parcel => {
+                    parcel.segments_done = self.source.left.map_or(0, |left| left.segments_done);
+                    if self.forward(parcel, table) == Disposal::Left {
+                        break;
+                    }
+                    self.source.left = None;
                     frames += 1;
                     bytes += u64::from(parcel.length);
-                    self.forward(parcel, table)?;
                 }
                 Taken::Dropped(reason) => self.counters(self.source.port()).drop_frame(reason),
                 Taken::Nothing => break,
@@ -99,72 +112,78 @@ impl Turn<'_> {
         self.shared.counters.port(self.worker.into(), port.index())
     }
 
-    fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Result<(), RingFault> {
+    fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Disposal {
         if let Err(reason) = check(parcel, &self.source.offloads) {
-            self.drop_at(parcel.source, parcel, reason);
-            return Ok(());
+            return self.drop_at(parcel.source, parcel, reason);
         }
         let moment = self.moment(table);
         match self.source.memo.decide(Addresses::of(&parcel.start), parcel.source, table, moment) {
             Verdict::To(port) => self.forward_to(port, parcel),
             Verdict::Flood => self.flood(parcel),
-            Verdict::Drop(reason) => {
-                self.drop_at(parcel.source, parcel, reason);
-                Ok(())
-            }
+            Verdict::Drop(reason) => self.drop_at(parcel.source, parcel, reason),
         }
     }
 
-    fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Result<(), RingFault> {
+    fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
         let Some(place) = self.outlets.place(port, parcel.start()) else {
-            self.drop_at(port, parcel, DropReason::ReceiverAbsent);
-            return Ok(());
+            return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
         if place.worker != self.worker {
             return self.hand_over(port, place.worker, place.slot, parcel);
         }
         match self.outlets.send(place.slot, parcel) {
-            Sent::Done => self.source.intake.finish(parcel),
-            Sent::MustWait => return self.wait(port, place.slot, parcel),
+            Sent::Done => {
+                self.source.intake.finish(parcel);
+                Disposal::Done
+            }
+            Sent::MustWait => self.wait(port, place.slot, parcel),
             Sent::Dropped(reason) => self.drop_at(port, parcel, reason),
         }
-        Ok(())
     }
 
-    fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Result<(), RingFault> {
+    fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
+        if self.outlets.is_stalled(slot) {
+            return self.drop_at(port, parcel, DropReason::ReceiverStalled);
+        }
+        if self.source.may_leave(parcel, slot, self.now) {
+            self.source.intake.leave(parcel);
+            return Disposal::Left;
+        }
+        if self.source.is_in_order() {
+            self.outlets.stall(slot);
+            return self.drop_at(port, parcel, DropReason::ReceiverStalled);
+        }
         if !self.source.may_keep_out(port) {
-            self.drop_at(port, parcel, DropReason::ReceiverFull);
-            return Ok(());
+            return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
         match self.outlets.park(slot, parcel, self.now) {
-            Ok(()) => self.source.keep_out(parcel, port),
-            Err(reason) => {
-                self.drop_at(port, parcel, reason);
-                Ok(())
+            Ok(()) => {
+                self.source.keep_out(parcel, port);
+                Disposal::Done
             }
+            Err(reason) => self.drop_at(port, parcel, reason),
         }
     }
 
-    fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Result<(), RingFault> {
+    fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Disposal {
         if !self.source.may_keep_out(port) {
-            self.drop_at(port, parcel, DropReason::ReceiverFull);
-            return Ok(());
+            return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
-        self.source.keep_out(parcel, port)?;
+        self.source.keep_out(parcel, port);
         self.shared.counters.worker(self.worker.into()).handed_over.add(1);
         if !self.peers.send(worker, Message::Deliver(parcel.clone(), port, slot)) {
             self.counters(port).drop_frame(DropReason::ReceiverFull);
             self.source.come_back(parcel.head, Some(port));
         }
-        Ok(())
+        Disposal::Done
     }
 
     /// Delivers to every other port of the segment that has room; nothing waits. Other workers get a copy each for their ports.
     #[cold]
-    fn flood(&mut self, parcel: &mut Parcel) -> Result<(), RingFault> {
+    fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
         self.counters(parcel.source).flooded.add(1);
         let others = self.peers.others.len();
-        self.source.intake.keep_out(parcel, 1 + others as u8)?;
+        self.source.intake.keep_out(parcel, 1 + others as u8);
         for index in 0..others {
             if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone())) {
                 self.source.intake.come_back(parcel.head);
@@ -174,13 +193,14 @@ impl Turn<'_> {
             self.shared.counters.port(self.worker.into(), port.index()).drop_frame(reason);
         });
         self.source.intake.come_back(parcel.head);
-        Ok(())
+        Disposal::Done
     }
 
     /// Drops a parcel for a reason that is counted at `port`.
-    fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) {
+    fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
         self.counters(port).drop_frame(reason);
         self.source.intake.finish(parcel);
+        Disposal::Done
     }
 }
 

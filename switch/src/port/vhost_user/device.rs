@@ -226,6 +226,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(features::offer(Circumstances {
             pairs: self.settings.pairs,
             has_mtu: self.settings.mtu.is_some(),
+            in_order: self.network.shared().settings.in_order,
             protocol: self.protocol,
         }))
     }

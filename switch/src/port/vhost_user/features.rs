@@ -21,6 +21,7 @@ const ANNOUNCE: u64 = bit(net::VIRTIO_NET_F_GUEST_ANNOUNCE);
 const MERGEABLE: u64 = bit(net::VIRTIO_NET_F_MRG_RXBUF);
 const VERSION_1: u64 = bit(config::VIRTIO_F_VERSION_1);
 const EVENT_INDEX: u64 = bit(ring::VIRTIO_RING_F_EVENT_IDX);
+const IN_ORDER: u64 = bit(config::VIRTIO_F_IN_ORDER);
 const INDIRECT: u64 = bit(ring::VIRTIO_RING_F_INDIRECT_DESC);
 
 /// Offered to everybody.
@@ -62,6 +63,8 @@ pub struct Circumstances {
     pub pairs: u16,
     /// An MTU is configured.
     pub has_mtu: bool,
+    /// IN_ORDER is wanted, see [`crate::settings::Settings::in_order`].
+    pub in_order: bool,
     /// Protocol features that the front end agreed to, so far.
     pub protocol: u64,
 }
@@ -83,6 +86,9 @@ pub fn offer(circumstances: Circumstances) -> u64 {
     if circumstances.has_mtu {
         offer |= MTU;
     }
+    if circumstances.in_order {
+        offer |= IN_ORDER;
+    }
     offer
 }
 
@@ -98,7 +104,12 @@ impl Agreed {
     /// Ring options.
     pub fn ring(self) -> RingOptions {
         let long = self.0 & (VERSION_1 | MERGEABLE) != 0;
-        RingOptions { event_index: self.has(EVENT_INDEX), indirect: self.has(INDIRECT), header_length: if long { 12 } else { 10 } }
+        RingOptions {
+            event_index: self.has(EVENT_INDEX),
+            indirect: self.has(INDIRECT),
+            in_order: self.has(IN_ORDER),
+            header_length: if long { 12 } else { 10 },
+        }
     }
 
     /// Whether frames may fill several receive buffers.
@@ -154,7 +165,7 @@ mod tests {
     use super::*;
 
     fn offered(pairs: u16, protocol: Protocol) -> u64 {
-        offer(Circumstances { pairs, has_mtu: false, protocol: protocol.bits() })
+        offer(Circumstances { pairs, has_mtu: false, in_order: false, protocol: protocol.bits() })
     }
 
     #[test]
