@@ -1,5 +1,7 @@
 //! memlane.
+pub mod cli;
 pub mod config;
+pub mod control;
 pub mod copy;
 pub mod daemon;
 pub mod frame;

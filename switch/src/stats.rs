@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ring::ChainFault;
 
@@ -181,7 +181,7 @@ pub struct Counters {
 }
 
 /// A port's counters, added up.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortTotals {
     /// See [`PortCounters`].
@@ -203,7 +203,7 @@ pub struct PortTotals {
     /// See [`PortCounters`].
     pub waiting: u64,
     /// Drops by reason; reasons that never occurred are left out.
-    pub drops: std::collections::BTreeMap<&'static str, u64>,
+    pub drops: std::collections::BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -242,7 +242,7 @@ impl Counters {
             calls: sum(|c| &c.calls),
             bad_receive_chains: sum(|c| &c.bad_receive_chains),
             waiting: sum(|c| &c.waiting),
-            drops: DropReason::ALL.iter().map(|&r| (r.name(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
+            drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
         }
     }
 }

@@ -14,7 +14,7 @@ pub mod features;
 mod session;
 mod vring;
 
-pub use session::{Endpoint, Session, run};
+pub use session::{Endpoint, Session, bind, run};
 
 use crate::frame::MacAddress;
 use crate::port::PortId;

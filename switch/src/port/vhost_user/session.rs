@@ -36,13 +36,21 @@ impl Endpoint {
     /// # Errors
     /// Somebody listens there, or something else is in the way.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        match std::fs::symlink_metadata(path) {
-            Ok(meta) if meta.file_type().is_socket() && UnixStream::connect(path).is_err() => std::fs::remove_file(path)?,
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")),
-            Err(_) => {}
-        }
-        Ok(Self::Listen(UnixListener::bind(path)?, path.to_path_buf()))
+        Ok(Self::Listen(bind(path)?, path.to_path_buf()))
     }
+}
+
+/// A listening socket at `path`, in place of one that nobody listens at any more.
+///
+/// # Errors
+/// Somebody listens there, or something else is in the way.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() && UnixStream::connect(path).is_err() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")),
+        Err(_) => {}
+    }
+    UnixListener::bind(path)
 }
 
 impl Drop for Endpoint {
