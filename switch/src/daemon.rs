@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::config::{Config, PortConfig, PortKind};
 use crate::network::Network;
+use crate::port::tap::{Tap, TapError, TapSettings};
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
 use crate::port::{PortId, PortStatus, default_address};
 use crate::stats::Counters;
@@ -31,6 +32,14 @@ pub enum StartError {
         cause: io::Error,
         /// What to do about it.
         remedy: &'static str,
+    },
+    /// A TAP cannot be had.
+    #[error("port {port}: {cause}")]
+    Tap {
+        /// The port.
+        port: String,
+        /// Why, and what to do about it.
+        cause: TapError,
     },
     /// The kernel refuses something else.
     #[error("the network cannot be started: {0}")]
@@ -65,9 +74,15 @@ impl Daemon {
 
     fn open_port(&mut self, config: &Config, index: usize, endpoint: Option<Endpoint>) -> Result<(), StartError> {
         let port = &config.ports[index];
+        let id = PortId(index as u16);
+        if let PortKind::Tap { name, netns } = &port.kind {
+            let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: port.mtu };
+            let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
+            self.network.start_tap(id, tap)?;
+        }
         if let Some(endpoint) = endpoint {
             let settings = PortSettings {
-                id: PortId(index as u16),
+                id,
                 mac: port.mac.unwrap_or_else(|| default_address(&config.name, &port.name)),
                 mtu: port.mtu,
                 pairs: port.queues,

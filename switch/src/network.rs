@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
+use crate::port::tap::Tap;
 use crate::port::{PortId, PortStatus, State};
 use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
 use crate::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, WorkerHandle, links};
@@ -167,6 +168,24 @@ impl Network {
         let mut rings = self.rings();
         rings.running.insert(key, Running { place: Place { worker, slot }, enabled });
         self.update_route(&rings, key.port);
+    }
+
+    /// Starts a TAP port.
+    ///
+    /// # Errors
+    /// The kernel refuses to watch it.
+    pub fn start_tap(&self, port: PortId, tap: Tap) -> std::io::Result<()> {
+        let worker = self.worker_of(port, 0);
+        let gone = || std::io::Error::other("the worker is gone");
+        let slot = self.worker(worker).ask(move |worker| worker.add_tap(port, tap)).ok_or_else(gone)??;
+        let mut rings = self.rings();
+        for direction in [Direction::Intake, Direction::Delivery] {
+            let running = Running { place: Place { worker, slot }, enabled: true };
+            rings.running.insert(RingKey { port, pair: 0, direction }, running);
+        }
+        self.update_route(&rings, port);
+        self.port(port).set_state(State::Running);
+        Ok(())
     }
 
     /// Stops a ring and returns its base, once nothing of it is in use; `None` if it does not run.

@@ -7,6 +7,7 @@
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
+mod ends;
 pub mod mailbox;
 mod outlets;
 mod pass;
@@ -14,6 +15,7 @@ mod peers;
 mod rest;
 mod rings;
 mod source;
+mod tap;
 mod turn;
 
 use std::sync::Arc;

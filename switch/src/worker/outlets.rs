@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::Place;
+use super::ends::Sink;
 use super::rings::RingKey;
 use crate::frame::{self, Addresses};
 use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Delivery, Intake, Placed, RingFault, express};
+use crate::ring::{Intake, Placed, Ring, RingFault, express};
 use crate::schedule::{Parking, Turns};
 use crate::settings::Settings;
 use crate::stats::{DropReason, PortCounters};
@@ -16,11 +17,11 @@ use crate::time::{Cycles, in_cycles};
 /// Frames that one receiver is served from its waiting ones in a pass.
 const TURN: usize = 64;
 
-/// A delivery and its circumstances.
+/// A sink and its circumstances.
 #[derive(Debug)]
 pub(super) struct Outlet {
     pub key: RingKey,
-    pub delivery: Delivery,
+    sink: Sink,
     /// Enabled, started, and not at fault: frames may go in.
     open: bool,
     enabled: bool,
@@ -79,10 +80,10 @@ impl Outlets {
         }
     }
 
-    pub(super) fn add(&mut self, key: RingKey, delivery: Delivery, enabled: bool, started: bool) -> u16 {
+    pub(super) fn add(&mut self, key: RingKey, sink: Sink, enabled: bool, started: bool) -> u16 {
         let mut outlet = Outlet {
             key,
-            delivery,
+            sink,
             open: false,
             enabled,
             started,
@@ -155,12 +156,13 @@ impl Outlets {
     pub(super) fn express(&mut self, intake: &mut Intake, addresses: Addresses, port: PortId, worker: u8, most: u16) -> (u16, u64) {
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
-        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(intake, &outlet.delivery) {
+        let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
+        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
-        while frames < most && outlet.delivery.read_ahead(most - frames) > 0 {
-            let carried = express::carry(intake, &mut outlet.delivery, addresses, most - frames);
+        while frames < most && delivery.read_ahead(most - frames) > 0 {
+            let carried = express::carry(intake, delivery, addresses, most - frames);
             frames += carried.0;
             bytes += carried.1;
             if carried.0 == 0 {
@@ -282,7 +284,7 @@ impl Outlets {
     pub(super) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
-                outlet.delivery.ring().publish();
+                outlet.sink.ring().map(Ring::publish);
             }
         }
         !self.touched.is_empty()
@@ -293,7 +295,7 @@ impl Outlets {
         while let Some(slot) = self.touched.pop() {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
                 outlet.touched = false;
-                outlet.delivery.ring().call_if_wanted();
+                outlet.sink.ring().map(Ring::call_if_wanted);
                 outlet.count(counters(outlet.key.port));
             }
         }
@@ -306,7 +308,7 @@ impl Outlets {
 
     /// Arms the receiver at `slot`; true if it has new buffers already.
     pub(super) fn arm(&mut self, slot: u16) -> bool {
-        self.get(slot).is_some_and(|outlet| outlet.delivery.ring().arm())
+        self.get(slot).is_some_and(|outlet| outlet.sink.arm())
     }
 
     /// Arms every receiver that something waits for; true if one of them has new buffers already.
@@ -314,7 +316,7 @@ impl Outlets {
         let mut news = false;
         for &slot in &self.waiting {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
-                news |= outlet.delivery.ring().arm();
+                news |= outlet.sink.arm();
             }
         }
         news
@@ -329,12 +331,17 @@ impl Outlets {
 }
 
 impl Outlet {
+    /// The ring, if it is one.
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        self.sink.ring()
+    }
+
     #[inline(never)]
     fn place(&mut self, parcel: &mut Parcel, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
         if !self.open {
             return Sent::Dropped(DropReason::ReceiverAbsent);
         }
-        match self.delivery.place(parcel) {
+        match self.sink.place(parcel) {
             Ok(Placed::Whole(frames)) => {
                 self.frames += u64::from(frames);
                 self.bytes += u64::from(parcel.length);
@@ -375,8 +382,8 @@ impl Outlet {
         counters.delivery_frames.add(std::mem::take(&mut self.frames));
         counters.delivery_bytes.add(std::mem::take(&mut self.bytes));
         counters.waiting.set(u64::from(self.turns.waiting()));
-        let calls = self.delivery.ring().take_calls();
-        let bad = self.delivery.take_bad_chains();
+        let calls = self.sink.ring().map_or(0, Ring::take_calls);
+        let bad = self.sink.take_bad_chains();
         if calls > 0 || bad > 0 {
             counters.calls.add(calls.into());
             counters.bad_receive_chains.add(bad.into());

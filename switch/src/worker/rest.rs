@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
+use super::ends::Feed;
 use super::source::State;
 use super::{Event, Mailbox, Worker};
 use crate::settings::{Poll, Settings};
@@ -187,7 +188,7 @@ impl Worker {
         let mut news = false;
         while let Some(&slot) = self.sources.awake.get(index) {
             let Some(source) = self.sources.get(slot) else { return true };
-            let mut has_news = source.intake.ring().arm();
+            let mut has_news = source.feed.arm();
             let left = source.left;
             if let Some(left) = left {
                 has_news |= self.outlets.arm(left.slot);
@@ -250,6 +251,9 @@ impl Worker {
         if token & 1 == 0 {
             let Some(source) = self.sources.get(slot) else { return };
             let port = source.port();
+            if let Feed::Tap(tap) = &mut source.feed {
+                tap.wake();
+            }
             if matches!(source.state, State::Unstarted | State::Asleep) {
                 self.sources.set_state(slot, State::Awake);
             }

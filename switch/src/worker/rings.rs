@@ -4,12 +4,16 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use super::ends::{Feed, Sink};
+use super::outlets::Outlet;
 use super::source::{Source, State, WhenBack};
+use super::tap::{TapFeed, TapSink};
 use super::{Place, Worker};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
 use crate::port::PortId;
+use crate::port::tap::Tap;
 use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
 use crate::stats::DropReason;
 
@@ -37,7 +41,7 @@ impl Worker {
     /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`.
     pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> u16 {
         let segment = self.shared.segment_of[key.port.index()];
-        let slot = self.sources.add(Source::new(key, segment, intake, offloads, &self.shared));
+        let slot = self.sources.add(Source::new(key, segment, Feed::Ring(Box::new(intake)), offloads, &self.shared));
         if let Some(source) = self.sources.get(slot) {
             source.enabled = start.enabled;
             source.polled = start.kick.is_none();
@@ -55,11 +59,31 @@ impl Worker {
     pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
         let mut delivery = delivery;
         delivery.ring().disarm();
-        let slot = self.outlets.add(key, delivery, start.enabled, start.at_once);
+        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
         }
         slot
+    }
+
+    /// Takes over a TAP: both its directions. Returns the outlet's slot.
+    ///
+    /// # Errors
+    /// The kernel refuses to watch it.
+    pub fn add_tap(&mut self, port: PortId, tap: Tap) -> std::io::Result<u16> {
+        let key = |direction| RingKey { port, pair: 0, direction };
+        let watched = tap.file.try_clone()?;
+        let tap = Arc::new(tap);
+        let segment = self.shared.segment_of[port.index()];
+        let feed = Feed::Tap(Box::new(TapFeed::new(Arc::clone(&tap))));
+        // What the kernel leaves undone is what it was asked to, and that is all.
+        let slot = self.sources.add(Source::new(key(Direction::Intake), segment, feed, Offloads::ALL, &self.shared));
+        if let Some(source) = self.sources.get(slot) {
+            source.enabled = true;
+        }
+        self.sources.set_state(slot, State::Awake);
+        self.rest.watch(watched, slot, Direction::Intake);
+        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), true, true))
     }
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.
@@ -97,21 +121,25 @@ impl Worker {
     /// Does what waits for source `slot` to have nothing out, if that is so.
     pub(super) fn finish_calling_back(&mut self, slot: u16) {
         let Some(source) = self.sources.get(slot) else { return };
-        if source.intake.out_count() > 0 {
+        if source.feed.out_count() > 0 {
             return;
         }
         match source.when_back.take() {
             None => {}
             Some(WhenBack::Stop(reply)) => {
-                source.intake.ring().publish_alone();
-                let base = source.intake.ring().base();
+                let base = source.feed.ring().map_or(0, |ring| {
+                    ring.publish_alone();
+                    ring.base()
+                });
                 self.rest.unwatch(slot, Direction::Intake);
                 self.sources.remove(slot);
                 let _ = reply.send(base);
             }
             Some(WhenBack::Move(split, memory, reply)) => {
-                source.intake.ring().publish_alone();
-                source.intake.ring().set_memory(split, memory);
+                if let Some(ring) = source.feed.ring() {
+                    ring.publish_alone();
+                    ring.set_memory(split, memory);
+                }
                 self.sources.set_state(slot, State::Awake);
                 let _ = reply.send(());
             }
@@ -124,12 +152,14 @@ impl Worker {
         self.rest.unwatch(slot, Direction::Delivery);
         let mut returned = Vec::new();
         let mut outlet = self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head)))?;
-        outlet.delivery.ring().publish_alone();
         for (intake, head) in returned {
             self.counters(key.port).drop_frame(DropReason::ReceiverAbsent);
             self.give_back(intake, head, Some(key.port));
         }
-        Some(outlet.delivery.ring().base())
+        Some(outlet.ring().map_or(0, |ring| {
+            ring.publish_alone();
+            ring.base()
+        }))
     }
 
     /// Tells where frames for `port` are to be delivered.
@@ -187,10 +217,10 @@ impl Worker {
 
     fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {
         match key.direction {
-            Direction::Intake => self.sources.find(key).and_then(|slot| self.sources.get(slot)).map(|source| source.intake.ring()),
-            Direction::Delivery => {
-                self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).map(|outlet| outlet.delivery.ring())
+            Direction::Intake => {
+                self.sources.find(key).and_then(|slot| self.sources.get(slot)).and_then(|source| source.feed.ring())
             }
+            Direction::Delivery => self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).and_then(Outlet::ring),
         }
     }
 }

@@ -7,24 +7,27 @@ use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Intake, RingOptions, SplitRing};
+use crate::ring::{Ring, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
 use crate::verdict::Memo;
 
 use super::Shared;
+use super::ends::Feed;
 use super::rings::RingKey;
 
 /// How long it takes a receiver that polls to take a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
 
-/// An intake and its circumstances.
+/// A feed and its circumstances.
 #[derive(Debug)]
 pub(super) struct Source {
     pub key: RingKey,
     pub segment: usize,
-    pub intake: Intake,
+    pub feed: Feed,
+    /// The driver wants its chains back in order.
+    pub in_order: bool,
     /// What the sender may leave to others.
     pub offloads: Offloads,
     pub memo: Memo,
@@ -78,13 +81,15 @@ pub(super) enum State {
 }
 
 impl Source {
-    pub(super) fn new(key: RingKey, segment: usize, intake: Intake, offloads: Offloads, shared: &Shared) -> Self {
-        let mut intake = intake;
-        let leave_for = leave_for(intake.ring().options(), &shared.settings);
+    pub(super) fn new(key: RingKey, segment: usize, feed: Feed, offloads: Offloads, shared: &Shared) -> Self {
+        let mut feed = feed;
+        let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
+        let leave_for = leave_for(in_order, &shared.settings);
         Self {
             key,
             segment,
-            intake,
+            feed,
+            in_order,
             offloads,
             memo: Memo::default(),
             state: State::Unstarted,
@@ -105,13 +110,13 @@ impl Source {
     /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after
     /// Choudhury and Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring.
     pub(super) fn may_keep_out(&mut self, port: PortId) -> bool {
-        let left = self.intake.ring().size().saturating_sub(self.intake.out_count());
+        let left = self.feed.size().saturating_sub(self.feed.out_count());
         self.out_for[port.index()] < left
     }
 
     /// Keeps a parcel for `port` out.
     pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
-        self.intake.keep_out(parcel, 1);
+        self.feed.keep_out(parcel, 1);
         self.out_for[port.index()] += 1;
     }
 
@@ -126,24 +131,19 @@ impl Source {
         now.wrapping_sub(left.since) < self.leave_for
     }
 
-    /// Whether the driver wants its chains back in order.
-    pub(super) fn is_in_order(&mut self) -> bool {
-        self.intake.ring().options().in_order
-    }
-
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
     pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
         if let Some(port) = from {
             let out = &mut self.out_for[port.index()];
             *out = out.saturating_sub(1);
         }
-        self.intake.come_back(head);
+        self.feed.come_back(head);
     }
 }
 
 /// See [`Source::may_leave`].
-fn leave_for(options: RingOptions, settings: &Settings) -> Cycles {
-    if options.in_order {
+fn leave_for(in_order: bool, settings: &Settings) -> Cycles {
+    if in_order {
         in_cycles(settings.patience)
     } else if settings.poll == Poll::Always {
         in_cycles(POLLED_ROOM)
@@ -232,7 +232,7 @@ impl Sources {
     pub(super) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
-                source.intake.ring().publish();
+                source.feed.ring().map(Ring::publish);
             }
         }
         !self.touched.is_empty()
@@ -243,8 +243,9 @@ impl Sources {
         while let Some(slot) = self.touched.pop() {
             if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
                 source.touched = false;
-                source.intake.ring().call_if_wanted();
-                let calls = source.intake.ring().take_calls();
+                let Some(ring) = source.feed.ring() else { continue };
+                ring.call_if_wanted();
+                let calls = ring.take_calls();
                 if calls > 0 {
                     counters(source.port()).calls.add(calls.into());
                 }

@@ -1,5 +1,6 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
+use super::ends::Feed;
 use super::outlets::{Outlets, Sent};
 use super::peers::{Message, Peers};
 use super::source::Source;
@@ -45,11 +46,13 @@ impl Turn<'_> {
     /// # Errors
     /// The source's ring broke a rule.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
-        let left = self.source.intake.look(BATCH as u16)?;
+        let left = self.source.feed.look(BATCH as u16)?;
         if left == 0 {
             return Ok(0);
         }
-        self.source.intake.ring().disarm();
+        if let Some(ring) = self.source.feed.ring() {
+            ring.disarm();
+        }
         if !self.source.enabled {
             return self.discard(left);
         }
@@ -64,7 +67,7 @@ impl Turn<'_> {
             if taken == left {
                 break;
             }
-            match self.source.intake.open(parcel)? {
+            match self.source.feed.open(parcel)? {
                 Taken::Parcel => {
                     parcel.segments_done = self.source.left.map_or(0, |left| left.segments_done);
                     if self.forward(parcel, table) == Disposal::Left {
@@ -92,15 +95,16 @@ impl Turn<'_> {
     /// Carries frames like the last one by the express lane, as far as they go.
     #[inline]
     fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
-        match self.source.memo.destination(self.moment(table)) {
-            Some((addresses, port)) => self.outlets.express(&mut self.source.intake, addresses, port, self.worker, most),
-            None => (0, 0),
+        let moment = self.moment(table);
+        match (&mut self.source.feed, self.source.memo.destination(moment)) {
+            (Feed::Ring(intake), Some((addresses, port))) => self.outlets.express(intake, addresses, port, self.worker, most),
+            _ => (0, 0),
         }
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
         let mut count = 0;
-        while count < most.into() && self.source.intake.discard()? {
+        while count < most.into() && self.source.feed.discard()? {
             self.counters(self.source.port()).drop_frame(DropReason::IntakeDisabled);
             count += 1;
         }
@@ -133,7 +137,7 @@ impl Turn<'_> {
         }
         match self.outlets.send(place.slot, parcel) {
             Sent::Done => {
-                self.source.intake.finish(parcel);
+                self.source.feed.finish(parcel);
                 Disposal::Done
             }
             Sent::MustWait => self.wait(port, place.slot, parcel),
@@ -146,10 +150,10 @@ impl Turn<'_> {
             return self.drop_at(port, parcel, DropReason::ReceiverStalled);
         }
         if self.source.may_leave(parcel, slot, self.now) {
-            self.source.intake.leave(parcel);
+            self.source.feed.leave(parcel);
             return Disposal::Left;
         }
-        if self.source.is_in_order() {
+        if self.source.in_order {
             self.outlets.stall(slot);
             return self.drop_at(port, parcel, DropReason::ReceiverStalled);
         }
@@ -183,23 +187,23 @@ impl Turn<'_> {
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
         self.counters(parcel.source).flooded.add(1);
         let others = self.peers.others.len();
-        self.source.intake.keep_out(parcel, 1 + others as u8);
+        self.source.feed.keep_out(parcel, 1 + others as u8);
         for index in 0..others {
             if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone())) {
-                self.source.intake.come_back(parcel.head);
+                self.source.feed.come_back(parcel.head);
             }
         }
         self.outlets.flood(parcel, self.segment, self.worker, |port, reason| {
             self.shared.counters.port(self.worker.into(), port.index()).drop_frame(reason);
         });
-        self.source.intake.come_back(parcel.head);
+        self.source.feed.come_back(parcel.head);
         Disposal::Done
     }
 
     /// Drops a parcel for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
         self.counters(port).drop_frame(reason);
-        self.source.intake.finish(parcel);
+        self.source.feed.finish(parcel);
         Disposal::Done
     }
 }
