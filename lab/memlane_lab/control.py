@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -42,6 +43,10 @@ class Kind(IntEnum):
     DONE = 21
     FAILED = 22
     TAKEN = 23
+
+
+_HELLO = _HEADER.pack(_MAGIC, Kind.HELLO, 0, 0)[:-4]
+"""How a greeting begins."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ class _Request:
         self.changed = threading.Condition()
         self.stdout = bytearray()
         self.stderr = bytearray()
+        self.merged = bytearray()
+        """Both outputs in the order in which they came."""
         self.status: int | None = None
         self.error: LabError | None = None
 
@@ -96,8 +103,10 @@ class _Request:
             match kind:
                 case Kind.STDOUT | Kind.DATA:
                     self.stdout += payload
+                    self.merged += payload
                 case Kind.STDERR:
                     self.stderr += payload
+                    self.merged += payload
                 case Kind.EXIT:
                     self.status = int.from_bytes(payload, "little", signed=True)
                 case Kind.DONE:
@@ -130,6 +139,11 @@ class Running:
     def stderr(self) -> str:
         """What it has written to its standard error so far."""
         return self._request.stderr.decode(errors="replace")
+
+    @property
+    def merged(self) -> str:
+        """Both of these in the order in which they came."""
+        return self._request.merged.decode(errors="replace")
 
     @property
     def ended(self) -> bool:
@@ -187,10 +201,12 @@ class Control:
         self._handles = itertools.count(1)
         self._requests: dict[int, _Request] = {}
         self._hellos = 0
+        self._rebooting = False
         self._closed = False
+        self._reason = ""
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._credit = _WINDOW
+        self._credit = 0  # nothing is sent before the agent has greeted
         threading.Thread(target=self._receive, name=f"control-{name}", daemon=True).start()
 
     @property
@@ -243,12 +259,14 @@ class Control:
             self.send(Kind.WRITE, handle, struct.pack("<Q", start) + path.encode() + b"\0" + piece)
             request.wait(lambda: False, timeout, f"writing {path} in guest {self._name}")
 
+    def expect_reboot(self) -> None:
+        """Prepares for an agent that ends in the middle of what it is saying, and for its successor's greeting."""
+        self._rebooting = True
+
     def close(self) -> None:
         """Hangs up: the guest ends what it runs, and powers off."""
-        try:
+        with suppress(OSError):  # the other end may have gone first
             self._channel.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the other end has gone first
-            pass
         self._channel.close()
 
     def send(self, kind: Kind, handle: int, payload: bytes) -> None:
@@ -282,20 +300,49 @@ class Control:
         return handle, request
 
     def _gone(self) -> GuestGone:
-        return GuestGone(f"guest {self._name} has gone: its control channel is closed")
+        return GuestGone(f"guest {self._name} has gone: {self._reason}")
 
     def _receive(self) -> None:
+        """Runs in a thread of its own until the channel closes."""
+        reason = "its control channel is closed"
+        arrived = bytearray()
         try:
-            while frame := self._read_frame():
-                self._handle(*frame)
-        except (OSError, ValueError):
+            while piece := self._channel.recv(1 << 16):
+                arrived += piece
+                self._take_frames(arrived)
+        except OSError:
             pass
+        except ValueError as error:
+            reason = f"its control channel carries no frames any more: {error}"
         with self._changed:
+            self._reason = reason
             self._closed = True
             self._changed.notify_all()
             pending = list(self._requests.values())
         for request in pending:
             request.fail(self._gone())
+
+    def _take_frames(self, arrived: bytearray) -> None:
+        """Handles all whole frames that have arrived, and removes them."""
+        while self._skip_to_hello(arrived) and len(arrived) >= _HEADER.size:
+            magic, kind, handle, length = _HEADER.unpack_from(arrived)
+            if magic != _MAGIC:
+                raise ValueError(bytes(arrived[: _HEADER.size]))
+            end = _HEADER.size + length
+            if len(arrived) < end:
+                return
+            payload = bytes(arrived[_HEADER.size : end])
+            del arrived[:end]
+            self._handle(Kind(kind), handle, payload)
+
+    def _skip_to_hello(self, arrived: bytearray) -> bool:
+        """While a reboot is expected: drops all before the next greeting, a frame cut off in its middle too."""
+        if not self._rebooting:
+            return True
+        found = arrived.find(_HELLO)
+        del arrived[: found if found >= 0 else max(0, len(arrived) - len(_HELLO) + 1)]
+        self._rebooting = found < 0
+        return not self._rebooting
 
     def _handle(self, kind: Kind, handle: int, payload: bytes) -> None:
         match kind:
@@ -313,32 +360,11 @@ class Control:
     def _greeted(self) -> None:
         """A new agent: what was asked of one before it will never be answered."""
         with self._changed:
-            lost = list(self._requests.values())
-            self._requests.clear()
+            lost = list(self._requests.values()) if self._hellos else []
+            if lost:
+                self._requests.clear()
             self._credit = _WINDOW
             self._hellos += 1
             self._changed.notify_all()
         for request in lost:
             request.fail(GuestGone(f"guest {self._name} has rebooted"))
-
-    def _read_frame(self) -> tuple[Kind, int, bytes] | None:
-        header = self._read(_HEADER.size)
-        # An agent that dies in mid-frame (a reboot) leaves a broken one: the next magic is where the next one starts.
-        while header and header[:4] != _MAGIC:
-            following = self._read(1)
-            header = header[1:] + following if following else None
-        if not header:
-            return None
-        _, kind, handle, length = _HEADER.unpack(header)
-        payload = self._read(length)
-        return None if payload is None else (Kind(kind), handle, payload)
-
-    def _read(self, length: int) -> bytes | None:
-        """Exactly `length` bytes, or None at the end of the stream."""
-        data = bytearray()
-        while len(data) < length:
-            piece = self._channel.recv(length - len(data))
-            if not piece:
-                return None
-            data += piece
-        return bytes(data)

@@ -6,4 +6,4 @@ class LabError(Exception):
 
 
 class NotAvailable(LabError):
-    """This machine lacks what was asked for; the text says what, why, and how to get it."""
+    """What was asked for is not to be had on this machine; the text says why, and how to get it."""

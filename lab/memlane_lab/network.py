@@ -1,19 +1,16 @@
-"""The host's network devices: namespaces, TAPs, bridges, veth pairs. Names of namespaces and devices are whole ones."""
+"""The host's network devices: namespaces, TAPs, bridges, veth pairs. Names of namespaces and devices are whole ones.
 
+All by `ip` of iproute2, which does as many changes in one call as it is given lines.
+"""
+
+import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from pyroute2 import IPRoute, NetNS, netns
-from pyroute2.netlink.exceptions import NetlinkError
 
 from memlane_lab.errors import LabError, NotAvailable
 
 _NAMESPACES = Path("/run/netns")
-
-
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 """Bits of capabilities(7)."""
 
@@ -40,7 +37,13 @@ def add_namespace(name: str) -> None:
     """Creates a network namespace."""
     if reason := may_change():
         raise NotAvailable(f"cannot create a network namespace: {reason}")
-    netns.create(name)
+    _ip(None, f"netns add {name}")
+
+
+def remove_namespace(name: str) -> None:
+    """Removes a namespace, with the devices that live in it; nothing happens if there is none."""
+    if (_NAMESPACES / name).exists():
+        _ip(None, f"netns delete {name}")
 
 
 def silence(namespace: str) -> None:
@@ -49,84 +52,71 @@ def silence(namespace: str) -> None:
     subprocess.run([*enter(namespace), "sh", "-c", f"! [ -e {setting} ] || echo 1 >{setting}"], check=True)
 
 
-def remove_namespace(name: str) -> None:
-    """Removes a namespace, with the devices that live in it; nothing happens if there is none."""
-    if (_NAMESPACES / name).exists():
-        netns.remove(name)
-
-
 def add_tap(name: str, *, born_as: str, namespace: str, mtu: int, queues: int = 1) -> None:
     """Creates a TAP that carries virtio-net headers, hence large frames and undone checksums.
 
     It can only be created in the host's own namespace, where it is called `born_as` for a moment.
     """
-    flags = {"vnet_hdr": 1, "multi_queue": int(queues > 1)}
-    with _inside(None) as host:
-        host.link("add", ifname=born_as, kind="tuntap", mode="tap", ifr=flags)
-        host.link("set", index=_index(host, born_as), ifname=name, net_ns_fd=namespace)
-    with _inside(namespace) as handle:
-        handle.link("set", index=_index(handle, name), mtu=mtu, state="up")
+    flags = "vnet_hdr multi_queue" if queues > 1 else "vnet_hdr"
+    _ip(
+        None,
+        f"tuntap add dev {born_as} mode tap {flags}",
+        f"link set dev {born_as} netns {namespace} name {name}",
+    )
+    _ip(namespace, f"link set dev {name} mtu {mtu} up")
 
 
 def add_veth(name: str, peer: str, *, namespace: str, mtu: int) -> None:
     """Creates a pair of joined devices in the namespace, the first of them up; the peer is for a guest to take."""
-    with _inside(namespace) as handle:
-        handle.link("add", ifname=name, kind="veth", peer=peer)
-        for device in (name, peer):
-            handle.link("set", index=_index(handle, device), mtu=mtu)
-        handle.link("set", index=_index(handle, name), state="up")
+    _ip(
+        namespace,
+        f"link add dev {name} mtu {mtu} type veth peer name {peer} mtu {mtu}",
+        f"link set dev {name} up",
+    )
 
 
 def add_bridge(name: str, *, namespace: str, mtu: int) -> None:
     """Creates a bridge that forwards at once: no spanning tree, no delay."""
-    with _inside(namespace) as handle:
-        handle.link("add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0)
-        handle.link("set", index=_index(handle, name), mtu=mtu, state="up")
+    _ip(
+        namespace,
+        f"link add dev {name} mtu {mtu} type bridge stp_state 0 forward_delay 0",
+        f"link set dev {name} up",
+    )
 
 
 def join(device: str, bridge: str, *, namespace: str) -> None:
     """Makes a device a port of a bridge."""
-    with _inside(namespace) as handle:
-        handle.link("set", index=_index(handle, device), master=_index(handle, bridge))
+    _ip(namespace, f"link set dev {device} master {bridge}")
 
 
 def move(device: str, *, source: str | None, target: str) -> None:
     """Moves a device to another namespace."""
-    with _inside(source) as handle:
-        handle.link("set", index=_index(handle, device), net_ns_fd=target)
+    _ip(source, f"link set dev {device} netns {target}")
 
 
 def exists(device: str, *, namespace: str | None) -> bool:
     """Whether there is such a device."""
-    with _inside(namespace) as handle:
-        return bool(handle.link_lookup(ifname=device))
+    return any(link["ifname"] == device for link in json.loads(_ip(namespace, "link show")))
 
 
 def remove_link(name: str) -> None:
     """Removes a device from the host's own namespace; nothing happens if there is none."""
-    with IPRoute() as host:
-        for index in host.link_lookup(ifname=name):
-            host.link("del", index=index)
+    if exists(name, namespace=None):
+        _ip(None, f"link delete dev {name}")
 
 
 def counters(device: str, *, namespace: str | None) -> dict[str, int]:
-    """The kernel's counters of a device (packets, bytes, drops, errors); "rx" and "tx" are the device's own words."""
-    with _inside(namespace) as handle:
-        (link,) = handle.get_links(_index(handle, device))
-        return {key: value for key, value in link.get_attr("IFLA_STATS64").items() if isinstance(value, int)}
+    """The kernel's counters of a device, as "rx_packets", "tx_dropped" and so on: in the device's own words."""
+    (link,) = json.loads(_ip(namespace, f"link show dev {device}", options=("-stats",)))
+    return {f"{way}_{name}": value for way in ("rx", "tx") for name, value in link["stats64"][way].items()}
 
 
-@contextmanager
-def _inside(namespace: str | None) -> Iterator[Any]:
-    try:
-        with IPRoute() if namespace is None else NetNS(namespace) as handle:
-            yield handle
-    except NetlinkError as error:
-        raise LabError(f"network set-up in namespace {namespace or '(the host)'} failed: {error}") from error
-
-
-def _index(handle: Any, device: str) -> int:  # noqa: ANN401  # pyroute2 has no types
-    found = handle.link_lookup(ifname=device)
-    if not found:
-        raise LabError(f"there is no network device {device}")
-    return int(found[0])
+def _ip(namespace: str | None, *lines: str, options: Sequence[str] = ()) -> str:
+    """Has `ip` do what the lines say, in the namespace; returns what it shows, in JSON."""
+    where = ["-netns", namespace] if namespace else []
+    command = ["ip", "-json", *options, *where, "-batch", "-"]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
+    if done.returncode:
+        place = f"namespace {namespace}" if namespace else "the host's namespace"
+        raise LabError(f"network set-up in {place} failed: ip {'; '.join(lines)}: {done.stderr.strip()}")
+    return done.stdout

@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 console = Console(stderr=True)
-"""Where progress and messages go; results go to standard output."""
+"""Where progress and messages go."""
+results = Console()
+"""Where results go: standard output."""
 
 _LINE_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""

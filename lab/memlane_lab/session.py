@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, NoReturn, Self
+from typing import IO, NoReturn
 
 from memlane_lab import network, procfs
 from memlane_lab.process import HostProcess, kill_session
 from memlane_lab.progress import say
 
+MARK = "MEMLANE_LAB_SESSION"
+"""In the environment of every process of a session: its name, for people who wonder whose process it is."""
 _PROCESS, _NAMESPACE, _LINK = "process", "namespace", "link"
 
 
@@ -38,6 +40,7 @@ class Session(ExitStack):
     def __init__(self, logs: Path | None = None) -> None:
         """Removes what dead sessions left, then opens a run folder. Logs outlive the session if `logs` is given."""
         super().__init__()
+        self._owner = os.getpid()
         runs = runs_folder()
         runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (runs / "lock").open("w") as lock:
@@ -70,7 +73,7 @@ class Session(ExitStack):
             [*network.enter(namespace), *_pin(cpus), *command],
             record=self._ledger / f"{_PROCESS}-{self._started}-{name}",
             log=self.logs / f"{name}.log",
-            environment=environment,
+            environment={MARK: self.name, **(environment or {})},
             descriptors=descriptors,
             stdin=stdin,
         )
@@ -91,25 +94,18 @@ class Session(ExitStack):
         self._forget(_NAMESPACE, full)
 
     def link_name(self, name: str) -> str:
-        """A name for a device that will first appear in the host's own namespace; it is removed from there at the end."""
+        """A name for a device that will first appear in the host's own namespace; removed from there at the end."""
         full = f"{self.name}{name}"
         self._record(_LINK, full)
         return full
 
-    def close(self) -> None:
-        """Ends all that the session started, whatever fails on the way."""
-        try:
-            super().close()
-        finally:
-            _clean(self.folder)
-            self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        """Ends all that the session started, whatever fails on the way."""
+        if os.getpid() != self._owner:  # a child that some library forked: what is here is not its own
+            self.pop_all()
+            return None
         try:
             return super().__exit__(kind, error, trace)
         finally:

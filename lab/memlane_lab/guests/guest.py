@@ -37,7 +37,9 @@ class InsideCpu:
         return self.user + self.system + self.softirq + self.irq
 
     def __sub__(self, other: "InsideCpu") -> "InsideCpu":
-        return InsideCpu(*(mine - theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return InsideCpu(
+            *(mine - theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
 class Guest(ABC):
@@ -57,7 +59,7 @@ class Guest(ABC):
         processors: int = 1,
         cpus: Sequence[int] = (),
     ) -> None:
-        """Describes a guest of `memory` MiB (None: the kind's usual) that runs on the host's CPUs `cpus` (none: any)."""
+        """Describes a guest of `memory` MiB (None: the kind's usual), kept on the host's CPUs `cpus` (none: any)."""
         self.session = session
         self.name = name
         self.nics = list(nics)
@@ -183,6 +185,7 @@ class Guest(ABC):
     def reboot(self, timeout: float | None = None) -> None:
         """Has the guest reboot itself in the same host process; what ran in it is gone, addresses too."""
         greeted = self.control.hellos
+        self.control.expect_reboot()
         self.spawn(["reboot", "-f"])
         self._await_agent(greeted + 1, timeout)
         for index in range(len(self.nics)):

@@ -47,7 +47,7 @@ def _probe(qemu: str) -> str | None:
         archive = Path(scratch) / "probe.cpio"
         cpio.write(_tree(Path(scratch) / "tree"), archive)
         kernel = machine_kernel.kernel(Flavour.CLOUD).kernel
-        command = [
+        command: list[str | Path] = [
             *(qemu, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "128M"),
             *("-accel", "kvm", "-cpu", "host", "-no-reboot", "-serial", "stdio"),
             *("-kernel", kernel, "-initrd", archive, "-append", "console=ttyS0 quiet panic=-1 rdinit=/init"),
@@ -58,8 +58,10 @@ def _probe(qemu: str) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return f"KVM is there but its probe's guest said nothing within {_LIMIT:g} s: it runs no ordinary kernel"
-    said = done.stdout + done.stderr
-    return None if _WORD in done.stdout else f"KVM is there but its probe's guest failed: {said.strip()[-200:]}"
+    if _WORD in done.stdout:
+        return None
+    said = (done.stderr + done.stdout).strip().splitlines()
+    return f"KVM is there but its probe's guest failed: {said[0] if said else f'exit code {done.returncode}'}"
 
 
 def _tree(tree: Path) -> Path:

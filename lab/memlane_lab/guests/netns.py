@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from memlane_lab import network
 from memlane_lab.errors import LabError
-from memlane_lab.guests.guest import Guest
+from memlane_lab.guests.guest import Guest, InsideCpu
 from memlane_lab.images import root
 from memlane_lab.ports import Device, GuestKind, Nic
 from memlane_lab.process import HostProcess
@@ -58,6 +58,11 @@ class NetnsGuest(Guest):
         """Takes the device again that the path has made anew."""
         self._take(index)
         super().plug(index, timeout)
+
+    def inside_cpu(self) -> InsideCpu:
+        """What its processes have used; the kernel is the host's, which does not say whose its softirqs are."""
+        used = self.cpu()
+        return InsideCpu(used.user, used.system, softirq=0, irq=0, idle=0, steal=0)
 
     def reboot(self, timeout: float | None = None) -> None:
         """Namespaces do not reboot: ends all processes and starts afresh on the same devices."""

@@ -31,13 +31,18 @@ class UmlGuest(Guest):
         kernel = uml_kernel.kernel()
         self._folder.mkdir(exist_ok=True)
         # Without address randomisation no guest memory is lost to the gap before the heap.
-        command = ["setarch", "--addr-no-randomize", kernel.program, *self._arguments(kernel, channel)]
+        command: list[str | Path] = [
+            "setarch",
+            "--addr-no-randomize",
+            kernel.program,
+            *self._arguments(kernel, channel),
+        ]
         return self.session.start(
             f"guest-{self.name}",
             command,
             namespace=self._namespace(),
             cpus=self.cpus,
-            environment={"TMPDIR": "/dev/shm"},  # where the guest's memory is a file  # noqa: S108
+            environment={"TMPDIR": "/dev/shm"},  # where the guest's memory is a file
             descriptors=[channel.fileno()],
         )
 

@@ -1,4 +1,6 @@
-"""An initramfs from a folder: the "newc" cpio format (kernel: Documentation/driver-api/early-userspace/buffer-format.rst).
+"""An initramfs from a folder, in the "newc" cpio format.
+
+The format: Documentation/driver-api/early-userspace/buffer-format.rst in the kernel's source.
 
 Own code, because the output must not depend on who builds it: everything belongs to root and times are zero.
 """

@@ -4,7 +4,6 @@ The mirror is whatever the machine's apt uses for its own release; signatures ar
 Works without root. Nothing is installed: packages are downloaded and unpacked.
 """
 
-import functools
 import os
 import re
 import subprocess
@@ -122,7 +121,6 @@ class Archive:
         return done.stdout
 
 
-@functools.cache
 def sources() -> tuple[Source, ...]:
     """The machine's own Debian sources, and the suites that hold newer kernels on the same mirror."""
     if not KEYRING.exists():
@@ -132,7 +130,9 @@ def sources() -> tuple[Source, ...]:
     own = [source for source in used if re.fullmatch(f"{release}(-updates|-security)?", source.suite)]
     mirrors = [source.uri for source in own if source.suite == release]
     if not mirrors:
-        raise NotAvailable(f"apt has no source for Debian {release or '(unknown release)'}: see /etc/apt/sources.list.d")
+        raise NotAvailable(
+            f"apt has no source for Debian {release or '(unknown release)'}: see /etc/apt/sources.list.d"
+        )
     newer = dict.fromkeys((_EXTRA_SUITE, f"{release}-backports"))
     return (*own, *(Source(uri, suite) for uri in mirrors for suite in newer))
 

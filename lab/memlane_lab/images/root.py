@@ -104,13 +104,15 @@ class _Harvest:
     def _find(self, *names: str) -> Path:
         found = next((path for name in names if (path := self._packages / name).exists()), None)
         if found is None:
-            raise LabError(f"Debian's packages no longer hold {' or '.join(names)}: the root image's recipe is out of date")
+            raise LabError(
+                f"Debian's packages no longer hold {' or '.join(names)}: the root image's recipe is out of date"
+            )
         return found
 
     def _libraries(self, program: Path) -> list[Path]:
         """What the loader would load for `program`; nothing for a static one."""
         search = ":".join(map(str, self._folders))
-        command = [self._loader, "--library-path", search, "--list", program]
+        command: list[str | Path] = [self._loader, "--library-path", search, "--list", program]
         listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         if "not found" in listed:
             raise LabError(f"a library of {program.name} is in none of Debian's packages for it:\n{listed}")

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,13 +69,14 @@ def _version(text: str) -> tuple[int, int]:
 def _build() -> Path:
     with cache.locked("uml"):  # before looking for the source: a second builder would download it again
         archive = debian.Archive()
-        package = _choose_source(archive)
+        package = choose_source(archive.names("linux-source-"))
         name = f"uml-{archive.version(package).partition('-')[0]}-{_recipe()}"
         return cache.product(name, lambda folder: _make(folder, archive, package))
 
 
-def _choose_source(archive: debian.Archive) -> str:
-    known = {_version(name): name for name in archive.names("linux-source-") if _version(name) >= _OLDEST}
+def choose_source(names: Sequence[str]) -> str:
+    """The package to build from, among those that the archive has."""
+    known = {_version(name): name for name in names if _version(name) >= _OLDEST}
     if not known:
         wanted = ".".join(map(str, _OLDEST))
         raise NotAvailable(f"this machine's Debian mirror has no linux-source >= {wanted}: UML guests need one")

@@ -52,7 +52,8 @@ class Bridge(NetworkPath):
     def counters(self) -> dict[str, dict[str, int]]:
         """The kernel's counters of each bridge port; their "rx" is what came from the guest."""
         return {
-            name: network.counters(self._bridge_port(nic.port), namespace=self._namespace) for name, nic in self.nics.items()
+            name: network.counters(self._bridge_port(nic.port), namespace=self._namespace)
+            for name, nic in self.nics.items()
         }
 
     def clear(self) -> None:

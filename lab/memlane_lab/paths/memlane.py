@@ -44,7 +44,9 @@ class Memlane(NetworkPath):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if program() else "no memlane found in target/release, on $PATH or named by $MEMLANE: run make build"
+        return (
+            None if program() else "no memlane found in target/release, on $PATH or named by $MEMLANE: run make build"
+        )
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:

@@ -59,14 +59,19 @@ class OvsDpdk(NetworkPath):
     def _start_database(self) -> None:
         database = self._folder / "conf.db"
         subprocess.run(["ovsdb-tool", "create", database, _SCHEMA], check=True)
-        command = ["ovsdb-server", database, f"--remote=punix:{self._remote}", f"--unixctl={self._folder}/database.ctl"]
+        command: list[str | Path] = [
+            "ovsdb-server",
+            database,
+            f"--remote=punix:{self._remote}",
+            f"--unixctl={self._folder}/database.ctl",
+        ]
         self._database = self.session.start("ovsdb-server", command, environment=self._environment)
         until(self._remote.exists, timeout=10, what="Open vSwitch's database")
         self._control("--no-wait", "init")
 
     def _start_switch(self) -> None:
         self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in self._settings()))
-        command = [_SWITCH, f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
+        command: list[str | Path] = [_SWITCH, f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
         switch = self.session.start("ovs-vswitchd", command, namespace=self._namespace, environment=self._environment)
         self._switch = switch
 
@@ -83,6 +88,7 @@ class OvsDpdk(NetworkPath):
             f"dpdk-extra=--no-pci --file-prefix={self.session.name} --no-telemetry {pages}",
             "userspace-tso-enable=true",
             "per-port-memory=true",
+            "stats-update-interval=1000",
             "vhost-sock-dir=.",
         ]
         return settings if self._cpu is None else [*settings, f"pmd-cpu-mask={1 << self._cpu:#x}"]
@@ -113,7 +119,7 @@ class OvsDpdk(NetworkPath):
         return done.stdout.strip()
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Each port's statistics; their "rx" is what came from the guest."""
+        """Each port's statistics, up to a second old; their "rx" is what came from the guest."""
         return {name: _statistics(self._control("get", "Interface", name, "statistics")) for name in self.nics}
 
     def parties(self) -> list[HostProcess]:

@@ -58,4 +58,4 @@ class NetworkPath(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Takes the path away while its guests may still live. (At the session's end nothing is left in any case.)"""
+        """Takes the path away while its guests may still live. Needless at the session's end."""
