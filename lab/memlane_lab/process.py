@@ -36,6 +36,7 @@ class HostProcess:
         self.name = name
         self.log = log
         self._record = record
+        self._gone = False
         with log.open("ab") as out:
             self._child = subprocess.Popen(
                 ["sh", "-c", _RECORD_THEN_EXEC, record, *command],
@@ -103,9 +104,13 @@ class HostProcess:
 
     def kill(self) -> None:
         """Ends the program and its children at once."""
-        kill_session(self.pid)
+        if self._gone:
+            return  # its pid may be somebody else's by now
+        if self.exit_code is None or procfs.stat(self.pid) is None:
+            kill_session(self.pid)
         self._child.wait()
         self._record.unlink(missing_ok=True)
+        self._gone = True
 
 
 def members(session: int) -> list[procfs.Stat]:

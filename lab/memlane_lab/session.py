@@ -27,7 +27,12 @@ _PROCESS, _NAMESPACE, _LINK = "process", "namespace", "link"
 
 
 def runs_folder() -> Path:
-    """Where run folders are: in memory, so that a reboot empties it; short, because socket paths are limited."""
+    """Where run folders are: in memory, so that a reboot empties it; short, because socket paths are limited.
+
+    `$MEMLANE_LAB_RUNS` names another place, for a lab that must not meddle with others (its own tests).
+    """
+    if named := os.environ.get("MEMLANE_LAB_RUNS"):
+        return Path(named)
     if os.geteuid() == 0:
         return Path("/run/memlane-lab")
     own = os.environ.get("XDG_RUNTIME_DIR")

@@ -11,7 +11,7 @@ import pytest
 from memlane_lab.session import MARK, Session, runs_folder
 from memlane_lab.wait import until
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("own_runs")]
 
 STAGES = ["opened", "laid", "started", "booted", "running"]
 SCRIPT = """
@@ -88,7 +88,6 @@ def test_guests_end_with_the_lab_even_if_no_other_follows() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_lab_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    before = set(runs_folder().iterdir())
     log = tmp_path / "log"
     with log.open("w") as out:
         lab = subprocess.Popen(
@@ -96,7 +95,7 @@ def test_an_interrupted_lab_leaves_nothing(number: signal.Signals, tmp_path: Pat
             stdout=out, stderr=out,
         )  # fmt: skip
     until(lambda: "iperf3" in log.read_text(), timeout=60, what="the demo to measure")
-    (folder,) = set(runs_folder().iterdir()) - before
+    (folder,) = runs_folder().glob("ml*")
     lab.send_signal(number)
     assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM)
     assert _left_of(folder.name) == []

@@ -4,7 +4,6 @@ import random
 import signal
 
 import pytest
-from tests.testpmd import Testpmd
 
 from memlane_lab import bed, guests, paths
 from memlane_lab.bed import Bed
@@ -17,6 +16,7 @@ from memlane_lab.process import members
 from memlane_lab.session import Session
 from memlane_lab.testing import assert_reachable, tcp_throughput
 from memlane_lab.wait import until
+from tests.testpmd import Testpmd
 
 pytestmark = pytest.mark.real
 

@@ -14,6 +14,8 @@ from memlane_lab.process import members
 from memlane_lab.session import Session
 from memlane_lab.wait import until
 
+pytestmark = pytest.mark.usefixtures("own_runs")
+
 
 def test_a_process_ends_with_its_session(session: Session) -> None:
     with Session() as inner:
@@ -66,6 +68,19 @@ def test_a_link_in_the_hosts_namespace_is_removed_too() -> None:
     assert network.exists(dead.strip(), namespace=None)
     with Session():
         assert not network.exists(dead.strip(), namespace=None)
+
+
+def test_a_process_is_killed_once_only(session: Session) -> None:
+    process = session.start("sleeper", ["sleep", "1000"])
+    process.kill()
+    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        process._child.pid = stranger.pid  # as if the number had been given out again
+        process.kill()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_a_living_session_is_left_alone(session: Session) -> None:
@@ -127,6 +142,7 @@ def _namespaces() -> set[str]:
 
 
 def test_runs_of_ordinary_users_have_a_place_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMLANE_LAB_RUNS")
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1234")
     assert sessions.runs_folder() == Path("/run/user/1234/memlane-lab")

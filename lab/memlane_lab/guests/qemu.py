@@ -158,7 +158,8 @@ class KvmGuest(QemuGuest):
 
 
 def _vhost_user(nic: Nic, endpoint: VhostUser, index: int) -> list[str]:
-    role = "server=on,wait=off" if endpoint.guest_listens else "reconnect=1"
+    again = "reconnect-ms=200" if version() >= (9, 2) else "reconnect=1"
+    role = "server=on,wait=off" if endpoint.guest_listens else again
     return [
         *("-chardev", f"socket,id=port{index},path={endpoint.socket},{role}"),
         *("-netdev", f"vhost-user,id=net{index},chardev=port{index},queues={nic.port.queues}"),

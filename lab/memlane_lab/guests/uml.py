@@ -64,7 +64,7 @@ class UmlGuest(Guest):
             case VhostUser():
                 return f"virtio_uml.{self._virtio(index)}"
             case Tap(device, emulated=False):
-                return f"vec{index}:transport=tap,ifname={device},depth=128,gro=1,mac={nic.port.mac}"
+                return f"vec{index}:transport=tap,ifname={device},depth=128,gro=1,mtu={nic.port.mtu},mac={nic.port.mac}"
             case other:
                 raise LabError(f"User Mode Linux has no NIC for {other}")
 
