@@ -1,7 +1,7 @@
 """The lab's end of the control channel: commands, files and signals for one guest, over one byte stream.
 
-`agent/src/frame.rs` is the other end and holds the same table of kinds. A thread reads frames and hands each to the
-**request** whose handle it carries; callers wait on their request. Nothing is ever parsed out of free text.
+A thread reads **frames** (`frames.py`) and hands each to the **request** whose handle it carries; callers wait on their
+request.
 """
 
 import itertools
@@ -13,40 +13,17 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
+from memlane_lab import frames
 from memlane_lab.errors import LabError
+from memlane_lab.frames import FrameReader, Kind, NotFrames
 from memlane_lab.wait import Timeout
 
-_HEADER = struct.Struct("<4sIII")  # magic, kind, handle, payload length
-_MAGIC = b"MLAB"
 _WINDOW = 2048
 """Bytes that may be under way unacknowledged: the serial line of UML stops for good if its buffer overflows."""
 _PIECE = 32000
-"""File bytes in one frame; with its path and header it stays under the agent's limit of 32 KiB."""
-
-
-class Kind(IntEnum):
-    """What a frame asks (below 16: the lab) or tells (the guest)."""
-
-    SPAWN = 1
-    STDIN = 2
-    SIGNAL = 3
-    READ = 4
-    WRITE = 5
-    HELLO = 16
-    STDOUT = 17
-    STDERR = 18
-    EXIT = 19
-    DATA = 20
-    DONE = 21
-    FAILED = 22
-    TAKEN = 23
-
-
-_HELLO = _HEADER.pack(_MAGIC, Kind.HELLO, 0, 0)[:-4]
-"""How a greeting begins."""
+"""File bytes in one frame; with the path it stays within the longest payload."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +178,7 @@ class Control:
         self._handles = itertools.count(1)
         self._requests: dict[int, _Request] = {}
         self._hellos = 0
-        self._rebooting = False
+        self._reader = FrameReader()
         self._closed = False
         self._reason = ""
         self._changed = threading.Condition()
@@ -261,7 +238,7 @@ class Control:
 
     def expect_reboot(self) -> None:
         """Prepares for an agent that ends in the middle of what it is saying, and for its successor's greeting."""
-        self._rebooting = True
+        self._reader.expect_hello()
 
     def close(self) -> None:
         """Hangs up: the guest ends what it runs, and powers off."""
@@ -271,7 +248,7 @@ class Control:
 
     def send(self, kind: Kind, handle: int, payload: bytes) -> None:
         """Sends a frame, never more at a time than the guest has room for."""
-        data = _HEADER.pack(_MAGIC, kind, handle, len(payload)) + payload
+        data = frames.pack(kind, handle, payload)
         with self._sending:
             while data:
                 length = self._take_credit(len(data))
@@ -305,14 +282,13 @@ class Control:
     def _receive(self) -> None:
         """Runs in a thread of its own until the channel closes."""
         reason = "its control channel is closed"
-        arrived = bytearray()
         try:
             while piece := self._channel.recv(1 << 16):
-                arrived += piece
-                self._take_frames(arrived)
+                for kind, handle, payload in self._reader.feed(piece):
+                    self._handle(kind, handle, payload)
         except OSError:
             pass
-        except ValueError as error:
+        except NotFrames as error:
             reason = f"its control channel carries no frames any more: {error}"
         with self._changed:
             self._reason = reason
@@ -321,28 +297,6 @@ class Control:
             pending = list(self._requests.values())
         for request in pending:
             request.fail(self._gone())
-
-    def _take_frames(self, arrived: bytearray) -> None:
-        """Handles all whole frames that have arrived, and removes them."""
-        while self._skip_to_hello(arrived) and len(arrived) >= _HEADER.size:
-            magic, kind, handle, length = _HEADER.unpack_from(arrived)
-            if magic != _MAGIC:
-                raise ValueError(bytes(arrived[: _HEADER.size]))
-            end = _HEADER.size + length
-            if len(arrived) < end:
-                return
-            payload = bytes(arrived[_HEADER.size : end])
-            del arrived[:end]
-            self._handle(Kind(kind), handle, payload)
-
-    def _skip_to_hello(self, arrived: bytearray) -> bool:
-        """While a reboot is expected: drops all before the next greeting, a frame cut off in its middle too."""
-        if not self._rebooting:
-            return True
-        found = arrived.find(_HELLO)
-        del arrived[: found if found >= 0 else max(0, len(arrived) - len(_HELLO) + 1)]
-        self._rebooting = found < 0
-        return not self._rebooting
 
     def _handle(self, kind: Kind, handle: int, payload: bytes) -> None:
         match kind:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from memlane_lab import procfs
-from memlane_lab.control import CommandFailed, Control, GuestGone, Kind
+from memlane_lab.control import CommandFailed, Control, GuestGone
+from memlane_lab.frames import Kind
 from memlane_lab.images import agent
 from memlane_lab.wait import Timeout, until
 

@@ -170,6 +170,15 @@ def test_a_kernel_answers_its_console(session: Session) -> None:
         mconsole.ask(console.with_name("none"), "version")
 
 
+@pytest.mark.parametrize("path", ["bridge", "testpmd"])
+def test_a_nic_can_have_two_queue_pairs(session: Session, path: str) -> None:
+    laid = Testpmd(session) if path == "testpmd" else paths.make(session, path)
+    pair = Bed(session, laid, [TCG, TCG], queues=2, processors=2)
+    current = pair.guests[0].run("ethtool -l net0").stdout.split("Current hardware settings")[1]
+    assert "Combined:\t2" in current or "Combined: 2" in " ".join(current.split())
+    assert_reachable(pair, 0, 1)
+
+
 def test_guests_can_be_kept_on_a_cpu(session: Session) -> None:
     guest = guests.make(session, UML, "a", cpus=[0])
     guest.boot()

@@ -1,6 +1,6 @@
 //! Frames: 16 bytes of header in little-endian order (`MLAB`, kind, handle, payload length), then the payload.
 //!
-//! `memlane_lab/control.py` is the other end and holds the same table of kinds.
+//! `memlane_lab/frames.py` is the other end and holds the same table of kinds.
 //!
 //! The lab never has more than [`WINDOW`] bytes under way that the agent has not acknowledged: the serial line of
 //! User Mode Linux stops for good once the guest's terminal buffer (4096 bytes) has been full.

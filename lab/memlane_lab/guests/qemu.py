@@ -94,7 +94,7 @@ class QemuGuest(Guest):
         return [*backend, "-device", f"{device},netdev=net{index},mac={nic.port.mac}"]
 
     def _tap(self, nic: Nic, endpoint: Tap, index: int) -> list[str]:
-        queues = f",queues={nic.port.queues}" if nic.port.queues > 1 else ""
+        queues = f",queues={nic.port.queues}" if nic.port.queues > 1 and not endpoint.emulated else ""
         vhost = ",vhost=on" if self._has_vhost_net() else ""
         return ["-netdev", f"tap,id=net{index},ifname={endpoint.device},script=no,downscript=no{queues}{vhost}"]
 

@@ -41,7 +41,8 @@ class Bridge(NetworkPath):
             network.add_veth(device, port.name, namespace=place, mtu=port.mtu)
         else:
             born_as = self.session.link_name(port.name)
-            network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=port.queues)
+            queues = 1 if self.emulated else port.queues
+            network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
         network.join(device, _BRIDGE, namespace=place)
         return Device(port.name, place) if port.kind is GuestKind.NETNS else Tap(device, place, self.emulated)
 
