@@ -9,7 +9,8 @@ from rich.table import Table
 
 from memlane_lab import cache, guests, network, paths
 from memlane_lab.errors import LabError
-from memlane_lab.images import debian
+from memlane_lab.images import debian, uml_kernel
+from memlane_lab.ports import GuestKind
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def examine() -> Iterator[Finding]:
     yield _memory()
     yield Finding("cache folder", None, str(cache.folder()))
     for kind, guest in guests.KINDS.items():
-        yield Finding(f"guest {kind}", guest.missing(), needed=False)
+        yield Finding(f"guest {kind}", guest.missing(), _note(kind), needed=False)
     for name, path in paths.PATHS.items():
         yield Finding(f"path {name}", path.missing(), path.title, needed=False)
 
@@ -45,6 +46,13 @@ def table(findings: Iterator[Finding]) -> Table:
         mark = "[green]yes[/]" if finding.lack is None else "[red]NO[/]" if finding.needed else "[yellow]no[/]"
         shown.add_row(mark, finding.what, finding.note if finding.lack is None else finding.lack)
     return shown
+
+
+def _note(kind: GuestKind) -> str:
+    if kind is not GuestKind.UML:
+        return ""
+    kernel = uml_kernel.built()
+    return f"Linux {'.'.join(map(str, kernel.version))}" if kernel else "its kernel will be built once, in some minutes"
 
 
 def _processors() -> Finding:

@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import IO, NoReturn
 
 from memlane_lab import network, procfs
+from memlane_lab.errors import LabError
 from memlane_lab.process import HostProcess, kill_session
 from memlane_lab.progress import say
 
@@ -48,6 +49,8 @@ class Session(ExitStack):
         self._owner = os.getpid()
         runs = runs_folder()
         runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if runs.stat().st_uid != os.geteuid():
+            raise LabError(f"{runs} belongs to another user: remove it, or name another place in $MEMLANE_LAB_RUNS")
         with (runs / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             sweep(runs)

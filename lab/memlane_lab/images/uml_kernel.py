@@ -49,8 +49,13 @@ class UmlKernel:
 
 def kernel() -> UmlKernel:
     """The kernel: one built before with this configuration, else built now (some minutes)."""
-    built = sorted(cache.folder().glob(f"uml-*-{_recipe()}"), key=lambda path: _version(path.name) != _PREFERRED)
-    return _described(built[0] if built else _build())
+    return built() or _described(_build())
+
+
+def built() -> UmlKernel | None:
+    """A kernel built before with this configuration, the preferred series first."""
+    found = sorted(cache.folder().glob(f"uml-*-{_recipe()}"), key=lambda path: _version(path.name) != _PREFERRED)
+    return _described(found[0]) if found else None
 
 
 def _recipe() -> str:
