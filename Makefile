@@ -7,6 +7,8 @@
 #   make lint    formats, lints, types
 
 LAB := .venv/bin/memlane-lab
+# Namespaces, TAPs and bridges need root; what is built and kept stays the user's own.
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env "HOME=$$HOME" "PATH=$$PATH")
 
 .PHONY: deps build demo test lint lab-test lab-lint
 
@@ -27,7 +29,8 @@ packages:
 build: deps
 
 demo: build
-	$(LAB) demo
+	$(LAB) prepare
+	$(AS_ROOT) $(LAB) demo
 
 test: build lab-test
 
@@ -36,7 +39,7 @@ lint: lab-lint
 lab-test: build
 	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
 	$(LAB) prepare
-	cd lab && ../.venv/bin/pytest
+	cd lab && $(AS_ROOT) ../.venv/bin/pytest
 
 lab-lint: deps
 	cargo fmt --check --manifest-path lab/agent/Cargo.toml

@@ -10,7 +10,7 @@ import shlex
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,12 @@ class _Request:
         if self.error and not ready():
             raise self.error
 
+    def wait_for_more(self, length: int) -> bool:
+        """Waits until more than `length` characters have been said; tells whether that was all."""
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.merged.decode(errors="replace")) > length or self.ended)
+            return self.ended
+
     def take(self, kind: Kind, payload: bytes) -> None:
         with self.changed:
             match kind:
@@ -118,11 +124,6 @@ class Running:
         return self._request.stderr.decode(errors="replace")
 
     @property
-    def merged(self) -> str:
-        """Both of these in the order in which they came."""
-        return self._request.merged.decode(errors="replace")
-
-    @property
     def ended(self) -> bool:
         """Whether it has ended and all its output is here."""
         return self._request.ended
@@ -149,6 +150,15 @@ class Running:
         if match is None:
             raise CommandFailed(f"`{self.command}` ended without saying {pattern!r}: {self.stdout}{self.stderr}")
         return match[0]
+
+    def follow(self) -> Iterator[str]:
+        """Yields what it says, both outputs together, as it comes, until its end."""
+        shown, ended = 0, False
+        while not ended:
+            ended = self._request.wait_for_more(shown)
+            text = self._request.merged.decode(errors="replace")[shown:]
+            shown += len(text)
+            yield text
 
     def write(self, data: bytes) -> None:
         """Gives it bytes on its standard input."""

@@ -129,6 +129,14 @@ def test_output_can_be_waited_for(control: Control) -> None:
         running.wait_for_output("never said")
 
 
+def test_output_can_be_followed(control: Control) -> None:
+    running = control.spawn("echo first; read line; echo second >&2", stdin=None)
+    pieces = running.follow()
+    assert next(pieces) == "first\n"
+    running.write(b"go\n")
+    assert "".join(pieces) == "second\n"
+
+
 def test_a_command_that_takes_too_long_is_killed(control: Control) -> None:
     with pytest.raises(Timeout, match="sleep 1000"):
         control.run("sleep 1000 & echo $! >/tmp/memlane-lab-test-pid; wait", timeout=1)

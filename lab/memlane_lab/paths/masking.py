@@ -23,8 +23,8 @@ def _bits(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
-# virtio 1.3, 5.1.3: control queue (17), what needs it (2, 18 to 23, 57, 60, 64); 6: packed ring (34), in order (35)
-_HIDDEN_FEATURES = _bits([2, *range(17, 24), 34, 35, 57, 60, 64])
+# virtio 1.3, 5.1.3: the control queue (17) and what needs it; 6: packed ring (34), in order (35)
+_HIDDEN_FEATURES = _bits([2, *range(17, 24), 34, 35, 50, 52, 53, 57, 60])
 _HIDDEN_PROTOCOL_FEATURES = _bits([0])  # MQ
 
 
