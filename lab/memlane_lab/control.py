@@ -4,6 +4,7 @@ A thread reads **frames** (`frames.py`) and hands each to the **request** whose 
 request.
 """
 
+import codecs
 import itertools
 import re
 import shlex
@@ -76,9 +77,9 @@ class _Request:
             raise self.error
 
     def wait_for_more(self, length: int) -> bool:
-        """Waits until more than `length` characters have been said; tells whether that was all."""
+        """Waits until more than `length` bytes have been said; tells whether that was all."""
         with self.changed:
-            self.changed.wait_for(lambda: len(self.merged.decode(errors="replace")) > length or self.ended)
+            self.changed.wait_for(lambda: len(self.merged) > length or self.ended)
             return self.ended
 
     def take(self, kind: Kind, payload: bytes) -> None:
@@ -153,12 +154,13 @@ class Running:
 
     def follow(self) -> Iterator[str]:
         """Yields what it says, both outputs together, as it comes, until its end."""
-        shown, ended = 0, False
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        taken, ended = 0, False
         while not ended:
-            ended = self._request.wait_for_more(shown)
-            text = self._request.merged.decode(errors="replace")[shown:]
-            shown += len(text)
-            yield text
+            ended = self._request.wait_for_more(taken)
+            piece = bytes(self._request.merged[taken:])
+            taken += len(piece)
+            yield decoder.decode(piece, final=ended)
 
     def write(self, data: bytes) -> None:
         """Gives it bytes on its standard input."""
