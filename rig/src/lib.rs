@@ -21,6 +21,8 @@
 //! # Ok::<(), memlane_rig::guest::GuestError>(())
 //! ```
 
+pub mod blast;
+pub mod clock;
 pub mod deadline;
 pub mod frames;
 pub mod frontend;

@@ -1,0 +1,292 @@
+//! The fast way into an intake: every chain is described once, its buffer is used in place for ever.
+//!
+//! A cache line that both sides touch costs a transfer between two processors each time it is written. So only what changes
+//! is written: of a short frame its stamp, of the ring its index; descriptors, headers and (when chains come back in order)
+//! even the entries of the available ring stay as they are, in both caches.
+
+use crate::guest::Queue;
+use crate::memory::{GuestMemory, MemoryError};
+use crate::ring::{DESC_INDIRECT, Piece, RingError};
+
+use super::{Mould, PortError};
+use crate::blast::flow::Source;
+use crate::blast::payload;
+use crate::blast::stamp::STAMP_BYTES;
+
+/// Bytes of the virtio-net header.
+const HEADER: usize = 12;
+/// A frame starts a cache line, its header ends the one before.
+const LINE: usize = 64;
+/// No template: whatever comes next must be written whole.
+const NONE: u32 = u32::MAX;
+
+/// How a frame lies in descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Header and frame in one descriptor.
+    Whole,
+    /// The header in one, the frame in another.
+    Split,
+    /// The same two in an indirect table.
+    Indirect,
+}
+
+struct Slot {
+    frame: *mut u8,
+    /// The length field of the frame's descriptor.
+    length: *mut u32,
+    /// Which template the buffer and the descriptor hold.
+    template: u32,
+}
+
+/// The sending half of a vhost-user queue pair.
+pub struct VuSource {
+    port: usize,
+    queue: Queue,
+    /// By head; heads that are no chain's first have a dangling slot which is never used.
+    slots: Vec<Slot>,
+    /// Heads that may be used, oldest first: a ring of `mask` + 1 places.
+    free: Vec<u16>,
+    mask: usize,
+    taken: usize,
+    given: usize,
+    header_in_frame: bool,
+    in_order: bool,
+}
+
+// SAFETY: the pointers lead into the guest memory that `queue` keeps alive; it has no thread affinity, and one thread at a
+// time owns the source.
+unsafe impl Send for VuSource {}
+
+impl VuSource {
+    /// Bytes from one send buffer to the next, for frames of up to `longest` bytes. Not a power of two: buffers would then
+    /// share few sets of the cache.
+    pub fn stride(longest: usize) -> u64 {
+        let bytes = LINE + longest.next_multiple_of(LINE);
+        (if bytes.is_multiple_of(1024) {
+            bytes + LINE
+        } else {
+            bytes
+        }) as u64
+    }
+
+    /// Chains for all of the ring, with buffers for frames of up to `longest` bytes.
+    ///
+    /// # Errors
+    /// [`RingError`] when the memory is too small.
+    pub fn new(
+        port: usize,
+        mut queue: Queue,
+        shape: Shape,
+        longest: usize,
+        in_order: bool,
+    ) -> Result<Self, RingError> {
+        let memory = queue.ring.shared().memory().clone();
+        let size = usize::from(queue.ring.options().size);
+        let dangling = || Slot {
+            frame: std::ptr::null_mut(),
+            length: std::ptr::null_mut(),
+            template: NONE,
+        };
+        let mut slots: Vec<Slot> = (0..size).map(|_| dangling()).collect();
+        let mut free = Vec::with_capacity(size);
+        let descriptors = if shape == Shape::Split { 2 } else { 1 };
+        for _ in 0..size / descriptors {
+            let start = memory.allocate(Self::stride(longest), LINE as u64)?;
+            let frame = start + LINE as u64;
+            let head = prepare(&mut queue, shape, frame, longest as u32)?;
+            slots[usize::from(head)] = Slot {
+                frame: memory.pointer(frame, longest as u64)?,
+                length: length_field(&queue, &memory, shape, head)?,
+                template: NONE,
+            };
+            free.push(head);
+        }
+        let given = free.len();
+        free.resize(size, 0);
+        let header_in_frame = shape == Shape::Whole;
+        Ok(Self {
+            port,
+            queue,
+            slots,
+            free,
+            mask: size - 1,
+            taken: 0,
+            given,
+            header_in_frame,
+            in_order,
+        })
+    }
+
+    /// Sends up to `count` frames of `flow`: how many there was room for.
+    ///
+    /// # Errors
+    /// [`PortError::Ring`] when the back end broke the rules.
+    pub fn push(
+        &mut self,
+        mould: &Mould,
+        flow: &mut Source,
+        count: usize,
+        now: u64,
+    ) -> Result<usize, PortError> {
+        let mut room = self.given.wrapping_sub(self.taken);
+        if room < count {
+            self.reclaim()?;
+            room = self.given.wrapping_sub(self.taken);
+        }
+        let count = count.min(room);
+        for _ in 0..count {
+            let head = self.free[self.taken & self.mask];
+            self.taken = self.taken.wrapping_add(1);
+            self.write(head, mould, flow, now);
+            self.queue.ring.offer(head);
+            flow.advance();
+        }
+        if count > 0 {
+            self.queue.publish();
+        }
+        Ok(count)
+    }
+
+    /// Sends one frame of bytes made elsewhere; `false` when there is no room.
+    ///
+    /// # Errors
+    /// [`PortError::Ring`] when the back end broke the rules.
+    pub fn push_bytes(&mut self, frame: &[u8]) -> Result<bool, PortError> {
+        self.reclaim()?;
+        if self.given == self.taken {
+            return Ok(false);
+        }
+        let head = self.free[self.taken & self.mask];
+        self.taken = self.taken.wrapping_add(1);
+        let length = self.described(frame.len() as u32);
+        let slot = &mut self.slots[usize::from(head)];
+        slot.template = NONE;
+        // SAFETY: `head` came from the free ring, so its slot is one that `new` filled: HEADER bytes before `frame` and the
+        // longest frame after it are ours, and the back end does not look at a chain that is not offered.
+        unsafe {
+            slot.frame.sub(HEADER).write_bytes(0, HEADER);
+            slot.frame
+                .copy_from_nonoverlapping(frame.as_ptr(), frame.len());
+            slot.length.write_volatile(length);
+        }
+        self.queue.ring.offer(head);
+        self.queue.publish();
+        Ok(true)
+    }
+
+    /// Frames that the back end has not given back.
+    pub fn in_flight(&self) -> u16 {
+        self.queue.ring.in_flight()
+    }
+
+    /// Makes the slot's buffer the next frame of `flow`.
+    #[inline(always)]
+    fn write(&mut self, head: u16, mould: &Mould, flow: &Source, now: u64) {
+        let index = flow.template();
+        let at = mould.carrier.stamp_at();
+        let stamp = flow.stamp(now);
+        if self.slots[usize::from(head)].template != index {
+            self.imprint(head, mould, index);
+        }
+        let frame = self.slots[usize::from(head)].frame;
+        // SAFETY: the template fits the buffer (plans are checked), every frame is as long as its stamp's end, and the back
+        // end does not look at a chain that is not offered.
+        unsafe { stamp.write(frame.add(at)) };
+        if mould.touch {
+            let start = at + STAMP_BYTES;
+            let length = mould.templates[index as usize].length as usize;
+            // SAFETY: as above; nobody else holds a reference into a buffer of ours.
+            let rest = unsafe { std::slice::from_raw_parts_mut(frame.add(start), length - start) };
+            payload::fill(
+                rest,
+                start,
+                payload::seed(stamp.flow.into(), stamp.sequence),
+            );
+        }
+    }
+
+    /// Writes a template's headers and length into a slot.
+    #[cold]
+    fn imprint(&mut self, head: u16, mould: &Mould, index: u32) {
+        let template = &mould.templates[index as usize];
+        let length = self.described(template.length);
+        let slot = &mut self.slots[usize::from(head)];
+        slot.template = index;
+        // SAFETY: as in `push_bytes`; a template's head is shorter than its frame and its header is HEADER bytes.
+        unsafe {
+            let start = slot.frame.sub(HEADER);
+            start.copy_from_nonoverlapping(template.head.as_ptr(), template.head.len());
+            slot.length.write_volatile(length);
+        }
+    }
+
+    /// What the frame's descriptor says of a frame of `length` bytes.
+    fn described(&self, length: u32) -> u32 {
+        if self.header_in_frame {
+            length + HEADER as u32
+        } else {
+            length
+        }
+    }
+
+    /// Takes back what the back end has read.
+    #[inline]
+    fn reclaim(&mut self) -> Result<(), PortError> {
+        let ring = &mut self.queue.ring;
+        loop {
+            let count = ring.completed().map_err(|cause| PortError::Ring {
+                port: self.port,
+                cause,
+            })?;
+            if count == 0 {
+                return Ok(());
+            }
+            for _ in 0..count {
+                let used = ring.take_used();
+                if !self.in_order {
+                    self.free[self.given & self.mask] = used.head as u16 & self.mask as u16;
+                }
+                // In order: the oldest head came back, and it stands where it stood.
+                self.given = self.given.wrapping_add(1);
+            }
+        }
+    }
+}
+
+/// Describes a slot's chain.
+fn prepare(queue: &mut Queue, shape: Shape, frame: u64, longest: u32) -> Result<u16, RingError> {
+    let header = frame - HEADER as u64;
+    let two = [
+        Piece::readable(header, HEADER as u32),
+        Piece::readable(frame, longest),
+    ];
+    match shape {
+        Shape::Whole => queue
+            .ring
+            .prepare(&[Piece::readable(header, HEADER as u32 + longest)]),
+        Shape::Split => queue.ring.prepare(&two),
+        Shape::Indirect => queue.ring.prepare_indirect(&two),
+    }
+}
+
+/// Where the length of a slot's frame is described.
+fn length_field(
+    queue: &Queue,
+    memory: &GuestMemory,
+    shape: Shape,
+    head: u16,
+) -> Result<*mut u32, MemoryError> {
+    let shared = queue.ring.shared();
+    let first = shared.descriptor(head);
+    let table = shared.addresses().descriptors;
+    let descriptor = match shape {
+        Shape::Whole => table + 16 * u64::from(head),
+        Shape::Split => table + 16 * u64::from(first.next),
+        Shape::Indirect => {
+            debug_assert_eq!(first.flags, DESC_INDIRECT);
+            first.address + 16
+        }
+    };
+    Ok(memory.pointer(descriptor + 8, 4)?.cast())
+}
