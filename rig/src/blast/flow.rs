@@ -85,8 +85,10 @@ pub struct Sink {
     pub corrupt: u64,
     /// The sequence number that comes next if nothing is lost.
     expected: u64,
-    /// Which of the last [`MEMORY`] numbers below `expected` arrived; made at the first gap.
+    /// Which of the last [`MEMORY`] numbers below `expected` arrived; only while one of them is missing.
     arrived: Option<Box<[u64; MEMORY as usize / 64]>>,
+    /// The number up to which `arrived` is worth keeping.
+    keep_until: u64,
 }
 
 impl Sink {
@@ -120,6 +122,11 @@ impl Sink {
             }
             set(arrived, sequence, true);
             self.expected = sequence + 1;
+            if forget > 0 {
+                self.keep_until = self.expected + MEMORY;
+            } else if self.expected >= self.keep_until {
+                self.arrived = None;
+            }
             return true;
         }
         // Too old to be remembered: nobody sends twice with so much in between, so it is late.

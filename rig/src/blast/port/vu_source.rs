@@ -135,6 +135,10 @@ impl VuSource {
             room = self.given.wrapping_sub(self.taken);
         }
         let count = count.min(room);
+        for ahead in 0..count {
+            let head = self.free[self.taken.wrapping_add(ahead) & self.mask];
+            prefetch_to_write(self.slots[usize::from(head)].frame);
+        }
         for _ in 0..count {
             let head = self.free[self.taken & self.mask];
             self.taken = self.taken.wrapping_add(1);
@@ -252,6 +256,19 @@ impl VuSource {
             }
         }
     }
+}
+
+/// Asks for a cache line to write to: the back end has read it, and to take it away from there takes a while.
+#[inline(always)]
+fn prefetch_to_write(place: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect that a program could see; processors without PREFETCHW take it for a
+    // plain prefetch or nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
 }
 
 /// Describes a slot's chain.
