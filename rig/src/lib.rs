@@ -29,3 +29,4 @@ pub mod frontend;
 pub mod guest;
 pub mod memory;
 pub mod ring;
+pub mod villain;

@@ -83,7 +83,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     features: Option<String>,
     /// In which order the front ends speak: qemu, uml or dpdk.
-    #[arg(long, default_value = "dpdk", value_parser = habit)]
+    #[arg(long, default_value = "dpdk", value_parser = super::habit)]
     habit: Habit,
     /// Wait for the receivers' interrupts instead of polling.
     #[arg(long)]
@@ -296,10 +296,6 @@ fn size_of(text: &str) -> Result<(usize, SizeMix), String> {
         .parse()
         .map_err(|_| format!("{port:?} is no port number"))?;
     Ok((port, sizes.parse()?))
-}
-
-fn habit(name: &str) -> Result<Habit, String> {
-    Habit::by_name(name).ok_or_else(|| format!("{name:?} is no habit: qemu, uml and dpdk are"))
 }
 
 /// A number with a suffix: 100k, 1.5M, 10G.

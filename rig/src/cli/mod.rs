@@ -4,11 +4,15 @@
 //! 3 the run was done, but its result is bad (corrupt, repeated or reordered frames; a misbehaviour that hurt).
 
 mod blast;
+mod guest;
+mod idle;
 mod signal;
+mod villain;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use memlane_rig::guest::Habit;
 
 /// The run was done, its result is bad.
 const BAD_RESULT: u8 = 3;
@@ -25,6 +29,12 @@ struct Arguments {
 enum Action {
     /// Sends and receives traffic over two or more ports and measures it.
     Blast(Box<blast::Arguments>),
+    /// Connects guests that do nothing, to measure what an idle network costs.
+    Idle(idle::Arguments),
+    /// A guest that answers ARP and ping, to try a port without a virtual machine.
+    Guest(guest::Arguments),
+    /// Misbehaves at a port and looks whether others are hurt.
+    Villain(villain::Arguments),
     /// Prints a completion script for a shell.
     Completion {
         /// Which shell.
@@ -38,10 +48,18 @@ enum Verdict {
     Bad,
 }
 
+/// A front end's habit by its name.
+fn habit(name: &str) -> Result<Habit, String> {
+    Habit::by_name(name).ok_or_else(|| format!("{name:?} is no habit: qemu, uml and dpdk are"))
+}
+
 /// Runs the command line.
 pub(crate) fn main() -> ExitCode {
     let done = match Arguments::parse().action {
         Action::Blast(arguments) => blast::run(&arguments),
+        Action::Idle(arguments) => idle::run(&arguments),
+        Action::Guest(arguments) => guest::run(&arguments),
+        Action::Villain(arguments) => villain::run(&arguments),
         Action::Completion { shell } => {
             clap_complete::generate(
                 shell,
