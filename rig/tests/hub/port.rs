@@ -232,8 +232,8 @@ impl Port {
         }
     }
 
-    /// Asks for kicks; `true` when there is something to do meanwhile.
-    pub fn arm(&mut self) -> bool {
+    /// Asks for kicks; `true` when there is something to do meanwhile. `hungry`: frames wait for buffers.
+    pub fn arm(&mut self, hungry: bool) -> bool {
         let memory = self.memory.mapped();
         let mut more = false;
         for (index, ring) in self
@@ -243,7 +243,7 @@ impl Port {
             .filter(|(_, ring)| ring.queue.ready())
         {
             let came = ring.queue.enable_notification(&memory).unwrap();
-            more |= came && ring.enabled && index % 2 == 1;
+            more |= came && ring.enabled && (hungry || index % 2 == 1);
         }
         more
     }
