@@ -11,6 +11,7 @@ use memlane_rig::blast::port::Shape;
 use memlane_rig::blast::report::{Machine, Report, Surroundings};
 use memlane_rig::blast::run::{RunError, run};
 use memlane_rig::blast::stamp::Carrier;
+use memlane_rig::blast::wake::{self, WakeReport};
 use memlane_rig::frontend::features;
 use memlane_rig::guest::Habit;
 use memlane_rig::memory::Pages;
@@ -142,6 +143,22 @@ fn senders_keep_to_their_rates() {
             // On a machine that has other things to do a sender may be held up for longer than it may catch up.
             assert!((800.0..1050.0).contains(&rate), "{load:?}: {rate}");
         }
+    }
+}
+
+#[test]
+fn single_frames_wake_the_hub() {
+    for interrupts in [false, true] {
+        let hub = Hub::new(2, OFFERED);
+        let mut plan = plan(&hub, 2);
+        (plan.pattern, plan.burst, plan.port.interrupts) = (Pattern::OneWay, 1, interrupts);
+        let interval = Duration::from_millis(2);
+        let woken = wake::run(&plan, interval, &AtomicBool::new(false)).unwrap();
+        let around = Surroundings::watch((0, 0), None).finish();
+        let report = WakeReport::new(&plan, interval, &woken, Machine::here(), around);
+        assert!(report.sent > 5 && report.lost == 0, "{}", report.table());
+        assert_eq!(report.latency_us.samples, report.sent);
+        assert!(report.latency_us.p50 > 0.0);
     }
 }
 

@@ -346,7 +346,7 @@ fn bind(cpu: Option<&usize>) -> Result<(), RunError> {
 }
 
 /// Lets every port say where it is, then sends probes until one of each flow has arrived.
-fn find_ways(
+pub(super) fn find_ways(
     plan: &Plan,
     quit: &AtomicBool,
     feeder: &mut Feeder,

@@ -11,6 +11,7 @@ use memlane_rig::blast::port::Shape;
 use memlane_rig::blast::report::{Machine, Report, Surroundings};
 use memlane_rig::blast::run;
 use memlane_rig::blast::stamp::Carrier;
+use memlane_rig::blast::wake::{self, WakeReport};
 use memlane_rig::frontend::features::{self, Features};
 use memlane_rig::guest::Habit;
 use memlane_rig::memory::Pages;
@@ -106,6 +107,12 @@ pub(super) struct Arguments {
     /// One thread for the sources and one for the sinks instead of one for both.
     #[arg(long)]
     split: bool,
+    /// Send one frame each --interval-ms instead, and tell how long a sleeping switch takes to deliver it.
+    #[arg(long)]
+    wake: bool,
+    /// Milliseconds between frames with --wake.
+    #[arg(long, default_value_t = 5.0, value_name = "MS", requires = "wake")]
+    interval_ms: f64,
     /// Seconds of the measurement.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -128,6 +135,7 @@ Examples:
   memlane-rig blast -p vu:/run/memlane/a.sock -p vu:/run/memlane/b.sock
   memlane-rig blast -p vu:a.sock -p vu:b.sock --pattern one-way --sizes 1518 --touch --cpus 0
   memlane-rig blast -p vu:a.sock -p vu:b.sock --tso 1448 --sizes 60000 --json
+  memlane-rig blast -p vu:a.sock -p vu:b.sock --pattern one-way --wake --interrupts
   memlane-rig blast -p tap:t0@left,bridge=br0 -p tap:t1@left,bridge=br0 --rate-pps 100k";
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -157,6 +165,16 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     let machine = Machine::here();
     let generator = plan.cpus.first().copied().unwrap_or(0);
     let watch = Surroundings::watch((generator, arguments.switch_cpu), arguments.switch_pid);
+    if arguments.wake {
+        let woken = wake::run(&plan, arguments.interval()?, quit)?;
+        return arguments.tell_wake(&WakeReport::new(
+            &plan,
+            arguments.interval()?,
+            &woken,
+            machine,
+            watch.finish(),
+        ));
+    }
     let terminal = std::io::stderr().is_terminal();
     let progress = |collector: &Collector| {
         if terminal {
@@ -199,6 +217,26 @@ fn show_progress(collector: &Collector) {
 }
 
 impl Arguments {
+    fn interval(&self) -> anyhow::Result<Duration> {
+        Duration::try_from_secs_f64(self.interval_ms / 1e3).context("--interval-ms is no time")
+    }
+
+    fn tell_wake(&self, report: &WakeReport) -> anyhow::Result<Verdict> {
+        if self.json {
+            println!(
+                "{}",
+                serde_json::to_string_pretty(report).context("writing JSON")?
+            );
+        } else {
+            print!("{}", report.table());
+        }
+        Ok(if report.lost > 0 {
+            Verdict::Bad
+        } else {
+            Verdict::Good
+        })
+    }
+
     fn plan(&self) -> anyhow::Result<Plan> {
         let seconds = |name: &str, seconds: f64| {
             Duration::try_from_secs_f64(seconds)
@@ -217,7 +255,7 @@ impl Arguments {
             },
             window: self.window,
             flows: self.flows,
-            burst: self.burst,
+            burst: if self.wake { 1 } else { self.burst },
             carrier: self.tso.map_or(Carrier::Udp, |mss| Carrier::Tcp { mss }),
             touch: self.touch,
             warm_up: seconds("--warm-up", self.warm_up)?,
