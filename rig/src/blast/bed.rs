@@ -12,7 +12,7 @@ use super::plan::{Plan, PortPlace};
 use super::port::{
     Mould, SinkPort, SourcePort, TapPlace, TapSink, TapSource, VuSink, VuSource, open_tap,
 };
-use super::stamp::{Carrier, Template, host};
+use super::stamp::{Carrier, Parts, Template, host};
 
 /// Why a bed cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,14 @@ pub enum BedError {
         port: usize,
         /// Why not.
         cause: String,
+    },
+    /// Segments of frames of several sizes cannot be told apart.
+    #[error(
+        "port {port} takes no unsegmented TCP (guest_tso4): then only one frame size can be measured; give one --sizes"
+    )]
+    MixedSegments {
+        /// The receiving port.
+        port: usize,
     },
     /// The back end lacks a feature that the plan cannot do without.
     #[error("port {port}: the back end does not offer {lacking}, which {purpose} needs")]
@@ -96,6 +104,8 @@ pub struct Bed {
     pub sources: Vec<Source>,
     /// Lengths of each flow's frames in turn.
     pub lengths: Vec<Vec<u32>>,
+    /// How many frames of each flow arrive for one that is sent.
+    pub parts: Vec<u32>,
     /// What frames are made from.
     pub mould: Mould,
     /// Features agreed on, by port; 0 for TAP.
@@ -110,15 +120,18 @@ impl Bed {
     /// # Errors
     /// [`BedError`]: the first port that does not come up.
     pub fn new(plan: &Plan) -> Result<Self, BedError> {
-        let ways = ways(plan);
-        let (mould, sources, lengths) = cut(plan, &ways);
         let mut bed = Self {
             outlets: Vec::new(),
             inlets: Vec::new(),
-            ways,
-            sources,
-            lengths,
-            mould,
+            ways: ways(plan),
+            sources: Vec::new(),
+            lengths: Vec::new(),
+            parts: Vec::new(),
+            mould: Mould {
+                templates: Vec::new(),
+                carrier: plan.carrier,
+                touch: plan.touch,
+            },
             features: Vec::new(),
             guests: Vec::new(),
         };
@@ -127,6 +140,9 @@ impl Bed {
                 PortPlace::Tap(place) => bed.add_tap(plan, port, place)?,
                 PortPlace::Connect(_) | PortPlace::Listen(_) => bed.add_guest(plan, port, place)?,
             }
+        }
+        for flow in 0..bed.ways.len() {
+            bed.cut(plan, flow)?;
         }
         bed.assign_flows();
         Ok(bed)
@@ -165,7 +181,8 @@ impl Bed {
         for pair in guest.take_pairs() {
             let (delivery, intake) = pair.into_queues();
             let ring = |cause| BedError::Ring { port, cause };
-            let mut sink = VuSink::new(port, delivery, room, mergeable).map_err(ring)?;
+            let mut sink =
+                VuSink::new(port, delivery, room, mergeable, plan.touch).map_err(ring)?;
             sink.announce();
             let longest = plan.longest() as usize;
             let source =
@@ -183,6 +200,51 @@ impl Bed {
         self.features.push(features);
         self.guests.push(guest);
         Ok(())
+    }
+
+    /// Cuts the templates of a flow; how its frames arrive depends on what its receiver has agreed to.
+    fn cut(&mut self, plan: &Plan, flow: usize) -> Result<(), BedError> {
+        let way = self.ways[flow];
+        let sizes = plan.sizes(way.from);
+        let first = self.mould.templates.len() as u32;
+        let segmented = self.must_be_segmented(plan, way.to);
+        let parts = |length| match plan.carrier {
+            Carrier::Tcp { mss } if segmented => Parts::segments(plan.carrier, length, mss),
+            _ => Parts::WHOLE,
+        };
+        let template = |&(size, _): &(u32, u32)| {
+            Template::new(plan.carrier, way.from, way.to, way.number, size).in_parts(parts(size))
+        };
+        let templates: Vec<Template> = sizes.0.iter().map(template).collect();
+        let count = templates
+            .iter()
+            .map(|template| template.parts.count)
+            .max()
+            .unwrap_or(1);
+        if count > 1 && templates.len() > 1 {
+            return Err(BedError::MixedSegments { port: way.to });
+        }
+        let order = sizes.schedule();
+        let arriving = order.iter().flat_map(|&index| {
+            templates[index]
+                .parts
+                .lengths(plan.carrier, templates[index].length)
+        });
+        self.lengths.push(arriving.collect());
+        let schedule = order
+            .iter()
+            .map(|&index| (first + index as u32, templates[index].length))
+            .collect();
+        self.sources.push(Source::new(flow as u16, schedule));
+        self.parts.push(count);
+        self.mould.templates.extend(templates);
+        Ok(())
+    }
+
+    /// Whether a port's guest takes no unsegmented TCP.
+    fn must_be_segmented(&self, plan: &Plan, port: usize) -> bool {
+        !matches!(plan.ports[port], PortPlace::Tap(_))
+            && self.features[port] & features::GUEST_TSO4 == 0
     }
 
     /// Spreads each port's flows over its queues.
@@ -273,30 +335,4 @@ fn ways(plan: &Plan) -> Vec<Way> {
         .into_iter()
         .flat_map(|(from, to)| (0..plan.flows).map(move |number| Way { from, to, number }))
         .collect()
-}
-
-/// Templates for every flow and size, the flows that use them, and the lengths that the sinks expect.
-fn cut(plan: &Plan, ways: &[Way]) -> (Mould, Vec<Source>, Vec<Vec<u32>>) {
-    let (mut templates, mut sources, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
-    for (flow, way) in ways.iter().enumerate() {
-        let sizes = plan.sizes(way.from);
-        let first = templates.len() as u32;
-        let template = |(size, _): &(u32, u32)| {
-            Template::new(plan.carrier, way.from, way.to, way.number, *size)
-        };
-        templates.extend(sizes.0.iter().map(template));
-        let turn = |index: usize| (first + index as u32, sizes.0[index].0);
-        let schedule: Vec<_> = sizes.schedule().into_iter().map(turn).collect();
-        lengths.push(schedule.iter().map(|(_, length)| *length).collect());
-        sources.push(Source::new(flow as u16, schedule));
-    }
-    (
-        Mould {
-            templates,
-            carrier: plan.carrier,
-            touch: plan.touch,
-        },
-        sources,
-        lengths,
-    )
 }

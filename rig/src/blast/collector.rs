@@ -33,6 +33,8 @@ pub struct Books {
     /// What was measured.
     pub meter: Meter,
     arrivals: Option<Arrivals>,
+    /// How many frames arrive for one that is sent, by flow.
+    parts: Vec<u32>,
     carrier: Carrier,
     touch: bool,
 }
@@ -52,6 +54,7 @@ impl Collector {
         inlets: Vec<Inlet>,
         ways: Vec<Way>,
         lengths: Vec<Vec<u32>>,
+        parts: Vec<u32>,
         arrivals: Arrivals,
     ) -> Self {
         let flows = ways.len();
@@ -67,6 +70,7 @@ impl Collector {
             touch: plan.touch,
             ways,
             lengths,
+            parts,
         };
         Self {
             inlets,
@@ -153,7 +157,8 @@ impl Books {
         sink.note(stamp.sequence, length as u64);
         self.frames += 1;
         if let Some(arrivals) = &self.arrivals {
-            arrivals[flow].store(sink.received, Ordering::Relaxed);
+            let whole = sink.received / u64::from(self.parts[flow]);
+            arrivals[flow].store(whole, Ordering::Relaxed);
         }
         Some(stamp.ticks)
     }

@@ -10,7 +10,7 @@ use crate::memory::Pages;
 
 use super::port::Shape;
 pub use super::port::TapPlace;
-use super::stamp::{Carrier, LONGEST};
+use super::stamp::{Carrier, LONGEST, STAMP_BYTES};
 
 /// Where a port is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -254,6 +254,21 @@ impl Plan {
                 fits,
                 format!("a frame of {size} bytes cannot be sent: {shortest} to {LONGEST} can"),
             );
+        }
+        if let Carrier::Tcp { mss } = self.carrier {
+            unless(
+                usize::from(mss) >= STAMP_BYTES,
+                format!("--tso {mss}: a segment must hold {STAMP_BYTES} bytes"),
+            );
+            for size in self.all_sizes().filter(|size| *size as usize >= shortest) {
+                let last = (size as usize - self.carrier.stamp_at()) % usize::from(mss.max(1));
+                unless(
+                    last == 0 || last >= STAMP_BYTES,
+                    format!(
+                        "a frame of {size} bytes ends in a segment of {last}: at least {STAMP_BYTES} must be"
+                    ),
+                );
+            }
         }
         for (port, _) in &self.sizes_of {
             unless(

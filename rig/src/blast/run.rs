@@ -127,6 +127,8 @@ pub struct Outcome {
     pub last: Vec<Sink>,
     /// The receiving side with its books.
     pub collector: Collector,
+    /// How many frames of each flow arrive for one that is sent.
+    pub parts: Vec<u32>,
     /// How busy the generator was.
     pub effort: Effort,
     /// Features agreed on, by port.
@@ -163,12 +165,13 @@ pub fn run(
         ways,
         sources,
         lengths,
+        parts,
         mould,
         guests,
         features,
     } = bed;
     let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
-    let mut collector = Collector::new(plan, inlets, ways, lengths, arrivals);
+    let mut collector = Collector::new(plan, inlets, ways, lengths, parts.clone(), arrivals);
     find_ways(plan, quit, &mut feeder, &mut collector)?;
     let begin = ticks() + clock::ticks_of(plan.warm_up);
     let run = Run {
@@ -187,7 +190,7 @@ pub fn run(
         return Err(RunError::Interrupted);
     }
     let end = collector.books.sinks.clone();
-    drain(&feeder, &mut collector)?;
+    drain(&feeder, &mut collector, &parts)?;
     drop(guests);
     Ok(Outcome {
         effort: sent.effort.and(received.effort),
@@ -198,6 +201,7 @@ pub fn run(
         last: collector.books.sinks.clone(),
         collector,
         features,
+        parts,
         interrupted: quit.load(Ordering::Relaxed),
     })
 }
@@ -419,8 +423,12 @@ fn probe(plan: &Plan, flow: usize, way: &Way) -> Vec<u8> {
 }
 
 /// Receives until everything that was sent has arrived, or nothing has for a while.
-fn drain(feeder: &Feeder, collector: &mut Collector) -> Result<(), RunError> {
-    let sent: u64 = counts(feeder).iter().sum();
+fn drain(feeder: &Feeder, collector: &mut Collector, parts: &[u32]) -> Result<(), RunError> {
+    let arriving = counts(feeder)
+        .into_iter()
+        .zip(parts)
+        .map(|(count, parts)| count * u64::from(*parts));
+    let sent: u64 = arriving.sum();
     let mut last = ticks();
     while collector.books.frames < sent && clock::seconds(ticks() - last) < QUIET {
         if collector.round()? > 0 {

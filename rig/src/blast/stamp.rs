@@ -97,6 +97,45 @@ pub struct Template {
     pub head: Vec<u8>,
     /// Bytes of the frame, without the virtio-net header.
     pub length: u32,
+    /// Frames that arrive when one is sent: more than 1 when the receiver wants it segmented.
+    pub parts: Parts,
+}
+
+/// How a frame arrives.
+///
+/// A frame that the switch must segment carries a stamp at the beginning of each segment's payload, so that each arriving
+/// segment is a frame like any other: its sequence number is the sent frame's, times the number of parts, plus its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// How many.
+    pub count: u32,
+    /// Payload bytes of all but the last.
+    pub size: u32,
+}
+
+impl Parts {
+    /// As it was sent.
+    pub const WHOLE: Self = Self {
+        count: 1,
+        size: u32::MAX,
+    };
+
+    /// In segments of `mss` payload bytes.
+    pub fn segments(carrier: Carrier, length: u32, mss: u16) -> Self {
+        let payload = length - carrier.stamp_at() as u32;
+        Self {
+            count: payload.div_ceil(mss.into()),
+            size: mss.into(),
+        }
+    }
+
+    /// Lengths of the arriving frames, of a sent one of `length` bytes.
+    pub fn lengths(self, carrier: Carrier, length: u32) -> impl Iterator<Item = u32> {
+        let headers = carrier.stamp_at() as u32;
+        let payload = length - headers;
+        (0..self.count)
+            .map(move |part| headers + (payload - part * self.size.min(payload)).min(self.size))
+    }
 }
 
 impl Template {
@@ -117,7 +156,17 @@ impl Template {
             frame[40..42].fill(0);
         }
         let head = [&header.bytes()[..], &frame[..carrier.stamp_at()]].concat();
-        Self { head, length }
+        Self {
+            head,
+            length,
+            parts: Parts::WHOLE,
+        }
+    }
+
+    /// The same for a receiver that wants it segmented.
+    #[must_use]
+    pub fn in_parts(self, parts: Parts) -> Self {
+        Self { parts, ..self }
     }
 }
 
@@ -174,6 +223,21 @@ mod tests {
             assert_eq!(Stamp::read(&frame, carrier), None);
             assert_eq!(Stamp::read(&frame[..50], carrier), None);
         }
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        let carrier = Carrier::Tcp { mss: 1448 };
+        let parts = Parts::segments(carrier, 3054, 1448);
+        assert_eq!(
+            parts.lengths(carrier, 3054).collect::<Vec<_>>(),
+            [1502, 1502, 158]
+        );
+        assert_eq!(
+            Parts::WHOLE.lengths(carrier, 3054).collect::<Vec<_>>(),
+            [3054]
+        );
+        assert_eq!(Parts::segments(carrier, 100, 1448).count, 1);
     }
 
     #[test]

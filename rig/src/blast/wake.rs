@@ -61,12 +61,13 @@ pub fn run(plan: &Plan, interval: Duration, quit: &AtomicBool) -> Result<Woken, 
         ways,
         sources,
         lengths,
+        parts,
         mould,
         guests,
         ..
     } = bed;
     let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
-    let mut collector = Collector::new(plan, inlets, ways, lengths, arrivals);
+    let mut collector = Collector::new(plan, inlets, ways, lengths, parts, arrivals);
     find_ways(plan, quit, &mut feeder, &mut collector)?;
     if let Some(&cpu) = plan.cpus.first() {
         cpu::bind(cpu).map_err(|cause| RunError::Cpu { cpu, cause })?;

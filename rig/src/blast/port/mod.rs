@@ -7,7 +7,8 @@ mod vu_source;
 use std::os::fd::BorrowedFd;
 
 use super::flow::Source;
-use super::stamp::{Carrier, Template};
+use super::payload;
+use super::stamp::{Carrier, STAMP_BYTES, Stamp, Template};
 
 pub use tap::{TapPlace, TapSink, TapSource, open as open_tap};
 pub use vu_sink::VuSink;
@@ -53,6 +54,63 @@ pub struct Mould {
     pub carrier: Carrier,
     /// Whether the whole payload is written.
     pub touch: bool,
+}
+
+impl Mould {
+    /// Writes what differs from frame to frame: the stamp (one a part), and the payload if it is touched.
+    ///
+    /// # Safety
+    /// `frame` must be writable for the template's length, and nobody else may use it meanwhile.
+    #[inline(always)]
+    pub unsafe fn finish(&self, frame: *mut u8, template: u32, stamp: Stamp) {
+        let template = &self.templates[template as usize];
+        if template.parts.count == 1 {
+            // SAFETY: the caller vouches for the template's length.
+            unsafe { self.finish_part(frame, template.length as usize, stamp) };
+        } else {
+            // SAFETY: as above.
+            unsafe { self.finish_parts(frame, template, stamp) };
+        }
+    }
+
+    /// Writes the stamps and payloads of a frame that the switch must segment. Each part is seen by its receiver behind a
+    /// copy of the headers, so it is written as if it lay there.
+    ///
+    /// # Safety
+    /// As `finish`.
+    #[cold]
+    unsafe fn finish_parts(&self, frame: *mut u8, template: &Template, stamp: Stamp) {
+        let (count, size) = (template.parts.count, template.parts.size as usize);
+        let payload = template.length as usize - self.carrier.stamp_at();
+        for part in 0..count {
+            let before = part as usize * size;
+            let length = self.carrier.stamp_at() + size.min(payload - before);
+            let sequence = stamp.sequence * u64::from(count) + u64::from(part);
+            // SAFETY: the part ends where the frame does, or before; plans see to it that the last has room for its stamp.
+            unsafe { self.finish_part(frame.add(before), length, Stamp { sequence, ..stamp }) };
+        }
+    }
+
+    /// Writes stamp and payload of a frame (or part) of `length` bytes, headers included; those are left alone.
+    ///
+    /// # Safety
+    /// `frame` must be writable for `length` bytes, and nobody else may use them meanwhile.
+    #[inline(always)]
+    unsafe fn finish_part(&self, frame: *mut u8, length: usize, stamp: Stamp) {
+        let at = self.carrier.stamp_at();
+        // SAFETY: every frame is at least as long as the end of its stamp.
+        unsafe { stamp.write(frame.add(at)) };
+        if self.touch {
+            let start = at + STAMP_BYTES;
+            // SAFETY: the caller vouches for everything up to `length`.
+            let rest = unsafe { std::slice::from_raw_parts_mut(frame.add(start), length - start) };
+            payload::fill(
+                rest,
+                start,
+                payload::seed(stamp.flow.into(), stamp.sequence),
+            );
+        }
+    }
 }
 
 /// A frame that has come in, in one piece or several.

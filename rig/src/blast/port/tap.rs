@@ -12,8 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::{Arrival, Mould, PortError};
 use crate::blast::flow::Source;
-use crate::blast::payload;
-use crate::blast::stamp::{LONGEST, STAMP_BYTES};
+use crate::blast::stamp::LONGEST;
 
 /// Bytes of the virtio-net header, with which the device is told to come.
 const HEADER: usize = 12;
@@ -225,20 +224,12 @@ impl TapSource {
             self.template = flow.template();
             self.buffer[..template.head.len()].copy_from_slice(&template.head);
         }
-        let (at, length) = (HEADER + mould.carrier.stamp_at(), template.length as usize);
-        let stamp = flow.stamp(now);
-        // SAFETY: the buffer holds the longest frame, and every frame is as long as its stamp's end.
-        unsafe { stamp.write(self.buffer[at..at + STAMP_BYTES].as_mut_ptr()) };
-        if mould.touch {
-            let start = at - HEADER + STAMP_BYTES;
-            let seed = payload::seed(stamp.flow.into(), stamp.sequence);
-            payload::fill(
-                &mut self.buffer[HEADER + start..HEADER + length],
-                start,
-                seed,
-            );
+        // SAFETY: the buffer holds the longest frame after its header.
+        unsafe {
+            let frame = self.buffer[HEADER..].as_mut_ptr();
+            mould.finish(frame, flow.template(), flow.stamp(now));
         }
-        length
+        template.length as usize
     }
 
     fn write(&mut self, length: usize) -> Result<bool, PortError> {

@@ -11,6 +11,8 @@ use super::{Arrival, PortError};
 const HEADER: usize = 12;
 /// A frame starts a cache line, its header ends the one before.
 const LINE: usize = 64;
+/// Lines of a frame that are fetched ahead; beyond them the processor's own prefetcher has understood.
+const PREFETCHED: usize = 32;
 /// Where `num_buffers` lies in the header.
 const BUFFERS_AT: usize = 10;
 
@@ -19,6 +21,8 @@ pub struct VuSink {
     port: usize,
     queue: Queue,
     mergeable: bool,
+    /// Whether whole payloads are read, so that it pays to fetch them ahead.
+    deep: bool,
     /// Header of buffer 0.
     start: *mut u8,
     stride: usize,
@@ -52,6 +56,7 @@ impl VuSink {
         mut queue: Queue,
         room: usize,
         mergeable: bool,
+        deep: bool,
     ) -> Result<Self, RingError> {
         let memory = queue.ring.shared().memory().clone();
         let size = queue.ring.options().size;
@@ -73,6 +78,7 @@ impl VuSink {
             port,
             queue,
             mergeable,
+            deep,
             start,
             stride: stride as usize,
             room,
@@ -114,6 +120,9 @@ impl VuSink {
             let first = self.piece(used)?;
             let buffers = if self.mergeable { announced(first) } else { 1 };
             left -= 1;
+            if self.deep && left > 0 {
+                self.prefetch_payload(self.queue.ring.peek_used(0));
+            }
             if buffers > 1 {
                 left = self.gather(first, buffers, left, &mut each)?;
             } else {
@@ -202,21 +211,33 @@ impl VuSink {
         Ok(unsafe { std::slice::from_raw_parts(start, used.length as usize) })
     }
 
+    /// Fetches the lines of the frame after the one that is being read.
+    #[inline(always)]
+    fn prefetch_payload(&self, used: Used) {
+        let start = self.start.wrapping_add(used.head as usize * self.stride);
+        for line in 2..(used.length as usize / LINE).min(PREFETCHED) {
+            prefetch_to_read(start.wrapping_add(line * LINE));
+        }
+    }
+
     #[inline(always)]
     fn prefetch(&self, used: Used) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = self.start.wrapping_add(used.head as usize * self.stride);
-            // SAFETY: a prefetch of any address has no effect that a program could see.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(LINE).cast());
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = used;
+        let at = self.start.wrapping_add(used.head as usize * self.stride);
+        prefetch_to_read(at);
+        prefetch_to_read(at.wrapping_add(LINE));
     }
+}
+
+#[inline(always)]
+fn prefetch_to_read(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect that a program could see.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
 }
 
 /// The header's `num_buffers`.

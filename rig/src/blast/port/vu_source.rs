@@ -10,13 +10,15 @@ use crate::ring::{DESC_INDIRECT, Piece, RingError};
 
 use super::{Mould, PortError};
 use crate::blast::flow::Source;
-use crate::blast::payload;
-use crate::blast::stamp::STAMP_BYTES;
 
 /// Bytes of the virtio-net header.
 const HEADER: usize = 12;
 /// A frame starts a cache line, its header ends the one before.
 const LINE: usize = 64;
+/// From this length on a frame's buffer costs more to fetch than an entry of the available ring to write.
+const LONG: usize = 512;
+/// Lines of a frame that are asked for ahead; beyond them the processor's own prefetcher has understood.
+const PREFETCHED: usize = 32;
 /// No template: whatever comes next must be written whole.
 const NONE: u32 = u32::MAX;
 
@@ -45,11 +47,7 @@ pub struct VuSource {
     queue: Queue,
     /// By head; heads that are no chain's first have a dangling slot which is never used.
     slots: Vec<Slot>,
-    /// Heads that may be used, oldest first: a ring of `mask` + 1 places.
-    free: Vec<u16>,
-    mask: usize,
-    taken: usize,
-    given: usize,
+    free: Heads,
     header_in_frame: bool,
     in_order: bool,
 }
@@ -89,7 +87,7 @@ impl VuSource {
             template: NONE,
         };
         let mut slots: Vec<Slot> = (0..size).map(|_| dangling()).collect();
-        let mut free = Vec::with_capacity(size);
+        let mut heads = Vec::with_capacity(size);
         let descriptors = if shape == Shape::Split { 2 } else { 1 };
         for _ in 0..size / descriptors {
             let start = memory.allocate(Self::stride(longest), LINE as u64)?;
@@ -100,19 +98,20 @@ impl VuSource {
                 length: length_field(&queue, &memory, shape, head)?,
                 template: NONE,
             };
-            free.push(head);
+            heads.push(head);
         }
-        let given = free.len();
-        free.resize(size, 0);
+        let order = if in_order || longest < LONG {
+            Order::OldestFirst
+        } else {
+            Order::LatestFirst
+        };
+        let free = Heads::new(heads, size, order);
         let header_in_frame = shape == Shape::Whole;
         Ok(Self {
             port,
             queue,
             slots,
             free,
-            mask: size - 1,
-            taken: 0,
-            given,
             header_in_frame,
             in_order,
         })
@@ -129,19 +128,19 @@ impl VuSource {
         count: usize,
         now: u64,
     ) -> Result<usize, PortError> {
-        let mut room = self.given.wrapping_sub(self.taken);
-        if room < count {
+        if self.free.len() < count || self.free.order == Order::LatestFirst {
             self.reclaim()?;
-            room = self.given.wrapping_sub(self.taken);
         }
-        let count = count.min(room);
+        let count = count.min(self.free.len());
         for ahead in 0..count {
-            let head = self.free[self.taken.wrapping_add(ahead) & self.mask];
+            let head = self.free.peek(ahead);
             prefetch_to_write(self.slots[usize::from(head)].frame);
         }
         for _ in 0..count {
-            let head = self.free[self.taken & self.mask];
-            self.taken = self.taken.wrapping_add(1);
+            let head = self.free.take();
+            if mould.touch && self.free.len() > 0 {
+                self.prefetch_payload(self.free.peek(0), flow.length());
+            }
             self.write(head, mould, flow, now);
             self.queue.ring.offer(head);
             flow.advance();
@@ -158,11 +157,10 @@ impl VuSource {
     /// [`PortError::Ring`] when the back end broke the rules.
     pub fn push_bytes(&mut self, frame: &[u8]) -> Result<bool, PortError> {
         self.reclaim()?;
-        if self.given == self.taken {
+        if self.free.len() == 0 {
             return Ok(false);
         }
-        let head = self.free[self.taken & self.mask];
-        self.taken = self.taken.wrapping_add(1);
+        let head = self.free.take();
         let length = self.described(frame.len() as u32);
         let slot = &mut self.slots[usize::from(head)];
         slot.template = NONE;
@@ -184,30 +182,26 @@ impl VuSource {
         self.queue.ring.in_flight()
     }
 
+    /// Asks for the lines of the frame after the next, while the next is written.
+    #[inline(always)]
+    fn prefetch_payload(&self, head: u16, length: u32) {
+        let frame = self.slots[usize::from(head)].frame;
+        for line in 1..(length as usize / LINE).min(PREFETCHED) {
+            prefetch_to_write(frame.wrapping_add(line * LINE));
+        }
+    }
+
     /// Makes the slot's buffer the next frame of `flow`.
     #[inline(always)]
     fn write(&mut self, head: u16, mould: &Mould, flow: &Source, now: u64) {
         let index = flow.template();
-        let at = mould.carrier.stamp_at();
-        let stamp = flow.stamp(now);
         if self.slots[usize::from(head)].template != index {
             self.imprint(head, mould, index);
         }
         let frame = self.slots[usize::from(head)].frame;
-        // SAFETY: the template fits the buffer (plans are checked), every frame is as long as its stamp's end, and the back
-        // end does not look at a chain that is not offered.
-        unsafe { stamp.write(frame.add(at)) };
-        if mould.touch {
-            let start = at + STAMP_BYTES;
-            let length = mould.templates[index as usize].length as usize;
-            // SAFETY: as above; nobody else holds a reference into a buffer of ours.
-            let rest = unsafe { std::slice::from_raw_parts_mut(frame.add(start), length - start) };
-            payload::fill(
-                rest,
-                start,
-                payload::seed(stamp.flow.into(), stamp.sequence),
-            );
-        }
+        // SAFETY: the template fits the buffer (plans are checked), and the back end does not look at a chain that is not
+        // offered.
+        unsafe { mould.finish(frame, index, flow.stamp(now)) };
     }
 
     /// Writes a template's headers and length into a slot.
@@ -248,13 +242,82 @@ impl VuSource {
             }
             for _ in 0..count {
                 let used = ring.take_used();
-                if !self.in_order {
-                    self.free[self.given & self.mask] = used.head as u16 & self.mask as u16;
-                }
                 // In order: the oldest head came back, and it stands where it stood.
-                self.given = self.given.wrapping_add(1);
+                let head = if self.in_order {
+                    None
+                } else {
+                    Some(used.head as u16)
+                };
+                self.free.give(head);
             }
         }
+    }
+}
+
+/// Which free chain is used next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// The one that came back first: heads go round, so the available ring stays as it is.
+    OldestFirst,
+    /// The one that came back last: its buffer is still in a cache.
+    LatestFirst,
+}
+
+/// Heads that may be used.
+struct Heads {
+    /// A ring (oldest first) or a stack (latest first) of `mask` + 1 places.
+    heads: Vec<u16>,
+    mask: usize,
+    taken: usize,
+    given: usize,
+    order: Order,
+}
+
+impl Heads {
+    fn new(mut heads: Vec<u16>, size: usize, order: Order) -> Self {
+        let given = heads.len();
+        heads.resize(size, 0);
+        Self {
+            heads,
+            mask: size - 1,
+            taken: 0,
+            given,
+            order,
+        }
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.given.wrapping_sub(self.taken)
+    }
+
+    /// The head that will be taken after `ahead` others. Only below `len()`.
+    #[inline(always)]
+    fn peek(&self, ahead: usize) -> u16 {
+        match self.order {
+            Order::OldestFirst => self.heads[self.taken.wrapping_add(ahead) & self.mask],
+            Order::LatestFirst => self.heads[self.given.wrapping_sub(1 + ahead) & self.mask],
+        }
+    }
+
+    /// Takes the next head. Only when there is one.
+    #[inline(always)]
+    fn take(&mut self) -> u16 {
+        let head = self.peek(0);
+        match self.order {
+            Order::OldestFirst => self.taken = self.taken.wrapping_add(1),
+            Order::LatestFirst => self.given = self.given.wrapping_sub(1),
+        }
+        head
+    }
+
+    /// Gives a head back; none: the one that was taken first, which still stands in its place.
+    #[inline(always)]
+    fn give(&mut self, head: Option<u16>) {
+        if let Some(head) = head {
+            self.heads[self.given & self.mask] = head & self.mask as u16;
+        }
+        self.given = self.given.wrapping_add(1);
     }
 }
 

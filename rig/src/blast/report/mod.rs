@@ -252,7 +252,9 @@ impl Latency {
 
 fn flow_reports(outcome: &Outcome, ways: &[Way], seconds: f64) -> Vec<FlowReport> {
     let report = |(flow, way): (usize, &Way)| {
-        let count = |counts: &[u64]| counts.get(flow).copied().unwrap_or(0);
+        // Where the switch must segment, what counts is the segments.
+        let parts = u64::from(outcome.parts[flow]);
+        let count = |counts: &[u64]| counts.get(flow).copied().unwrap_or(0) * parts;
         let (begin, end, last) = (
             &outcome.begin[flow],
             &outcome.end[flow],
