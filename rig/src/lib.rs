@@ -21,9 +21,12 @@
 //! # Ok::<(), memlane_rig::guest::GuestError>(())
 //! ```
 
+pub mod blast;
+pub mod clock;
 pub mod deadline;
 pub mod frames;
 pub mod frontend;
 pub mod guest;
 pub mod memory;
 pub mod ring;
+pub mod villain;

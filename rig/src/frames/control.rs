@@ -94,6 +94,37 @@ pub fn answer(me: &Identity, frame: &[u8]) -> Option<(Question, Vec<u8>)> {
     }
 }
 
+/// What somebody answered to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// This is my MAC address.
+    Arp(Mac),
+    /// I am there; the ping's number.
+    Ping(u16),
+}
+
+/// What `from` answers with this frame, if it does.
+pub fn answered(frame: &[u8], from: Ipv4Addr) -> Option<Answer> {
+    let sliced = SlicedPacket::from_ethernet(frame).ok()?;
+    match (sliced.net.as_ref()?, sliced.transport.as_ref()) {
+        (NetSlice::Arp(packet), _) => {
+            let packet: ArpEthIpv4Packet = packet.to_packet().try_eth_ipv4().ok()?;
+            let ours =
+                packet.operation == ArpOperation::REPLY && packet.sender_ipv4 == from.octets();
+            ours.then_some(Answer::Arp(packet.sender_mac))
+        }
+        (NetSlice::Ipv4(ip), Some(TransportSlice::Icmpv4(icmp)))
+            if ip.header().source_addr() == from =>
+        {
+            match icmp.icmp_type() {
+                Icmpv4Type::EchoReply(echo) => Some(Answer::Ping(echo.seq)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
 fn answer_ping4(
     me: &Identity,
     asker: Mac,
@@ -204,6 +235,9 @@ mod tests {
         assert_eq!(question, Question::Ping(Ipv4Addr::new(10, 0, 0, 1).into()));
         assert!(check(&NetHeader::default(), &reply).is_ok());
         assert!(reply.windows(11).any(|part| part == b"hello there"));
+        assert_eq!(answered(&reply, ME.v4), Some(Answer::Ping(3)));
+        let (_, reply) = answer(&ME, &arp_request(YOU, Ipv4Addr::new(10, 0, 0, 1), ME.v4)).unwrap();
+        assert_eq!(answered(&reply, ME.v4), Some(Answer::Arp(ME.mac)));
     }
 
     #[test]

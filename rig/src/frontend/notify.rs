@@ -136,6 +136,16 @@ impl Call {
         }
     }
 
+    /// Writes calls ourselves until the descriptor takes no more: the back end's next one would block.
+    pub fn fill(&self) {
+        let Some(fd) = &self.theirs else { return };
+        let blocking = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap_or(0));
+        let nonblocking = fcntl(fd, FcntlArg::F_SETFL(blocking | OFlag::O_NONBLOCK));
+        while nonblocking.is_ok() && nix::unistd::write(fd, &1u64.to_ne_bytes()).is_ok() {}
+        // The flags are those of the open file, which the back end shares: put back what it was given.
+        let _ = fcntl(fd, FcntlArg::F_SETFL(blocking));
+    }
+
     /// Writes one call ourselves, as the back end would (hostile tests fill the descriptor with it).
     ///
     /// # Errors

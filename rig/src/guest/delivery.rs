@@ -89,26 +89,27 @@ impl Delivery {
         let Some(first) = self.queue.ring.poll()? else {
             return Ok(None);
         };
+        let together = self.queue.ring.known();
         let mut bytes = self.collect(memory, first)?;
         let header = NetHeader::parse(&bytes).filter(|_| bytes.len() >= header_bytes);
         let Some(header) = header else {
-            return Err(GuestError::BadDelivery(format!(
-                "a frame of {} bytes, header included",
-                bytes.len()
-            )));
+            return bad(format!("a frame of {} bytes, header included", bytes.len()));
         };
         let buffers = if mergeable { header.buffers } else { 1 };
-        if buffers == 0 {
-            return Err(GuestError::BadDelivery("num_buffers is 0".into()));
+        // Virtio 1.4 section 5.1.6.4.1: all buffers of a frame are seen at once, all but the last are full.
+        if buffers == 0 || buffers - 1 > together {
+            let came = together + 1;
+            return bad(format!("num_buffers is {buffers}, {came} came together"));
         }
         for number in 1..buffers {
-            let missing = || {
-                GuestError::BadDelivery(format!(
-                    "num_buffers is {buffers}, only {number} came together"
-                ))
-            };
-            let used = self.queue.ring.poll()?.ok_or_else(missing)?;
-            bytes.extend(self.collect(memory, used)?);
+            if bytes.len() != usize::from(number) * self.buffers.size as usize {
+                return bad(format!(
+                    "buffer {number} of {buffers} of a frame was left unfilled"
+                ));
+            }
+            if let Some(used) = self.queue.ring.poll()? {
+                bytes.extend(self.collect(memory, used)?);
+            }
         }
         if self.repost {
             self.post(buffers)?;
@@ -146,9 +147,7 @@ impl Delivery {
     fn collect(&mut self, memory: &GuestMemory, used: Used) -> Result<Vec<u8>, GuestError> {
         if used.length > self.buffers.size {
             let (wrote, size) = (used.length, self.buffers.size);
-            return Err(GuestError::BadDelivery(format!(
-                "{wrote} bytes written into a buffer of {size}"
-            )));
+            return bad(format!("{wrote} bytes written into a buffer of {size}"));
         }
         let buffer = self.of_head[used.head as usize];
         self.queue.ring.release(used.head as u16);
@@ -158,4 +157,8 @@ impl Delivery {
             used.length as usize,
         )?)
     }
+}
+
+fn bad<T>(what: String) -> Result<T, GuestError> {
+    Err(GuestError::BadDelivery(what))
 }

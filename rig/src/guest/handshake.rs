@@ -168,7 +168,11 @@ impl ToyGuest {
         steps.iter().try_for_each(|step| self.step(*step))
     }
 
-    fn step(&mut self, step: Step) -> Result<()> {
+    /// One of a habit's messages.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn step(&mut self, step: Step) -> Result<()> {
         let protocol = self.frontend()?.protocol();
         match step {
             Step::Owner => self.frontend()?.set_owner()?,

@@ -108,6 +108,11 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// The two rings without their buffers: delivery and intake, for those who bring buffers of their own.
+    pub fn into_queues(self) -> (Queue, Queue) {
+        (self.delivery.queue, self.intake.queue)
+    }
+
     /// After its rings were reset: nothing is in flight, the receive buffers are posted anew, the bases are 0.
     fn begin_anew(&mut self) -> Result<()> {
         (self.intake.queue.base, self.delivery.queue.base) = (0, 0);
@@ -177,6 +182,12 @@ impl ToyGuest {
     /// When there is no such pair.
     pub fn pair(&mut self, index: usize) -> &mut Pair {
         &mut self.pairs[index]
+    }
+
+    /// Takes the queue pairs away from a started guest, for those who drive the rings themselves. The guest keeps memory and
+    /// connection alive but can neither send nor receive any more.
+    pub fn take_pairs(&mut self) -> Vec<Pair> {
+        std::mem::take(&mut self.pairs)
     }
 
     /// The conversation, for messages by hand.

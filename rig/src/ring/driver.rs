@@ -313,6 +313,12 @@ impl DriverRing {
         Ok(self.seen.wrapping_sub(self.taken))
     }
 
+    /// How many chains are known to have come back that were not taken yet, without a new look.
+    #[inline]
+    pub fn known(&self) -> u16 {
+        self.seen.wrapping_sub(self.taken)
+    }
+
     /// The used element `ahead` places after the next one, unchecked: for prefetching. Only below `completed()`.
     #[inline]
     pub fn peek_used(&self, ahead: u16) -> Used {

@@ -186,7 +186,9 @@ fn pass(ports: &[Shared], waiting: &mut [VecDeque<Vec<u8>>]) {
             port.call();
         }
         // Arming says whether something came meanwhile.
-        moved |= ports.iter().any(|port| port.lock().unwrap().arm());
+        for (port, queue) in ports.iter().zip(waiting.iter()) {
+            moved |= port.lock().unwrap().arm(!queue.is_empty());
+        }
         if !moved {
             return;
         }

@@ -61,6 +61,7 @@ struct Ring {
     call: Option<File>,
     enabled: bool,
     owes_call: bool,
+    must_call: bool,
 }
 
 impl Ring {
@@ -71,7 +72,33 @@ impl Ring {
             call: None,
             enabled: false,
             owes_call: false,
+            must_call: false,
         }
+    }
+}
+
+impl Ring {
+    /// Uses several chains at once: the driver must see all buffers of a frame or none (virtio 1.4 section 5.1.6.4.1), but
+    /// the crate shows each as it comes. So all but the last are written by hand, and the last by the crate, which then
+    /// shows them all; as it counts only one of them, the driver is called in any case.
+    fn add_together(&mut self, memory: &GuestMemoryMmap, chains: &[(u16, u32)]) {
+        let (last, others) = chains.split_last().unwrap();
+        let (start, size) = (self.queue.next_used(), self.queue.size());
+        for (offset, &(head, length)) in others.iter().enumerate() {
+            let slot = u64::from(start.wrapping_add(offset as u16) % size);
+            let element = [u32::from(head).to_le_bytes(), length.to_le_bytes()].concat();
+            memory
+                .write_slice(
+                    &element,
+                    GuestAddress(self.queue.used_ring() + 4 + 8 * slot),
+                )
+                .unwrap();
+        }
+        self.queue
+            .set_next_used(start.wrapping_add(others.len() as u16));
+        self.queue.add_used(memory, last.0, last.1).unwrap();
+        self.owes_call = true;
+        self.must_call |= !others.is_empty();
     }
 }
 
@@ -184,10 +211,11 @@ impl Port {
                 GuestAddress(chains[0].2.0 + HEADER as u64 - 2),
             )
             .unwrap();
-        for (head, length, _) in chains {
-            ring.queue.add_used(&memory, head, length).unwrap();
-        }
-        ring.owes_call = true;
+        let used: Vec<_> = chains
+            .iter()
+            .map(|&(head, length, _)| (head, length))
+            .collect();
+        ring.add_together(&memory, &used);
         true
     }
 
@@ -197,14 +225,15 @@ impl Port {
         for ring in self.rings.iter_mut().filter(|ring| ring.owes_call) {
             ring.owes_call = false;
             let wanted = ring.queue.ready() && ring.queue.needs_notification(&memory).unwrap();
+            let wanted = wanted | std::mem::take(&mut ring.must_call);
             if let Some(call) = ring.call.as_mut().filter(|_| wanted) {
                 call.write_all(&1u64.to_ne_bytes()).unwrap();
             }
         }
     }
 
-    /// Asks for kicks; `true` when there is something to do meanwhile.
-    pub fn arm(&mut self) -> bool {
+    /// Asks for kicks; `true` when there is something to do meanwhile. `hungry`: frames wait for buffers.
+    pub fn arm(&mut self, hungry: bool) -> bool {
         let memory = self.memory.mapped();
         let mut more = false;
         for (index, ring) in self
@@ -214,7 +243,7 @@ impl Port {
             .filter(|(_, ring)| ring.queue.ready())
         {
             let came = ring.queue.enable_notification(&memory).unwrap();
-            more |= came && ring.enabled && index % 2 == 1;
+            more |= came && ring.enabled && (hungry || index % 2 == 1);
         }
         more
     }

@@ -1,0 +1,153 @@
+//! The payload's pattern: every eight bytes differ, so that a byte from a wrong frame, a wrong place or a wrong time shows.
+//!
+//! The word that covers bytes 8i to 8i+7 of a frame is `seed + i * STEP`, little endian. Pieces of a frame may begin and end
+//! anywhere: each knows its offset in the frame.
+
+/// Odd, with bits all over: neighbouring words share no byte by rule.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The seed of one frame.
+#[inline]
+pub fn seed(flow: u32, sequence: u64) -> u64 {
+    (sequence ^ u64::from(flow) << 40).wrapping_mul(STEP) | 1
+}
+
+#[inline(always)]
+fn word(seed: u64, index: usize) -> u64 {
+    seed.wrapping_add((index as u64).wrapping_mul(STEP))
+}
+
+/// Writes the pattern into a piece that starts at byte `offset` of its frame.
+pub fn fill(piece: &mut [u8], offset: usize, seed: u64) {
+    let (edge, rest) = piece.split_at_mut(edge(offset, piece.len()));
+    fill_edge(edge, offset, seed);
+    let start = offset + edge.len();
+    let words = rest.len() / 8;
+    let (body, tail) = rest.split_at_mut(words * 8);
+    dispatch_fill(body, start / 8, seed);
+    fill_edge(tail, start + words * 8, seed);
+}
+
+/// Whether a piece that starts at byte `offset` of its frame holds the pattern.
+pub fn holds(piece: &[u8], offset: usize, seed: u64) -> bool {
+    let (edge, rest) = piece.split_at(edge(offset, piece.len()));
+    let start = offset + edge.len();
+    let words = rest.len() / 8;
+    let (body, tail) = rest.split_at(words * 8);
+    edge_holds(edge, offset, seed)
+        && dispatch_holds(body, start / 8, seed)
+        && edge_holds(tail, start + words * 8, seed)
+}
+
+/// Bytes before the first whole word.
+fn edge(offset: usize, length: usize) -> usize {
+    (offset.next_multiple_of(8) - offset).min(length)
+}
+
+fn fill_edge(piece: &mut [u8], offset: usize, seed: u64) {
+    for (index, byte) in piece.iter_mut().enumerate() {
+        let at = offset + index;
+        *byte = word(seed, at / 8).to_le_bytes()[at % 8];
+    }
+}
+
+fn edge_holds(piece: &[u8], offset: usize, seed: u64) -> bool {
+    let right = |(index, byte): (usize, &u8)| {
+        let at = offset + index;
+        *byte == word(seed, at / 8).to_le_bytes()[at % 8]
+    };
+    piece.iter().enumerate().all(right)
+}
+
+#[inline(always)]
+fn fill_words(body: &mut [u8], first: usize, seed: u64) {
+    let mut value = word(seed, first);
+    for chunk in body.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&value.to_le_bytes());
+        value = value.wrapping_add(STEP);
+    }
+}
+
+#[inline(always)]
+fn words_hold(body: &[u8], first: usize, seed: u64) -> bool {
+    let mut value = word(seed, first);
+    let mut difference = 0;
+    for chunk in body.chunks_exact(8) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(chunk);
+        difference |= u64::from_le_bytes(bytes) ^ value;
+        value = value.wrapping_add(STEP);
+    }
+    difference == 0
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fill_words_wide(body: &mut [u8], first: usize, seed: u64) {
+    fill_words(body, first, seed);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn words_hold_wide(body: &[u8], first: usize, seed: u64) -> bool {
+    words_hold(body, first, seed)
+}
+
+#[inline]
+fn dispatch_fill(body: &mut [u8], first: usize, seed: u64) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as was just asked.
+        return unsafe { fill_words_wide(body, first, seed) };
+    }
+    fill_words(body, first, seed);
+}
+
+#[inline]
+fn dispatch_holds(body: &[u8], first: usize, seed: u64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as was just asked.
+        return unsafe { words_hold_wide(body, first, seed) };
+    }
+    words_hold(body, first, seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However a frame is cut, the pieces' pattern is the whole's.
+        #[test]
+        fn pieces_make_the_whole(cuts in prop::collection::vec(1usize..200, 1..8), offset in 0usize..70, seed: u64) {
+            let length: usize = cuts.iter().sum();
+            let mut whole = vec![0; length];
+            fill(&mut whole, offset, seed);
+            let mut at = 0;
+            for cut in cuts {
+                let mut piece = vec![0; cut];
+                fill(&mut piece, offset + at, seed);
+                prop_assert_eq!(&piece, &whole[at..at + cut]);
+                prop_assert!(holds(&piece, offset + at, seed));
+                at += cut;
+            }
+        }
+
+        /// Any changed byte is noticed, and so is any other place or seed.
+        #[test]
+        fn changes_are_noticed(length in 1usize..300, at: prop::sample::Index, offset in 0usize..70, sequence: u64) {
+            let seed = seed(3, sequence);
+            let mut piece = vec![0; length];
+            fill(&mut piece, offset, seed);
+            let at = at.index(length);
+            piece[at] ^= 1;
+            prop_assert!(!holds(&piece, offset, seed));
+            piece[at] ^= 1;
+            prop_assert!(length < 8 || !holds(&piece, offset + 8, seed));
+            prop_assert!(length < 8 || !holds(&piece, offset, super::seed(3, sequence.wrapping_add(2))));
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! A run: find the way, warm up, measure, let what is in flight arrive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::{self, ticks};
+use crate::deadline::Deadline;
+use crate::frames::control;
+
+use super::bed::{Bed, BedError, Way};
+use super::collector::Collector;
+use super::cpu;
+use super::feeder::{Arrivals, Feeder};
+use super::flow::Sink;
+use super::plan::Plan;
+use super::port::PortError;
+use super::stamp::{PROBE, Stamp, Template, address, host};
+
+/// How long after the last arrival nothing more is expected.
+const QUIET: f64 = 0.2;
+/// How often a probe is repeated.
+const PROBE_EVERY: Duration = Duration::from_millis(20);
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A port did not come up.
+    #[error(transparent)]
+    Bed(#[from] BedError),
+    /// A port failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// Frames do not get through.
+    #[error(
+        "no frame from port {from} reached port {to} within {waited:?}{more}; do the switch and its configuration connect the two?"
+    )]
+    NoWay {
+        /// Sender.
+        from: usize,
+        /// Receiver.
+        to: usize,
+        /// How long we tried.
+        waited: Duration,
+        /// How many other ways are shut, in words.
+        more: String,
+    },
+    /// A thread could not be bound to a processor.
+    #[error("binding to processor {cpu}: {cause}")]
+    Cpu {
+        /// Which.
+        cpu: usize,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// Waiting for calls failed.
+    #[error("waiting for calls: {0}")]
+    Wait(std::io::Error),
+    /// Interrupted before there was anything to report.
+    #[error("interrupted before the measurement began")]
+    Interrupted,
+}
+
+/// How busy a thread was during the measurement, in ticks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Effort {
+    /// In rounds that moved frames.
+    pub busy: u64,
+    /// In rounds that found nothing to do.
+    pub idle: u64,
+    /// When the current round began.
+    since: u64,
+}
+
+impl Effort {
+    /// Begins a round.
+    #[inline(always)]
+    fn begin(&mut self, now: u64) {
+        self.since = now;
+    }
+
+    /// Ends a round, in which so many frames moved.
+    #[inline(always)]
+    fn end(&mut self, now: u64, moved: usize) {
+        let spent = now - self.since;
+        if moved > 0 {
+            self.busy += spent;
+        } else {
+            self.idle += spent;
+        }
+        self.since = now;
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            busy: self.busy + other.busy,
+            idle: self.idle + other.idle,
+            since: 0,
+        }
+    }
+}
+
+/// What was sent when: snapshots of the flows' frame counts.
+#[derive(Debug, Clone, Default)]
+pub struct Sent {
+    /// How busy the sending thread was.
+    pub effort: Effort,
+    /// At the measurement's begin.
+    pub begin: Vec<u64>,
+    /// At its end.
+    pub end: Vec<u64>,
+}
+
+/// What a run leaves behind.
+pub struct Outcome {
+    /// What was sent during the measurement, by flow.
+    pub sent: Sent,
+    /// What was sent in all, warm-up included, by flow.
+    pub sent_in_all: Vec<u64>,
+    /// The receiving ends at the measurement's begin.
+    pub begin: Vec<Sink>,
+    /// At its end.
+    pub end: Vec<Sink>,
+    /// When everything had arrived.
+    pub last: Vec<Sink>,
+    /// The receiving side with its books.
+    pub collector: Collector,
+    /// How many frames of each flow arrive for one that is sent.
+    pub parts: Vec<u32>,
+    /// How busy the generator was.
+    pub effort: Effort,
+    /// Features agreed on, by port.
+    pub features: Vec<u64>,
+    /// Whether it was stopped before its time.
+    pub interrupted: bool,
+}
+
+/// A run while it runs.
+struct Run<'a> {
+    plan: &'a Plan,
+    quit: &'a AtomicBool,
+    progress: &'a (dyn Fn(&Collector) + Sync),
+    /// When the measurement begins and ends, in ticks.
+    begin: u64,
+    stop: u64,
+}
+
+/// Does what `plan` says. `progress` is shown the books whenever a window of the time series closes.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(
+    plan: &Plan,
+    quit: &AtomicBool,
+    progress: &(dyn Fn(&Collector) + Sync),
+) -> Result<Outcome, RunError> {
+    let bed = Bed::new(plan)?;
+    let arrivals: Arrivals = bed.ways.iter().map(|_| AtomicU64::new(0)).collect();
+    // The guests hold memory and connections: they must outlive the run.
+    let Bed {
+        outlets,
+        inlets,
+        ways,
+        sources,
+        lengths,
+        parts,
+        mould,
+        guests,
+        features,
+    } = bed;
+    let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
+    let mut collector = Collector::new(plan, inlets, ways, lengths, parts.clone(), arrivals);
+    find_ways(plan, quit, &mut feeder, &mut collector)?;
+    let begin = ticks() + clock::ticks_of(plan.warm_up);
+    let run = Run {
+        plan,
+        quit,
+        progress,
+        begin,
+        stop: begin + clock::ticks_of(plan.duration),
+    };
+    let (sent, received) = if plan.split {
+        run.split(&mut feeder, &mut collector)?
+    } else {
+        run.alone(&mut feeder, &mut collector)?
+    };
+    if !collector.books.meter.running() {
+        return Err(RunError::Interrupted);
+    }
+    let end = collector.books.sinks.clone();
+    drain(&feeder, &mut collector, &parts)?;
+    drop(guests);
+    Ok(Outcome {
+        effort: sent.effort.and(received.effort),
+        sent,
+        sent_in_all: counts(&feeder),
+        begin: received.begin,
+        end,
+        last: collector.books.sinks.clone(),
+        collector,
+        features,
+        parts,
+        interrupted: quit.load(Ordering::Relaxed),
+    })
+}
+
+/// What the receiving thread notes: the receiving ends at the measurement's begin, and its effort.
+#[derive(Default)]
+struct Received {
+    begin: Vec<Sink>,
+    effort: Effort,
+}
+
+impl Run<'_> {
+    #[inline(always)]
+    fn over(&self, now: u64) -> bool {
+        now >= self.stop || self.quit.load(Ordering::Relaxed)
+    }
+
+    /// One thread sends and receives in turns.
+    fn alone(
+        &self,
+        feeder: &mut Feeder,
+        collector: &mut Collector,
+    ) -> Result<(Sent, Received), RunError> {
+        bind(self.plan.cpus.first())?;
+        let (mut sent, mut received) = (Sent::default(), Received::default());
+        let mut moved = 0;
+        loop {
+            let now = ticks();
+            if self.over(now) {
+                break;
+            }
+            if self.measure(now, collector, &mut received, moved) {
+                sent.begin = counts(feeder);
+            }
+            moved = collector.round()? + feeder.round(now)?;
+            if self.plan.port.interrupts && moved == 0 {
+                collector
+                    .wait(Duration::from_millis(1))
+                    .map_err(RunError::Wait)?;
+            }
+        }
+        sent.end = counts(feeder);
+        self.finish(collector);
+        Ok((sent, received))
+    }
+
+    /// One thread sends, this one receives.
+    fn split(
+        &self,
+        feeder: &mut Feeder,
+        collector: &mut Collector,
+    ) -> Result<(Sent, Received), RunError> {
+        std::thread::scope(|scope| {
+            let feeding = scope.spawn(|| self.feed(feeder));
+            let collected = self.collect(collector);
+            let sent = feeding
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok((sent?, collected?))
+        })
+    }
+
+    fn feed(&self, feeder: &mut Feeder) -> Result<Sent, RunError> {
+        bind(self.plan.cpus.first())?;
+        let (mut sent, mut moved) = (Sent::default(), 0);
+        loop {
+            let now = ticks();
+            if self.over(now) {
+                break;
+            }
+            if !sent.begin.is_empty() {
+                sent.effort.end(now, moved);
+            } else if now >= self.begin {
+                sent.begin = counts(feeder);
+                sent.effort.begin(now);
+            }
+            moved = feeder.round(now)?;
+        }
+        sent.end = counts(feeder);
+        Ok(sent)
+    }
+
+    fn collect(&self, collector: &mut Collector) -> Result<Received, RunError> {
+        bind(self.plan.cpus.get(1))?;
+        let (mut received, mut moved) = (Received::default(), 0);
+        loop {
+            let now = ticks();
+            if self.over(now) {
+                break;
+            }
+            self.measure(now, collector, &mut received, moved);
+            moved = collector.round()?;
+            if self.plan.port.interrupts && moved == 0 {
+                collector
+                    .wait(Duration::from_millis(1))
+                    .map_err(RunError::Wait)?;
+            }
+        }
+        self.finish(collector);
+        Ok(received)
+    }
+
+    /// Between two rounds: keeps the meter going. `moved` is what the last one did. `true` when the measurement begins.
+    #[inline(always)]
+    fn measure(
+        &self,
+        now: u64,
+        collector: &mut Collector,
+        received: &mut Received,
+        moved: usize,
+    ) -> bool {
+        let books = &mut collector.books;
+        if books.meter.running() {
+            received.effort.end(now, moved);
+            if books.meter.tick(now, books.frames, &books.sinks) {
+                (self.progress)(collector);
+            }
+            return false;
+        }
+        if now < self.begin {
+            return false;
+        }
+        books.meter.begin(now, books.frames, &books.sinks);
+        received.begin.clone_from(&books.sinks);
+        received.effort.begin(now);
+        true
+    }
+
+    fn finish(&self, collector: &mut Collector) {
+        let books = &mut collector.books;
+        if books.meter.running() {
+            books.meter.end(ticks(), &books.sinks);
+        }
+    }
+}
+
+fn counts(feeder: &Feeder) -> Vec<u64> {
+    feeder.sources().iter().map(|source| source.next).collect()
+}
+
+fn bind(cpu: Option<&usize>) -> Result<(), RunError> {
+    match cpu {
+        Some(&cpu) => cpu::bind(cpu).map_err(|cause| RunError::Cpu { cpu, cause }),
+        None => Ok(()),
+    }
+}
+
+/// Lets every port say where it is, then sends probes until one of each flow has arrived.
+pub(super) fn find_ways(
+    plan: &Plan,
+    quit: &AtomicBool,
+    feeder: &mut Feeder,
+    collector: &mut Collector,
+) -> Result<(), RunError> {
+    let deadline = Deadline::after(plan.patience);
+    let mut again = Deadline::after(Duration::ZERO);
+    let probes: Vec<Vec<u8>> = collector
+        .books
+        .ways()
+        .iter()
+        .enumerate()
+        .map(|(flow, way)| probe(plan, flow, way))
+        .collect();
+    loop {
+        collector.round()?;
+        let shut: Vec<usize> = (0..probes.len())
+            .filter(|&flow| !collector.books.reached[flow])
+            .collect();
+        let Some(&first) = shut.first() else {
+            return Ok(());
+        };
+        if quit.load(Ordering::Relaxed) {
+            return Err(RunError::Interrupted);
+        }
+        if deadline.is_over() {
+            let way = collector.books.ways()[first];
+            let more = if shut.len() > 1 {
+                format!(" (and {} other flows)", shut.len() - 1)
+            } else {
+                String::new()
+            };
+            return Err(RunError::NoWay {
+                from: way.from,
+                to: way.to,
+                waited: plan.patience,
+                more,
+            });
+        }
+        if again.is_over() {
+            again = Deadline::after(PROBE_EVERY);
+            feeder.announce(|port| control::announcement(host(port).mac, address(port)))?;
+            for flow in shut {
+                feeder.push_bytes(flow, &probes[flow])?;
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The shortest frame of a flow, marked as a probe.
+fn probe(plan: &Plan, flow: usize, way: &Way) -> Vec<u8> {
+    let template = Template::new(
+        plan.carrier,
+        way.from,
+        way.to,
+        way.number,
+        plan.carrier.shortest() as u32,
+    );
+    let mut frame = template.head[12..].to_vec();
+    frame.resize(template.length as usize, 0);
+    let stamp = Stamp {
+        flow: flow as u16,
+        sequence: PROBE,
+        ticks: 0,
+    };
+    // SAFETY: the shortest frame ends with its stamp.
+    unsafe { stamp.write(frame[plan.carrier.stamp_at()..].as_mut_ptr()) };
+    frame
+}
+
+/// Receives until everything that was sent has arrived, or nothing has for a while.
+fn drain(feeder: &Feeder, collector: &mut Collector, parts: &[u32]) -> Result<(), RunError> {
+    let arriving = counts(feeder)
+        .into_iter()
+        .zip(parts)
+        .map(|(count, parts)| count * u64::from(*parts));
+    let sent: u64 = arriving.sum();
+    let mut last = ticks();
+    while collector.books.frames < sent && clock::seconds(ticks() - last) < QUIET {
+        if collector.round()? > 0 {
+            last = ticks();
+        }
+    }
+    Ok(())
+}

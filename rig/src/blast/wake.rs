@@ -1,0 +1,162 @@
+//! How long a sleeping switch takes: one frame each interval, long enough apart for everybody to fall asleep in between.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::clock::ticks;
+use crate::deadline::Deadline;
+
+use super::bed::Bed;
+use super::collector::Collector;
+use super::cpu;
+use super::feeder::{Arrivals, Feeder};
+use super::plan::Plan;
+use super::report::{Latency, Machine, SCHEMA, Surroundings};
+use super::run::{RunError, find_ways};
+
+/// A frame that has not arrived after so long is given up.
+const GIVE_UP: Duration = Duration::from_secs(1);
+
+/// What came out.
+#[derive(Debug, Serialize)]
+pub struct WakeReport {
+    /// Version of the JSON's shape.
+    pub schema: u32,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What else went on.
+    pub surroundings: Surroundings,
+    /// Milliseconds between frames.
+    pub interval_ms: f64,
+    /// "polls" or "waits for its call".
+    pub receiver: &'static str,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that did not arrive within a second.
+    pub lost: u64,
+    /// From just before the kick to the receiver's sight of the frame, microseconds.
+    pub latency_us: Latency,
+}
+
+/// Counts of a run, and the collector with its histogram.
+pub struct Woken {
+    sent: u64,
+    lost: u64,
+    collector: Collector,
+}
+
+/// Sends a frame each `interval` for as long as `plan` says.
+///
+/// # Errors
+/// [`RunError`].
+pub fn run(plan: &Plan, interval: Duration, quit: &AtomicBool) -> Result<Woken, RunError> {
+    let bed = Bed::new(plan)?;
+    let arrivals: Arrivals = bed.ways.iter().map(|_| AtomicU64::new(0)).collect();
+    let Bed {
+        outlets,
+        inlets,
+        ways,
+        sources,
+        lengths,
+        parts,
+        mould,
+        guests,
+        ..
+    } = bed;
+    let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
+    let mut collector = Collector::new(plan, inlets, ways, lengths, parts, arrivals);
+    find_ways(plan, quit, &mut feeder, &mut collector)?;
+    if let Some(&cpu) = plan.cpus.first() {
+        cpu::bind(cpu).map_err(|cause| RunError::Cpu { cpu, cause })?;
+    }
+    let books = &mut collector.books;
+    books.meter.begin(ticks(), 0, &books.sinks);
+    let (mut sent, mut lost) = (0, 0);
+    let (end, mut next) = (Instant::now() + plan.duration, Instant::now());
+    while Instant::now() < end && !quit.load(Ordering::Relaxed) {
+        next += interval;
+        // The interval is what is measured with: in it the switch is to fall asleep.
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let count = feeder.round(ticks())? as u64;
+        sent += count;
+        lost += await_frames(plan, &mut collector, count)?;
+    }
+    drop(guests);
+    Ok(Woken {
+        sent,
+        lost,
+        collector,
+    })
+}
+
+/// Receives `count` frames: how many did not come.
+fn await_frames(plan: &Plan, collector: &mut Collector, count: u64) -> Result<u64, RunError> {
+    let wanted = collector.books.frames + count;
+    let deadline = Deadline::after(GIVE_UP);
+    while collector.books.frames < wanted {
+        if collector.round()? > 0 {
+            continue;
+        }
+        if deadline.is_over() {
+            return Ok(wanted - collector.books.frames);
+        }
+        if plan.port.interrupts {
+            collector.wait(deadline.left()).map_err(RunError::Wait)?;
+        }
+    }
+    Ok(0)
+}
+
+impl WakeReport {
+    /// Puts a report together.
+    pub fn new(
+        plan: &Plan,
+        interval: Duration,
+        woken: &Woken,
+        machine: Machine,
+        surroundings: Surroundings,
+    ) -> Self {
+        Self {
+            schema: SCHEMA,
+            machine,
+            surroundings,
+            interval_ms: interval.as_secs_f64() * 1e3,
+            receiver: if plan.port.interrupts {
+                "waits for its call"
+            } else {
+                "polls"
+            },
+            sent: woken.sent,
+            lost: woken.lost,
+            latency_us: Latency::new(&woken.collector.books.meter.latencies),
+        }
+    }
+
+    /// The report for people.
+    pub fn table(&self) -> String {
+        let us = &self.latency_us;
+        format!(
+            "a frame each {} ms, the receiver {}: {} sent, {} lost\n\
+             kick to delivery us  p50 {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.2}\n\
+             processors     {:?} are {}\n\
+             machine        {}, {} processors, Linux {}\n",
+            self.interval_ms,
+            self.receiver,
+            self.sent,
+            self.lost,
+            us.p50,
+            us.p90,
+            us.p99,
+            us.p99_9,
+            us.max,
+            self.surroundings.probed_cpus,
+            self.surroundings.placement,
+            self.machine.cpu,
+            self.machine.cpus,
+            self.machine.kernel,
+        )
+    }
+}

@@ -1,0 +1,190 @@
+//! A trial: a villain does its worst, two honest guests look whether they are hurt.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::deadline::Deadline;
+use crate::frames::{Host, Packet};
+use crate::guest::{GuestError, ToyGuest};
+
+use super::{Case, Group, Stage, VillainError, Worst};
+
+/// What came out of a trial.
+#[derive(Debug, Clone, Serialize)]
+pub struct Judgement {
+    /// The case's name.
+    pub case: &'static str,
+    /// Its group.
+    pub group: Group,
+    /// What it may cost.
+    pub worst: Worst,
+    /// Why it could not take place, if it could not.
+    pub not_done: Option<String>,
+    /// Chains shown to the back end, and how many came back.
+    pub chains: (u16, u16),
+    /// The back end cut the villain off.
+    pub cut_off: bool,
+    /// The back end signalled a fault of a ring.
+    pub fault_signalled: bool,
+    /// What is wrong now; empty when the back end stood it.
+    pub harm: Vec<String>,
+    /// Milliseconds that all took.
+    pub milliseconds: u64,
+}
+
+/// Two honest guests and a port for villains.
+pub struct Trial {
+    villain: PathBuf,
+    friend: ToyGuest,
+    observer: ToyGuest,
+    patience: Duration,
+    /// How long races and floods last.
+    pub duration: Duration,
+    round: u32,
+}
+
+/// MAC address of every villain.
+const VILLAIN: [u8; 6] = [0x02, 0xbb, 0, 0, 0, 0x01];
+/// MAC addresses of the honest ones.
+const FRIEND: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x01];
+const OBSERVER: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x02];
+
+impl Trial {
+    /// Connects the honest guests, and sees that they reach each other.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn new(
+        villain: &Path,
+        friend: &Path,
+        observer: &Path,
+        patience: Duration,
+    ) -> Result<Self, VillainError> {
+        let guest = |mac, path| {
+            ToyGuest::builder()
+                .mac(mac)
+                .patience(patience)
+                .connect(path)
+        };
+        let mut trial = Self {
+            villain: villain.to_path_buf(),
+            friend: guest(FRIEND, friend)?,
+            observer: guest(OBSERVER, observer)?,
+            patience,
+            duration: Duration::from_millis(300),
+            round: 0,
+        };
+        trial.honest_exchange()?;
+        Ok(trial)
+    }
+
+    /// Lets `case` happen and looks at what it did.
+    pub fn run(&mut self, case: &Case) -> Judgement {
+        let begun = Instant::now();
+        let mut judgement = Judgement {
+            case: case.name,
+            group: case.group,
+            worst: case.worst,
+            not_done: None,
+            chains: (0, 0),
+            cut_off: false,
+            fault_signalled: false,
+            harm: Vec::new(),
+            milliseconds: 0,
+        };
+        self.misbehave(case, &mut judgement);
+        if let Err(error) = self.honest_exchange() {
+            judgement.harm.push(format!(
+                "the others do not reach each other any more: {error}"
+            ));
+        }
+        if let Err(error) = self.comes_back() {
+            judgement.harm.push(format!(
+                "an honest guest does not get through at the villain's port: {error}"
+            ));
+        }
+        judgement.milliseconds = begun.elapsed().as_millis() as u64;
+        judgement
+    }
+
+    fn misbehave(&mut self, case: &Case, judgement: &mut Judgement) {
+        let mut stage = Stage::new(&self.villain, VILLAIN, FRIEND).with_friend(&mut self.friend);
+        (stage.patience, stage.duration) = (self.patience, self.duration);
+        let mut traces = match case.act(&mut stage) {
+            Ok(traces) => traces,
+            Err(error) => {
+                judgement.not_done = Some(error.to_string());
+                return;
+            }
+        };
+        let all = traces.wait_returned(self.patience);
+        judgement.chains = (traces.offered, traces.returned());
+        judgement.cut_off = traces.cut_off() && traces.guest.is_some();
+        judgement.fault_signalled = traces.fault_signalled();
+        let given_up = judgement.cut_off || judgement.fault_signalled;
+        if case.worst < Worst::Port && given_up {
+            judgement
+                .harm
+                .push("the port was given up for less than that".into());
+        }
+        if case.worst < Worst::Port && !all && traces.offered > 0 {
+            let (offered, returned) = judgement.chains;
+            judgement.harm.push(format!(
+                "{offered} chains were shown, only {returned} came back"
+            ));
+        }
+    }
+
+    /// The two honest guests send each other a frame.
+    fn honest_exchange(&mut self) -> Result<(), VillainError> {
+        self.round += 1;
+        let (round, patience) = (self.round, self.patience);
+        pass(&mut self.friend, &mut self.observer, round, patience)?;
+        pass(&mut self.observer, &mut self.friend, round, patience)
+    }
+
+    /// A new guest at the villain's port and the friend send each other a frame.
+    fn comes_back(&mut self) -> Result<(), VillainError> {
+        self.round += 1;
+        let (round, patience) = (self.round, self.patience);
+        let mut guest = ToyGuest::builder()
+            .mac(VILLAIN)
+            .patience(patience)
+            .connect(&self.villain)?;
+        pass(&mut guest, &mut self.friend, round, patience)?;
+        pass(&mut self.friend, &mut guest, round, patience)
+    }
+}
+
+/// One guest sends a frame that is like no other, the other waits for it among whatever else comes.
+fn pass(
+    from: &mut ToyGuest,
+    to: &mut ToyGuest,
+    round: u32,
+    patience: Duration,
+) -> Result<(), VillainError> {
+    let host = |guest: &ToyGuest, number| Host {
+        mac: guest.mac(),
+        ..Host::v4(number)
+    };
+    let payload = format!("honest frame number {round}").into_bytes();
+    let frame = Packet::udp(host(from, 3), host(to, 4), payload).frame();
+    let deadline = Deadline::after(patience);
+    from.wait_sent(patience)?;
+    from.send(&frame)?;
+    loop {
+        let seen = to.receive(deadline.left())?;
+        if seen.bytes == frame {
+            return Ok(());
+        }
+        if deadline.is_over() {
+            return Err(GuestError::TimedOut {
+                what: "the arrival of an honest frame",
+                waited: patience,
+            }
+            .into());
+        }
+    }
+}
