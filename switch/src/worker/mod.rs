@@ -133,8 +133,12 @@ impl Worker {
 
     /// Works until told to quit.
     pub fn run(mut self) {
-        while !self.quit {
-            if self.step() == 0 {
+        loop {
+            let frames = self.step();
+            if self.quit {
+                return;
+            }
+            if frames == 0 {
                 self.rest();
             } else {
                 self.glance();
