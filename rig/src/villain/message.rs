@@ -387,6 +387,8 @@ fn bodies(stage: &Stage<'_>, lengths: &[usize]) -> Done {
 fn numbers(stage: &Stage<'_>, request: Request, numbers: &[u64]) -> Done {
     let mut last = None;
     for number in numbers {
+        // A port serves one front end at a time: the one before must be gone.
+        drop(last.take());
         let mut guest = stage.negotiated()?;
         say(&mut guest, request, &number.to_le_bytes(), &[])?;
         last = Some(guest);

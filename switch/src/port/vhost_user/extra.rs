@@ -1,15 +1,16 @@
-//! Messages that the `vhost` crate's handler does not know: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS.
+//! Messages that the `vhost` crate's handler does not know: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS; and SET_VRING_ENABLE, which it
+//! takes only after SET_FEATURES, while QEMU sends it before.
 //!
-//! The next message's header is looked at without taking it; only if it is one of the four is it read here, else the crate reads it. All
-//! four are a header of twelve bytes (request, flags, size; native order) and at most eight bytes of payload, without descriptors.
+//! The next message's header is looked at without taking it; only if it is one of these is it read here, else the crate reads it. All
+//! are a header of twelve bytes (request, flags, size; native order) and at most eight bytes of payload, without descriptors.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
 use vhost::vhost_user::message::FrontendReq;
+use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures as Protocol};
 
 use super::device::Device;
 
@@ -18,23 +19,30 @@ const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
+const OURS: [FrontendReq; 5] = [
+    FrontendReq::SET_VRING_ENABLE,
+    FrontendReq::SEND_RARP,
+    FrontendReq::NET_SET_MTU,
+    FrontendReq::SET_STATUS,
+    FrontendReq::GET_STATUS,
+];
+
 /// What to do with the next message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It was one of the four, and was served.
+    /// It was one of ours, and was served.
     Served,
     /// The crate's handler is to read it.
     Other,
 }
 
-/// Serves the next message on `stream` if it is one of the four; waits for its header.
+/// Serves the next message on `stream` if it is one of ours; waits for its header.
 ///
 /// # Errors
 /// The connection ended, or the message breaks a rule.
 pub(super) fn serve(stream: &mut UnixStream, device: &Mutex<Device>) -> io::Result<Next> {
     let Some([request, ..]) = peek_header(stream)? else { return Ok(Next::Other) };
-    let known = [FrontendReq::SEND_RARP, FrontendReq::NET_SET_MTU, FrontendReq::SET_STATUS, FrontendReq::GET_STATUS];
-    let Some(request) = known.into_iter().find(|&known| u32::from(known) == request) else { return Ok(Next::Other) };
+    let Some(request) = OURS.into_iter().find(|&ours| u32::from(ours) == request) else { return Ok(Next::Other) };
     let mut header = [0; HEADER];
     stream.read_exact(&mut header)?;
     let [_, flags, size] = words(header);
@@ -51,6 +59,7 @@ pub(super) fn serve(stream: &mut UnixStream, device: &Mutex<Device>) -> io::Resu
 
 fn act(stream: &mut UnixStream, device: &mut Device, request: FrontendReq, flags: u32, value: u64) -> io::Result<()> {
     let feature = match request {
+        FrontendReq::SET_VRING_ENABLE => Protocol::empty(),
         FrontendReq::SEND_RARP => Protocol::RARP,
         FrontendReq::NET_SET_MTU => Protocol::MTU,
         _ => Protocol::STATUS,
@@ -58,18 +67,20 @@ fn act(stream: &mut UnixStream, device: &mut Device, request: FrontendReq, flags
     if !device.agreed_protocol().contains(feature) {
         return Err(io::Error::other("a message whose protocol feature was not agreed"));
     }
-    let result = match request {
-        FrontendReq::SEND_RARP => {
-            device.send_rarp(value);
-            Ok(())
+    let mut result = Ok(());
+    match request {
+        FrontendReq::SET_VRING_ENABLE => {
+            let (index, enable) = (value as u32, value >> 32);
+            if enable > 1 {
+                return Err(io::Error::other("a ring enabled by something other than 0 or 1"));
+            }
+            device.set_vring_enable(index, enable == 1).map_err(io::Error::other)?;
         }
-        FrontendReq::NET_SET_MTU => device.set_mtu(value),
-        FrontendReq::SET_STATUS => {
-            device.set_status(value as u8);
-            Ok(())
-        }
+        FrontendReq::SEND_RARP => device.send_rarp(value),
+        FrontendReq::NET_SET_MTU => result = device.set_mtu(value),
+        FrontendReq::SET_STATUS => device.set_status(value as u8),
         _ => return reply(stream, request, device.status().into()),
-    };
+    }
     if flags & NEED_REPLY != 0 && device.agreed_protocol().contains(Protocol::REPLY_ACK) {
         reply(stream, request, result.is_err().into())?;
     }
