@@ -24,7 +24,12 @@ macro_rules! parts {
     };
 }
 
-parts!(first_quarter_of_the_cases = 0, second_quarter_of_the_cases = 1, third_quarter_of_the_cases = 2, last_quarter_of_the_cases = 3);
+parts!(
+    first_quarter_of_the_cases = 0,
+    second_quarter_of_the_cases = 1,
+    third_quarter_of_the_cases = 2,
+    last_quarter_of_the_cases = 3
+);
 
 #[test]
 fn a_polling_network_of_two_workers_survives_them_too() {

@@ -10,7 +10,8 @@ use memlane_rig::guest::ReceiveBuffers;
 fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() {
     let bed = Bed::with("patience-ms = 50", &["", ""]);
     let mut a = bed.guest(0);
-    let mut b = bed.guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
+    let mut b = bed
+        .guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
     announce(&mut [&mut a, &mut b]);
     for number in 0..40 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
