@@ -95,6 +95,23 @@ fn long_frames_with_segmentation_asked_for_get_through() {
 }
 
 #[test]
+fn segments_are_counted_where_the_receiver_wants_them() {
+    let hub = Hub::new(2, OFFERED);
+    let mut plan = plan(&hub, 2);
+    plan.carrier = Carrier::Tcp { mss: 1000 };
+    plan.sizes = "9554".parse().unwrap();
+    plan.port.features |= features::TCP_OFFLOADS & !(features::GUEST_TSO4 | features::GUEST_TSO6);
+    let report = report(&plan);
+    // Nine segments of 1000 bytes and one of 500, each with its headers.
+    assert_eq!(report.fate.sent % 10, 0);
+    let (frames, bytes) = (report.total.received as f64, report.total.bytes as f64);
+    assert!((bytes / frames - 1004.0).abs() < 50.0, "{}", bytes / frames);
+    plan.sizes = "9554,3054".parse().unwrap();
+    let mixed = run(&plan, &AtomicBool::new(false), &|_| {}).err().unwrap();
+    assert!(mixed.to_string().contains("only one frame size"), "{mixed}");
+}
+
+#[test]
 fn interrupts_instead_of_polling_and_threads_for_either_side() {
     for (interrupts, split) in [(true, false), (false, true), (true, true)] {
         let hub = Hub::new(2, OFFERED);

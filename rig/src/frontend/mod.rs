@@ -16,10 +16,12 @@ mod watchdog;
 pub mod wire;
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr};
 use vhost::vhost_user::Frontend as VhostFrontend;
 use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserProtocolFeatures};
 
@@ -153,7 +155,7 @@ impl Frontend {
     /// [`FrontendError::NoBackend`].
     pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
         let deadline = Deadline::after(patience);
-        let stream = deadline::retry(deadline, || UnixStream::connect(path))
+        let stream = deadline::retry(deadline, || connect_at_once(path))
             .map_err(|cause| no_backend(path, patience, cause))?;
         Self::from_stream(stream, patience)
     }
@@ -262,6 +264,19 @@ impl Frontend {
             patience: self.patience,
         }
     }
+}
+
+/// Connects or fails, but never waits: an ordinary connect(2) waits for ever at a socket whose owner accepts nobody.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` when too many wait there already.
+pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 fn socket(step: &'static str, cause: io::Error) -> FrontendError {

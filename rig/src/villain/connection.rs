@@ -5,7 +5,7 @@ use std::time::Duration;
 use vhost::vhost_user::message::FrontendReq as Request;
 
 use crate::deadline::Deadline;
-use crate::frontend::wire;
+use crate::frontend::{connect_at_once, wire};
 use crate::guest::{Habit, Step, ToyGuest};
 
 use super::message::send;
@@ -101,8 +101,8 @@ fn many_in_one(stage: &mut Stage<'_>) -> Done {
 fn connection_flood(stage: &mut Stage<'_>) -> Done {
     let mut crowd = Vec::new();
     for _ in 0..400 {
-        // A back end whose queue is full lets us wait; the crowd is large enough then.
-        match std::os::unix::net::UnixStream::connect(stage.path) {
+        // A back end whose queue is full takes no more; the crowd is large enough then.
+        match connect_at_once(stage.path) {
             Ok(stream) => crowd.push(stream),
             Err(_) => break,
         }

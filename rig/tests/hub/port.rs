@@ -13,6 +13,7 @@ use vm_memory::{
 
 const EVENT_IDX: u64 = 1 << 29;
 const MRG_RXBUF: u64 = 1 << 15;
+const GUEST_TSO4: u64 = 1 << 7;
 const HEADER: usize = 12;
 const RINGS: usize = 4;
 
@@ -141,6 +142,11 @@ impl Port {
     /// Whether frames can be given to it.
     pub fn running(&self) -> bool {
         self.rings[0].queue.ready() && self.rings[0].enabled
+    }
+
+    /// Whether its guest takes unsegmented TCP over IPv4.
+    pub fn takes_unsegmented(&self) -> bool {
+        self.features & GUEST_TSO4 != 0
     }
 
     /// Regions of memory that the guest announced.

@@ -15,8 +15,6 @@ use crate::blast::flow::Source;
 const HEADER: usize = 12;
 /// A frame starts a cache line, its header ends the one before.
 const LINE: usize = 64;
-/// From this length on a frame's buffer costs more to fetch than an entry of the available ring to write.
-const LONG: usize = 512;
 /// Lines of a frame that are asked for ahead; beyond them the processor's own prefetcher has understood.
 const PREFETCHED: usize = 32;
 /// No template: whatever comes next must be written whole.
@@ -100,12 +98,7 @@ impl VuSource {
             };
             heads.push(head);
         }
-        let order = if in_order || longest < LONG {
-            Order::OldestFirst
-        } else {
-            Order::LatestFirst
-        };
-        let free = Heads::new(heads, size, order);
+        let free = Heads::new(heads, size);
         let header_in_frame = shape == Shape::Whole;
         Ok(Self {
             port,
@@ -128,7 +121,7 @@ impl VuSource {
         count: usize,
         now: u64,
     ) -> Result<usize, PortError> {
-        if self.free.len() < count || self.free.order == Order::LatestFirst {
+        if self.free.len() < count {
             self.reclaim()?;
         }
         let count = count.min(self.free.len());
@@ -254,27 +247,17 @@ impl VuSource {
     }
 }
 
-/// Which free chain is used next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// The one that came back first: heads go round, so the available ring stays as it is.
-    OldestFirst,
-    /// The one that came back last: its buffer is still in a cache.
-    LatestFirst,
-}
-
-/// Heads that may be used.
+/// Heads that may be used, oldest first: so they go round, and the available ring stays as it is.
 struct Heads {
-    /// A ring (oldest first) or a stack (latest first) of `mask` + 1 places.
+    /// A ring of `mask` + 1 places.
     heads: Vec<u16>,
     mask: usize,
     taken: usize,
     given: usize,
-    order: Order,
 }
 
 impl Heads {
-    fn new(mut heads: Vec<u16>, size: usize, order: Order) -> Self {
+    fn new(mut heads: Vec<u16>, size: usize) -> Self {
         let given = heads.len();
         heads.resize(size, 0);
         Self {
@@ -282,7 +265,6 @@ impl Heads {
             mask: size - 1,
             taken: 0,
             given,
-            order,
         }
     }
 
@@ -294,20 +276,14 @@ impl Heads {
     /// The head that will be taken after `ahead` others. Only below `len()`.
     #[inline(always)]
     fn peek(&self, ahead: usize) -> u16 {
-        match self.order {
-            Order::OldestFirst => self.heads[self.taken.wrapping_add(ahead) & self.mask],
-            Order::LatestFirst => self.heads[self.given.wrapping_sub(1 + ahead) & self.mask],
-        }
+        self.heads[self.taken.wrapping_add(ahead) & self.mask]
     }
 
     /// Takes the next head. Only when there is one.
     #[inline(always)]
     fn take(&mut self) -> u16 {
         let head = self.peek(0);
-        match self.order {
-            Order::OldestFirst => self.taken = self.taken.wrapping_add(1),
-            Order::LatestFirst => self.given = self.given.wrapping_sub(1),
-        }
+        self.taken = self.taken.wrapping_add(1);
         head
     }
 
