@@ -18,9 +18,7 @@ use memlane_rig::memory::Pages;
 
 fn plan(hub: &Hub, ports: usize) -> Plan {
     Plan {
-        ports: (0..ports)
-            .map(|port| PortPlace::Connect(hub.path(port).to_path_buf()))
-            .collect(),
+        ports: (0..ports).map(|port| PortPlace::Connect(hub.path(port).to_path_buf())).collect(),
         port: PortPlan {
             queues: 1,
             ring_size: 256,
@@ -52,19 +50,9 @@ fn plan(hub: &Hub, ports: usize) -> Plan {
 fn report(plan: &Plan) -> Report {
     assert_eq!(plan.mistakes(), Vec::<String>::new());
     let outcome = run(plan, &AtomicBool::new(false), &|_| {}).unwrap();
-    let report = Report::new(
-        plan,
-        &outcome,
-        Machine::here(),
-        Surroundings::watch((0, 0), None).finish(),
-    );
+    let report = Report::new(plan, &outcome, Machine::here(), Surroundings::watch((0, 0), None).finish());
     let fate = &report.fate;
-    assert_eq!(
-        (fate.lost, fate.reordered, fate.duplicated, fate.corrupt),
-        (0, 0, 0, 0),
-        "{}",
-        report.table()
-    );
+    assert_eq!((fate.lost, fate.reordered, fate.duplicated, fate.corrupt), (0, 0, 0, 0), "{}", report.table());
     assert!(report.total.received > 20, "{}", report.table());
     report
 }
@@ -183,20 +171,11 @@ fn single_frames_wake_the_hub() {
 fn a_way_that_is_shut_is_an_error_that_names_it() {
     let hubs = [Hub::new(1, OFFERED), Hub::new(1, OFFERED)];
     let mut plan = plan(&hubs[0], 1);
-    plan.ports
-        .push(PortPlace::Connect(hubs[1].path(0).to_path_buf()));
+    plan.ports.push(PortPlace::Connect(hubs[1].path(0).to_path_buf()));
     plan.patience = Duration::from_millis(200);
     let error = run(&plan, &AtomicBool::new(false), &|_| {}).err().unwrap();
-    assert!(
-        matches!(error, RunError::NoWay { from: 0, to: 1, .. }),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("no frame from port 0 reached port 1"),
-        "{error}"
-    );
+    assert!(matches!(error, RunError::NoWay { from: 0, to: 1, .. }), "{error}");
+    assert!(error.to_string().contains("no frame from port 0 reached port 1"), "{error}");
 }
 
 #[test]

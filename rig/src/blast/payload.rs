@@ -48,8 +48,7 @@ pub fn holds(piece: &[u8], offset: usize, seed: u64) -> bool {
         return piece == &eight(seed, offset)[..length];
     }
     let (start, end) = body(offset, length);
-    let edges = piece[..8] == eight(seed, offset)
-        && piece[length - 8..] == eight(seed, offset + length - 8);
+    let edges = piece[..8] == eight(seed, offset) && piece[length - 8..] == eight(seed, offset + length - 8);
     edges && dispatch_holds(&piece[start..end], (offset + start) / 8, seed)
 }
 

@@ -28,8 +28,8 @@ use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 pub use port::Port;
 
 /// What a hub offers.
-pub const OFFERED: u64 = memlane_rig::frontend::features::LINUX
-    & !(memlane_rig::frontend::features::MAC | memlane_rig::frontend::features::MTU);
+pub const OFFERED: u64 =
+    memlane_rig::frontend::features::LINUX & !(memlane_rig::frontend::features::MAC | memlane_rig::frontend::features::MTU);
 
 type Shared = Arc<Mutex<Port>>;
 
@@ -49,12 +49,8 @@ impl Hub {
         let folder = tempfile::tempdir().unwrap();
         let changed = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
         let mut hub = Self {
-            paths: (0..count)
-                .map(|index| folder.path().join(format!("{index}.sock")))
-                .collect(),
-            ports: (0..count)
-                .map(|_| Arc::new(Mutex::new(Port::new(features))))
-                .collect(),
+            paths: (0..count).map(|index| folder.path().join(format!("{index}.sock"))).collect(),
+            ports: (0..count).map(|_| Arc::new(Mutex::new(Port::new(features)))).collect(),
             stop: Arc::default(),
             changed,
             threads: Vec::new(),
@@ -62,9 +58,7 @@ impl Hub {
         };
         for index in 0..count {
             let listener = UnixListener::bind(&hub.paths[index]).unwrap();
-            hub.serve(index, move || {
-                listener.accept().ok().map(|(stream, _)| stream)
-            });
+            hub.serve(index, move || listener.accept().ok().map(|(stream, _)| stream));
         }
         hub.move_frames();
         hub
@@ -87,11 +81,7 @@ impl Hub {
         self.serve(index, move || stream.take());
     }
 
-    fn serve(
-        &mut self,
-        index: usize,
-        mut next: impl FnMut() -> Option<UnixStream> + Send + 'static,
-    ) {
+    fn serve(&mut self, index: usize, mut next: impl FnMut() -> Option<UnixStream> + Send + 'static) {
         let (port, stop) = (self.ports[index].clone(), self.stop.clone());
         let changed = self.changed.clone();
         self.threads.push(std::thread::spawn(move || {
@@ -112,8 +102,7 @@ impl Hub {
     fn move_frames(&mut self) {
         let (ports, stop, changed) = (self.ports.clone(), self.stop.clone(), self.changed.clone());
         self.threads.push(std::thread::spawn(move || {
-            let mut waiting: Vec<VecDeque<Vec<u8>>> =
-                ports.iter().map(|_| VecDeque::new()).collect();
+            let mut waiting: Vec<VecDeque<Vec<u8>>> = ports.iter().map(|_| VecDeque::new()).collect();
             while !stop.load(Ordering::SeqCst) {
                 pass(&ports, &mut waiting);
                 sleep(&ports, &changed);
@@ -173,11 +162,7 @@ fn pass(ports: &[Shared], waiting: &mut [VecDeque<Vec<u8>>]) {
                 for (to, queue) in waiting.iter_mut().enumerate().filter(|(to, _)| *to != from) {
                     let port = ports[to].lock().unwrap();
                     if port.running() && queue.len() < 4096 {
-                        queue.extend(if port.takes_unsegmented() {
-                            vec![frame.clone()]
-                        } else {
-                            segments(&frame)
-                        });
+                        queue.extend(if port.takes_unsegmented() { vec![frame.clone()] } else { segments(&frame) });
                     }
                 }
             }
@@ -213,28 +198,14 @@ fn segments(frame: &[u8]) -> Vec<Vec<u8>> {
         segment[50..54].copy_from_slice(&((number * size) as u32).to_be_bytes());
         segment
     };
-    frame[HEADERS..]
-        .chunks(size)
-        .enumerate()
-        .map(segment)
-        .collect()
+    frame[HEADERS..].chunks(size).enumerate().map(segment).collect()
 }
 
 /// Waits for a kick or a message.
 fn sleep(ports: &[Shared], changed: &EventFd) {
-    let kicks: Vec<_> = ports
-        .iter()
-        .flat_map(|port| port.lock().unwrap().kicks())
-        .collect();
-    let fds: Vec<BorrowedFd<'_>> = kicks
-        .iter()
-        .map(AsFd::as_fd)
-        .chain([changed.as_fd()])
-        .collect();
-    let mut polled: Vec<_> = fds
-        .iter()
-        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
-        .collect();
+    let kicks: Vec<_> = ports.iter().flat_map(|port| port.lock().unwrap().kicks()).collect();
+    let fds: Vec<BorrowedFd<'_>> = kicks.iter().map(AsFd::as_fd).chain([changed.as_fd()]).collect();
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     poll(&mut polled, PollTimeout::NONE).unwrap();
     for (fd, polled) in fds.iter().zip(&polled) {
         if polled.any() == Some(true) {

@@ -59,31 +59,17 @@ impl VuSource {
     /// share few sets of the cache.
     pub fn stride(longest: usize) -> u64 {
         let bytes = LINE + longest.next_multiple_of(LINE);
-        (if bytes.is_multiple_of(1024) {
-            bytes + LINE
-        } else {
-            bytes
-        }) as u64
+        (if bytes.is_multiple_of(1024) { bytes + LINE } else { bytes }) as u64
     }
 
     /// Chains for all of the ring, with buffers for frames of up to `longest` bytes.
     ///
     /// # Errors
     /// [`RingError`] when the memory is too small.
-    pub fn new(
-        port: usize,
-        mut queue: Queue,
-        shape: Shape,
-        longest: usize,
-        in_order: bool,
-    ) -> Result<Self, RingError> {
+    pub fn new(port: usize, mut queue: Queue, shape: Shape, longest: usize, in_order: bool) -> Result<Self, RingError> {
         let memory = queue.ring.shared().memory().clone();
         let size = usize::from(queue.ring.options().size);
-        let dangling = || Slot {
-            frame: std::ptr::null_mut(),
-            length: std::ptr::null_mut(),
-            template: NONE,
-        };
+        let dangling = || Slot { frame: std::ptr::null_mut(), length: std::ptr::null_mut(), template: NONE };
         let mut slots: Vec<Slot> = (0..size).map(|_| dangling()).collect();
         let mut heads = Vec::with_capacity(size);
         let descriptors = if shape == Shape::Split { 2 } else { 1 };
@@ -100,27 +86,14 @@ impl VuSource {
         }
         let free = Heads::new(heads, size);
         let header_in_frame = shape == Shape::Whole;
-        Ok(Self {
-            port,
-            queue,
-            slots,
-            free,
-            header_in_frame,
-            in_order,
-        })
+        Ok(Self { port, queue, slots, free, header_in_frame, in_order })
     }
 
     /// Sends up to `count` frames of `flow`: how many there was room for.
     ///
     /// # Errors
     /// [`PortError::Ring`] when the back end broke the rules.
-    pub fn push(
-        &mut self,
-        mould: &Mould,
-        flow: &mut Source,
-        count: usize,
-        now: u64,
-    ) -> Result<usize, PortError> {
+    pub fn push(&mut self, mould: &Mould, flow: &mut Source, count: usize, now: u64) -> Result<usize, PortError> {
         if self.free.len() < count {
             self.reclaim()?;
         }
@@ -161,8 +134,7 @@ impl VuSource {
         // longest frame after it are ours, and the back end does not look at a chain that is not offered.
         unsafe {
             slot.frame.sub(HEADER).write_bytes(0, HEADER);
-            slot.frame
-                .copy_from_nonoverlapping(frame.as_ptr(), frame.len());
+            slot.frame.copy_from_nonoverlapping(frame.as_ptr(), frame.len());
             slot.length.write_volatile(length);
         }
         self.queue.ring.offer(head);
@@ -214,11 +186,7 @@ impl VuSource {
 
     /// What the frame's descriptor says of a frame of `length` bytes.
     fn described(&self, length: u32) -> u32 {
-        if self.header_in_frame {
-            length + HEADER as u32
-        } else {
-            length
-        }
+        if self.header_in_frame { length + HEADER as u32 } else { length }
     }
 
     /// Takes back what the back end has read.
@@ -226,21 +194,14 @@ impl VuSource {
     fn reclaim(&mut self) -> Result<(), PortError> {
         let ring = &mut self.queue.ring;
         loop {
-            let count = ring.completed().map_err(|cause| PortError::Ring {
-                port: self.port,
-                cause,
-            })?;
+            let count = ring.completed().map_err(|cause| PortError::Ring { port: self.port, cause })?;
             if count == 0 {
                 return Ok(());
             }
             for _ in 0..count {
                 let used = ring.take_used();
                 // In order: the oldest head came back, and it stands where it stood.
-                let head = if self.in_order {
-                    None
-                } else {
-                    Some(used.head as u16)
-                };
+                let head = if self.in_order { None } else { Some(used.head as u16) };
                 self.free.give(head);
             }
         }
@@ -260,12 +221,7 @@ impl Heads {
     fn new(mut heads: Vec<u16>, size: usize) -> Self {
         let given = heads.len();
         heads.resize(size, 0);
-        Self {
-            heads,
-            mask: size - 1,
-            taken: 0,
-            given,
-        }
+        Self { heads, mask: size - 1, taken: 0, given }
     }
 
     #[inline(always)]
@@ -313,26 +269,16 @@ fn prefetch_to_write(place: *mut u8) {
 /// Describes a slot's chain.
 fn prepare(queue: &mut Queue, shape: Shape, frame: u64, longest: u32) -> Result<u16, RingError> {
     let header = frame - HEADER as u64;
-    let two = [
-        Piece::readable(header, HEADER as u32),
-        Piece::readable(frame, longest),
-    ];
+    let two = [Piece::readable(header, HEADER as u32), Piece::readable(frame, longest)];
     match shape {
-        Shape::Whole => queue
-            .ring
-            .prepare(&[Piece::readable(header, HEADER as u32 + longest)]),
+        Shape::Whole => queue.ring.prepare(&[Piece::readable(header, HEADER as u32 + longest)]),
         Shape::Split => queue.ring.prepare(&two),
         Shape::Indirect => queue.ring.prepare_indirect(&two),
     }
 }
 
 /// Where the length of a slot's frame is described.
-fn length_field(
-    queue: &Queue,
-    memory: &GuestMemory,
-    shape: Shape,
-    head: u16,
-) -> Result<*mut u32, MemoryError> {
+fn length_field(queue: &Queue, memory: &GuestMemory, shape: Shape, head: u16) -> Result<*mut u32, MemoryError> {
     let shared = queue.ring.shared();
     let first = shared.descriptor(head);
     let table = shared.addresses().descriptors;
