@@ -17,8 +17,10 @@ use super::wire::{self, Message, WireError};
 use crate::network::Network;
 use crate::port::State;
 
-/// How long to wait before trying to connect again, at first and at most; and after a front end that broke a rule.
+/// How long to wait before trying to connect again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long a front end that broke a rule waits before the next may speak.
+const PENALTY: Duration = Duration::from_millis(1);
 /// A session's thread needs little.
 const STACK: usize = 256 * 1024;
 
@@ -139,11 +141,11 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
         }
         Err(cause) => {
             network.quarantine(settings.id, &cause.to_string());
-            // A front end that breaks rules again and again must not cost more than this.
-            std::thread::sleep(RETRY.0);
+            // A front end that breaks rules again and again gets a small part of a CPU for it.
+            std::thread::sleep(PENALTY);
         }
     }
-    port.set_memory(None);
+    port.forget_front_end();
 }
 
 /// Answers messages until the front end goes.
