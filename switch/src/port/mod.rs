@@ -108,7 +108,7 @@ impl PortStatus {
     pub fn set_state(&self, state: State) {
         let mut inner = self.inner();
         if let State::Quarantined(cause) = &state {
-            inner.errors.values().for_each(Call::call);
+            inner.errors.retain(|_, error| error.call());
             inner.quarantines += 1;
             if inner.quarantines == 1 {
                 tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");

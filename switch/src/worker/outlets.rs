@@ -295,7 +295,10 @@ impl Outlets {
         while let Some(slot) = self.touched.pop() {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
                 outlet.touched = false;
-                outlet.sink.ring().map(Ring::call_if_wanted);
+                if let Some(Err(fault)) = outlet.sink.ring().map(Ring::call_if_wanted) {
+                    outlet.close();
+                    self.faults.push((outlet.key.port, fault));
+                }
                 outlet.count(counters(outlet.key.port));
             }
         }

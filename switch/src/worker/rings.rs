@@ -128,7 +128,7 @@ impl Worker {
             None => {}
             Some(WhenBack::Stop(reply)) => {
                 let base = source.feed.ring().map_or(0, |ring| {
-                    ring.publish_alone();
+                    ring.publish_last();
                     ring.base()
                 });
                 self.rest.unwatch(slot, Direction::Intake);
@@ -137,7 +137,7 @@ impl Worker {
             }
             Some(WhenBack::Move(split, memory, reply)) => {
                 if let Some(ring) = source.feed.ring() {
-                    ring.publish_alone();
+                    ring.publish_last();
                     ring.set_memory(split, memory);
                 }
                 self.sources.set_state(slot, State::Awake);
@@ -157,7 +157,7 @@ impl Worker {
             self.give_back(intake, head, Some(key.port));
         }
         Some(outlet.ring().map_or(0, |ring| {
-            ring.publish_alone();
+            ring.publish_last();
             ring.base()
         }))
     }

@@ -7,7 +7,7 @@ use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Ring, SplitRing};
+use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
@@ -240,16 +240,19 @@ impl Sources {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts.
-    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block.
+    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters, mut faulty: impl FnMut(PortId, RingFault)) {
         while let Some(slot) = self.touched.pop() {
             if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
                 source.touched = false;
                 let Some(ring) = source.feed.ring() else { continue };
-                ring.call_if_wanted();
+                let result = ring.call_if_wanted();
                 let calls = ring.take_calls();
                 if calls > 0 {
                     counters(source.port()).calls.add(calls.into());
+                }
+                if let Err(fault) = result {
+                    faulty(source.port(), fault);
                 }
             }
         }
