@@ -94,11 +94,7 @@ impl Effort {
     /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self {
-            busy: self.busy + other.busy,
-            idle: self.idle + other.idle,
-            since: 0,
-        }
+        Self { busy: self.busy + other.busy, idle: self.idle + other.idle, since: 0 }
     }
 }
 
@@ -151,41 +147,18 @@ struct Run<'a> {
 ///
 /// # Errors
 /// [`RunError`].
-pub fn run(
-    plan: &Plan,
-    quit: &AtomicBool,
-    progress: &(dyn Fn(&Collector) + Sync),
-) -> Result<Outcome, RunError> {
+pub fn run(plan: &Plan, quit: &AtomicBool, progress: &(dyn Fn(&Collector) + Sync)) -> Result<Outcome, RunError> {
     let bed = Bed::new(plan)?;
     let arrivals: Arrivals = bed.ways.iter().map(|_| AtomicU64::new(0)).collect();
     // The guests hold memory and connections: they must outlive the run.
-    let Bed {
-        outlets,
-        inlets,
-        ways,
-        sources,
-        lengths,
-        parts,
-        mould,
-        guests,
-        features,
-    } = bed;
+    let Bed { outlets, inlets, ways, sources, lengths, parts, mould, guests, features } = bed;
     let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
     let mut collector = Collector::new(plan, inlets, ways, lengths, parts.clone(), arrivals);
     find_ways(plan, quit, &mut feeder, &mut collector)?;
     let begin = ticks() + clock::ticks_of(plan.warm_up);
-    let run = Run {
-        plan,
-        quit,
-        progress,
-        begin,
-        stop: begin + clock::ticks_of(plan.duration),
-    };
-    let (sent, received) = if plan.split {
-        run.split(&mut feeder, &mut collector)?
-    } else {
-        run.alone(&mut feeder, &mut collector)?
-    };
+    let run = Run { plan, quit, progress, begin, stop: begin + clock::ticks_of(plan.duration) };
+    let (sent, received) =
+        if plan.split { run.split(&mut feeder, &mut collector)? } else { run.alone(&mut feeder, &mut collector)? };
     if !collector.books.meter.running() {
         return Err(RunError::Interrupted);
     }
@@ -220,11 +193,7 @@ impl Run<'_> {
     }
 
     /// One thread sends and receives in turns.
-    fn alone(
-        &self,
-        feeder: &mut Feeder,
-        collector: &mut Collector,
-    ) -> Result<(Sent, Received), RunError> {
+    fn alone(&self, feeder: &mut Feeder, collector: &mut Collector) -> Result<(Sent, Received), RunError> {
         bind(self.plan.cpus.first())?;
         let (mut sent, mut received) = (Sent::default(), Received::default());
         let mut moved = 0;
@@ -238,9 +207,7 @@ impl Run<'_> {
             }
             moved = collector.round()? + feeder.round(now)?;
             if self.plan.port.interrupts && moved == 0 {
-                collector
-                    .wait(Duration::from_millis(1))
-                    .map_err(RunError::Wait)?;
+                collector.wait(Duration::from_millis(1)).map_err(RunError::Wait)?;
             }
         }
         sent.end = counts(feeder);
@@ -249,17 +216,11 @@ impl Run<'_> {
     }
 
     /// One thread sends, this one receives.
-    fn split(
-        &self,
-        feeder: &mut Feeder,
-        collector: &mut Collector,
-    ) -> Result<(Sent, Received), RunError> {
+    fn split(&self, feeder: &mut Feeder, collector: &mut Collector) -> Result<(Sent, Received), RunError> {
         std::thread::scope(|scope| {
             let feeding = scope.spawn(|| self.feed(feeder));
             let collected = self.collect(collector);
-            let sent = feeding
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let sent = feeding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok((sent?, collected?))
         })
     }
@@ -295,9 +256,7 @@ impl Run<'_> {
             self.measure(now, collector, &mut received, moved);
             moved = collector.round()?;
             if self.plan.port.interrupts && moved == 0 {
-                collector
-                    .wait(Duration::from_millis(1))
-                    .map_err(RunError::Wait)?;
+                collector.wait(Duration::from_millis(1)).map_err(RunError::Wait)?;
             }
         }
         self.finish(collector);
@@ -306,13 +265,7 @@ impl Run<'_> {
 
     /// Between two rounds: keeps the meter going. `moved` is what the last one did. `true` when the measurement begins.
     #[inline(always)]
-    fn measure(
-        &self,
-        now: u64,
-        collector: &mut Collector,
-        received: &mut Received,
-        moved: usize,
-    ) -> bool {
+    fn measure(&self, now: u64, collector: &mut Collector, received: &mut Received, moved: usize) -> bool {
         let books = &mut collector.books;
         if books.meter.running() {
             received.effort.end(now, moved);
@@ -350,26 +303,13 @@ fn bind(cpu: Option<&usize>) -> Result<(), RunError> {
 }
 
 /// Lets every port say where it is, then sends probes until one of each flow has arrived.
-pub(super) fn find_ways(
-    plan: &Plan,
-    quit: &AtomicBool,
-    feeder: &mut Feeder,
-    collector: &mut Collector,
-) -> Result<(), RunError> {
+pub(super) fn find_ways(plan: &Plan, quit: &AtomicBool, feeder: &mut Feeder, collector: &mut Collector) -> Result<(), RunError> {
     let deadline = Deadline::after(plan.patience);
     let mut again = Deadline::after(Duration::ZERO);
-    let probes: Vec<Vec<u8>> = collector
-        .books
-        .ways()
-        .iter()
-        .enumerate()
-        .map(|(flow, way)| probe(plan, flow, way))
-        .collect();
+    let probes: Vec<Vec<u8>> = collector.books.ways().iter().enumerate().map(|(flow, way)| probe(plan, flow, way)).collect();
     loop {
         collector.round()?;
-        let shut: Vec<usize> = (0..probes.len())
-            .filter(|&flow| !collector.books.reached[flow])
-            .collect();
+        let shut: Vec<usize> = (0..probes.len()).filter(|&flow| !collector.books.reached[flow]).collect();
         let Some(&first) = shut.first() else {
             return Ok(());
         };
@@ -378,17 +318,8 @@ pub(super) fn find_ways(
         }
         if deadline.is_over() {
             let way = collector.books.ways()[first];
-            let more = if shut.len() > 1 {
-                format!(" (and {} other flows)", shut.len() - 1)
-            } else {
-                String::new()
-            };
-            return Err(RunError::NoWay {
-                from: way.from,
-                to: way.to,
-                waited: plan.patience,
-                more,
-            });
+            let more = if shut.len() > 1 { format!(" (and {} other flows)", shut.len() - 1) } else { String::new() };
+            return Err(RunError::NoWay { from: way.from, to: way.to, waited: plan.patience, more });
         }
         if again.is_over() {
             again = Deadline::after(PROBE_EVERY);
@@ -403,20 +334,10 @@ pub(super) fn find_ways(
 
 /// The shortest frame of a flow, marked as a probe.
 fn probe(plan: &Plan, flow: usize, way: &Way) -> Vec<u8> {
-    let template = Template::new(
-        plan.carrier,
-        way.from,
-        way.to,
-        way.number,
-        plan.carrier.shortest() as u32,
-    );
+    let template = Template::new(plan.carrier, way.from, way.to, way.number, plan.carrier.shortest() as u32);
     let mut frame = template.head[12..].to_vec();
     frame.resize(template.length as usize, 0);
-    let stamp = Stamp {
-        flow: flow as u16,
-        sequence: PROBE,
-        ticks: 0,
-    };
+    let stamp = Stamp { flow: flow as u16, sequence: PROBE, ticks: 0 };
     // SAFETY: the shortest frame ends with its stamp.
     unsafe { stamp.write(frame[plan.carrier.stamp_at()..].as_mut_ptr()) };
     frame
@@ -424,10 +345,7 @@ fn probe(plan: &Plan, flow: usize, way: &Way) -> Vec<u8> {
 
 /// Receives until everything that was sent has arrived, or nothing has for a while.
 fn drain(feeder: &Feeder, collector: &mut Collector, parts: &[u32]) -> Result<(), RunError> {
-    let arriving = counts(feeder)
-        .into_iter()
-        .zip(parts)
-        .map(|(count, parts)| count * u64::from(*parts));
+    let arriving = counts(feeder).into_iter().zip(parts).map(|(count, parts)| count * u64::from(*parts));
     let sent: u64 = arriving.sum();
     let mut last = ticks();
     while collector.books.frames < sent && clock::seconds(ticks() - last) < QUIET {

@@ -61,12 +61,7 @@ pub(crate) fn main() -> ExitCode {
         Action::Guest(arguments) => guest::run(&arguments),
         Action::Villain(arguments) => villain::run(&arguments),
         Action::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Arguments::command(),
-                "memlane-rig",
-                &mut std::io::stdout(),
-            );
+            clap_complete::generate(shell, &mut Arguments::command(), "memlane-rig", &mut std::io::stdout());
             Ok(Verdict::Good)
         }
     };

@@ -71,20 +71,12 @@ pub struct Piece {
 impl Piece {
     /// A buffer that the device reads.
     pub fn readable(address: u64, length: u32) -> Self {
-        Self {
-            address,
-            length,
-            writable: false,
-        }
+        Self { address, length, writable: false }
     }
 
     /// A buffer that the device writes.
     pub fn writable(address: u64, length: u32) -> Self {
-        Self {
-            address,
-            length,
-            writable: true,
-        }
+        Self { address, length, writable: true }
     }
 }
 

@@ -39,9 +39,6 @@ pub enum RingFault {
     /// A head that is no descriptor.
     #[error("a descriptor head outside the ring")]
     HeadOutside,
-    /// A head that is still in our hands.
-    #[error("a descriptor head made available twice")]
-    HeadTwice,
 }
 
 /// What was agreed about a ring.

@@ -107,11 +107,13 @@ impl Source {
         self.key.port
     }
 
-    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after
-    /// Choudhury and Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring.
-    pub(super) fn may_keep_out(&mut self, port: PortId) -> bool {
+    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after Choudhury and
+    /// Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring. One that is `stalled` gets a sixteenth of that: it costs
+    /// little, and finds something when it comes to.
+    pub(super) fn may_keep_out(&mut self, port: PortId, stalled: bool) -> bool {
         let left = self.feed.size().saturating_sub(self.feed.out_count());
-        self.out_for[port.index()] < left
+        let most = if stalled { left.div_ceil(16) } else { left };
+        self.out_for[port.index()] < most
     }
 
     /// Keeps a parcel for `port` out.
