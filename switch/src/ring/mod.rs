@@ -86,9 +86,10 @@ pub struct Ring {
 
 impl Ring {
     /// A ring that continues at available position `base`, and at the used position that memory holds: what the driver
-    /// made available before `base` was completed by whoever served the ring before.
+    /// made available before `base` was completed by whoever served the ring before, who may have left it saying that no kick is needed.
     pub fn new(split: SplitRing, memory: Arc<MemoryMap>, options: RingOptions, base: u16) -> Self {
         let used = split.used_index();
+        split.set_used_flags(0);
         Self {
             split,
             memory,

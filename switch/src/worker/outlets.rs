@@ -366,8 +366,9 @@ impl Outlet {
         self.settle();
     }
 
-    /// A kick came.
+    /// A kick came; more are needed only while something waits.
     pub(super) fn start(&mut self) {
+        self.sink.ring().map(Ring::disarm);
         self.started = true;
         self.settle();
     }

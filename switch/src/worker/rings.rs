@@ -55,10 +55,12 @@ impl Worker {
         slot
     }
 
-    /// Takes over a delivery.
+    /// Takes over a delivery. It starts as [`Self::add_intake`] says; until then its driver must know that a kick is wanted.
     pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
         let mut delivery = delivery;
-        delivery.ring().disarm();
+        if start.at_once {
+            delivery.ring().disarm();
+        }
         let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
