@@ -1,2 +1,5 @@
-//! The memlane command.
-fn main() {}
+//! The `memlane` command; see [`memlane::cli`].
+
+fn main() -> std::process::ExitCode {
+    memlane::cli::main()
+}

@@ -1,0 +1,47 @@
+# The one door. `make demo` and `make test` do all their own set-up.
+#
+#   make deps    install what is missing (Debian packages, .venv); says what it installs
+#   make build   the switch, the rig, the lab
+#   make demo    two real guests, side by side on the standard path and on memlane
+#   make test    everything that can be checked here
+#   make lint    formats, lints, types
+
+LAB := .venv/bin/memlane-lab
+# Namespaces, TAPs and bridges need root; what is built and kept stays the user's own.
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env "HOME=$$HOME" "PATH=$$PATH")
+
+.PHONY: deps build demo test lint lab-test lab-lint
+
+deps: packages .venv/installed
+
+.PHONY: packages
+packages:
+	@lab/install-packages
+
+# The lab's own Python, with exactly the locked packages; made anew when the lock changes.
+.venv/installed: lab/requirements.lock lab/pyproject.toml | packages
+	@echo "make deps: installing the lab into .venv"
+	@python3 -m venv .venv
+	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement lab/requirements.lock
+	@.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable lab
+	@touch $@
+
+build: deps
+
+demo: build
+	$(LAB) prepare
+	$(AS_ROOT) $(LAB) demo
+
+test: build lab-test
+
+lint: lab-lint
+
+lab-test: build
+	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
+	$(LAB) prepare
+	cd lab && $(AS_ROOT) ../.venv/bin/pytest
+
+lab-lint: deps
+	cargo fmt --check --manifest-path lab/agent/Cargo.toml
+	cargo clippy --quiet --locked --all-targets --manifest-path lab/agent/Cargo.toml -- -D warnings
+	cd lab && ../.venv/bin/ruff format --check . && ../.venv/bin/ruff check . && ../.venv/bin/mypy

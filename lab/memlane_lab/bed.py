@@ -1,0 +1,59 @@
+"""A bed: guests on a path, booted together and given addresses. What most tests and experiments begin with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from memlane_lab import guests, ports
+from memlane_lab.guests import Guest
+from memlane_lab.paths import NetworkPath
+from memlane_lab.ports import GuestKind, Port
+from memlane_lab.session import Session
+
+
+class Bed:
+    """Guests numbered from 0 on one segment: number i has the addresses `ipv4(i)` and `ipv6(i)` on its net0."""
+
+    def __init__(
+        self,
+        session: Session,
+        path: NetworkPath,
+        kinds: Sequence[GuestKind],
+        *,
+        mtu: int = 1500,
+        queues: int = 1,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`."""
+        self.path = path
+        wanted = [
+            Port(name(index), kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
+            for index, kind in enumerate(kinds)
+        ]
+        nics = path.lay(wanted)
+        self.guests: list[Guest] = [
+            guests.make(session, nic.port.kind, nic.port.name, [nic], **options) for nic in nics
+        ]
+        for guest in self.guests:
+            guest.start()
+        for index in range(len(self.guests)):
+            self.guests[index].wait_ready()
+            self.address(index)
+
+    def address(self, index: int) -> None:
+        """Gives a guest its addresses (again, after a reboot or a new plug)."""
+        self.guests[index].address(0, f"{ipv4(index)}/16", f"{ipv6(index)}/64")
+
+
+def name(index: int) -> str:
+    """The name of guest number `index`: a, b, ... z, a1, b1 ..."""
+    return chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
+
+
+def ipv4(index: int) -> str:
+    """The IPv4 address of guest number `index`."""
+    return f"10.77.{(index + 1) >> 8}.{(index + 1) & 0xFF}"
+
+
+def ipv6(index: int) -> str:
+    """The IPv6 address of guest number `index`."""
+    return f"fd77::{index + 1:x}"

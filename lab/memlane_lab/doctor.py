@@ -1,0 +1,84 @@
+"""What this machine offers to the lab and what it lacks, each lack with its remedy."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from memlane_lab import cache, guests, network, paths
+from memlane_lab.errors import LabError
+from memlane_lab.images import debian, uml_kernel
+from memlane_lab.ports import GuestKind
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at."""
+
+    what: str
+    lack: str | None
+    """What is wrong and what to do about it, or None."""
+    note: str = ""
+    needed: bool = True
+    """Whether the lab is of no use without it."""
+
+
+def examine() -> Iterator[Finding]:
+    """Looks at everything, the quick things first."""
+    yield _processors()
+    yield _mirror()
+    yield Finding("network namespaces", network.may_change(), needed=False)
+    yield _tun()
+    yield _memory()
+    yield Finding("cache folder", None, str(cache.folder()))
+    for kind, guest in guests.KINDS.items():
+        yield Finding(f"guest {kind}", guest.missing(), _note(kind), needed=False)
+    for name, path in paths.PATHS.items():
+        yield Finding(f"path {name}", path.missing(), path.title, needed=False)
+
+
+def table(findings: Iterator[Finding]) -> Table:
+    """The findings for people to read."""
+    shown = Table("", "what", "", box=None)
+    for finding in findings:
+        mark = "[green]yes[/]" if finding.lack is None else "[red]NO[/]" if finding.needed else "[yellow]no[/]"
+        shown.add_row(mark, finding.what, finding.note if finding.lack is None else finding.lack)
+    return shown
+
+
+def _note(kind: GuestKind) -> str:
+    if kind is not GuestKind.UML:
+        return ""
+    kernel = uml_kernel.built()
+    return f"Linux {'.'.join(map(str, kernel.version))}" if kernel else "its kernel will be built once, in some minutes"
+
+
+def _processors() -> Finding:
+    count = len(os.sched_getaffinity(0))
+    few = "sender, receiver and switch share one CPU: measure elsewhere" if count < 2 else None
+    return Finding("CPUs", few, f"{count} usable", needed=False)
+
+
+def _mirror() -> Finding:
+    try:
+        return Finding("Debian mirror", None, ", ".join(dict.fromkeys(source.suite for source in debian.sources())))
+    except LabError as error:
+        return Finding("Debian mirror", str(error))
+
+
+def _tun() -> Finding:
+    usable = os.access("/dev/net/tun", os.R_OK | os.W_OK)
+    return Finding(
+        "TAP devices", None if usable else "/dev/net/tun cannot be opened: load the module tun", needed=False
+    )
+
+
+def _memory() -> Finding:
+    free = os.statvfs("/dev/shm")
+    size = free.f_bavail * free.f_frsize >> 20
+    lack = None if size >= 1024 else "guests keep their memory in /dev/shm; mount it with at least 1 GiB"
+    pages = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+    huge = int(pages.read_text()) if pages.exists() else 0
+    return Finding("memory for guests", lack, f"{size} MiB in /dev/shm, {huge} free huge pages of 2 MiB")

@@ -1,0 +1,234 @@
+"""What every guest is and does: boot, run commands, be looked at, crash, reboot, stop."""
+
+import ipaddress
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from memlane_lab.control import Control, Result, Running
+from memlane_lab.errors import LabError
+from memlane_lab.ports import GuestKind, Nic
+from memlane_lab.process import HostProcess
+from memlane_lab.procfs import CpuTime
+from memlane_lab.session import Session
+from memlane_lab.wait import Timeout, until
+
+_TICKS = 100
+"""USER_HZ: ticks a second in a guest's /proc/stat, whatever its kernel's own rate (proc_stat(5))."""
+
+
+@dataclass(frozen=True)
+class InsideCpu:
+    """CPU seconds as the guest's own kernel accounts them."""
+
+    user: float
+    system: float
+    softirq: float
+    irq: float
+    idle: float
+    steal: float
+
+    @property
+    def busy(self) -> float:
+        """All but idle and stolen."""
+        return self.user + self.system + self.softirq + self.irq
+
+    def __sub__(self, other: "InsideCpu") -> "InsideCpu":
+        return InsideCpu(
+            *(mine - theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
+
+
+class Guest(ABC):
+    """A guest, from its description to its end. After `boot` its NIC number i is its network device `net<i>`."""
+
+    kind: ClassVar[GuestKind]
+    boot_timeout: ClassVar[float] = 30.0
+    """Seconds within which a guest of this kind must answer, on a busy machine too."""
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        nics: Sequence[Nic] = (),
+        *,
+        memory: int | None = None,
+        processors: int = 1,
+        cpus: Sequence[int] = (),
+    ) -> None:
+        """Describes a guest of `memory` MiB (None: the kind's usual), kept on the host's CPUs `cpus` (none: any)."""
+        self.session = session
+        self.name = name
+        self.nics = list(nics)
+        self.memory = memory or self._usual_memory()
+        self.processors = processors
+        self.cpus = cpus
+        self._process: HostProcess | None = None
+        self._control: Control | None = None
+        session.callback(self.kill)
+
+    @classmethod
+    @abstractmethod
+    def missing(cls) -> str | None:
+        """Why this machine cannot run such guests, or None."""
+
+    @classmethod
+    def _usual_memory(cls) -> int:
+        """MiB. Much less, and Linux gives TCP so little memory that it, not the path, bounds the throughput."""
+        return 256
+
+    @abstractmethod
+    def _start(self, channel: socket.socket) -> HostProcess:
+        """Starts the guest, which is to serve its control agent on `channel`."""
+
+    @abstractmethod
+    def _device(self, index: int) -> str:
+        """A shell word that the guest expands to the name its kernel gave NIC number `index`."""
+
+    def boot(self, timeout: float | None = None) -> None:
+        """Starts the guest and waits until it answers and its NICs are there."""
+        self.start()
+        self.wait_ready(timeout)
+
+    def start(self) -> None:
+        """Starts the guest without waiting for it."""
+        if self._process is not None and self._process.alive:
+            raise LabError(f"guest {self.name} runs already")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = self._start(theirs)
+        self._control = Control(self.name, ours)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Waits until the guest answers on its control channel; then names its NICs and sets them up."""
+        self._await_agent(1, timeout)
+        for index in range(len(self.nics)):
+            self._set_up(index)
+
+    @property
+    def process(self) -> HostProcess:
+        """The host process that the guest is."""
+        if self._process is None:
+            raise LabError(f"guest {self.name} has not been started")
+        return self._process
+
+    @property
+    def control(self) -> Control:
+        """The channel for commands."""
+        if self._control is None:
+            raise LabError(f"guest {self.name} has not been started")
+        return self._control
+
+    @property
+    def alive(self) -> bool:
+        """Whether its host process runs."""
+        return self._process is not None and self._process.alive
+
+    @property
+    def log(self) -> Path:
+        """What it wrote to its console."""
+        return self.process.log
+
+    def run(self, command: str | Sequence[str | Path], timeout: float = 60.0, *, stdin: bytes = b"") -> Result:
+        """Runs a command and returns how it ended, success or not; `Result.check` insists on success."""
+        return self.control.run(command, timeout, stdin=stdin)
+
+    def spawn(self, command: str | Sequence[str | Path], *, stdin: bytes | None = b"") -> Running:
+        """Starts a command and returns while it runs."""
+        return self.control.spawn(command, stdin=stdin)
+
+    def get(self, path: str) -> bytes:
+        """The content of a file in the guest."""
+        return self.control.get(path)
+
+    def put(self, path: str, content: bytes) -> None:
+        """Writes a file in the guest; there is room in /tmp and /root."""
+        self.control.put(path, content)
+
+    def address(self, index: int, *addresses: str) -> None:
+        """Gives NIC number `index` its addresses ("10.0.0.1/24", "fd00::1/64"), at once usable."""
+        for text in addresses:
+            family = "-6" if ipaddress.ip_interface(text).version == 6 else "-4"
+            self.run(["ip", family, "address", "add", text, "dev", f"net{index}"]).check()
+
+    def wait_listening(self, port: int, protocol: str = "tcp", timeout: float = 10.0) -> None:
+        """Waits until some program in the guest listens on a TCP port, or has bound a UDP port."""
+        state = "0A" if protocol == "tcp" else "07"  # TCP_LISTEN, TCP_CLOSE (include/net/tcp_states.h)
+
+        def listening() -> bool:
+            rows = self.get(f"/proc/net/{protocol}") + self.get(f"/proc/net/{protocol}6")
+            sockets = [line.split() for line in rows.decode().splitlines()]
+            return any(row[1].endswith(f":{port:04X}") and row[3] == state for row in sockets)
+
+        until(listening, timeout=timeout, what=f"guest {self.name} to listen on {protocol} port {port}")
+
+    def cpu(self) -> CpuTime:
+        """Host CPU time that the guest has used since its start: all of its processes and threads."""
+        return self.process.cpu()
+
+    def inside_cpu(self) -> InsideCpu:
+        """CPU time as the guest's kernel sees it, all processors together, since its boot."""
+        fields = [int(word) / _TICKS for word in self.get("/proc/stat").split(b"\n", 1)[0].split()[1:]]
+        user, nice, system, idle, iowait, irq, softirq, steal = fields[:8]
+        return InsideCpu(user + nice, system, softirq, irq, idle + iowait, steal)
+
+    def plug(self, index: int, timeout: float = 15.0) -> None:
+        """Makes NIC number `index` work again after its path was gone for a while; addresses must be set anew.
+
+        Where a NIC outlives its path (QEMU), this only waits and sets it up again.
+        """
+        self._set_up(index, timeout)
+
+    def reboot(self, timeout: float | None = None) -> None:
+        """Has the guest reboot itself in the same host process; what ran in it is gone, addresses too."""
+        greeted = self.control.hellos
+        self.control.expect_reboot()
+        self.spawn(["reboot", "-f"])
+        self._await_agent(greeted + 1, timeout)
+        for index in range(len(self.nics)):
+            self._set_up(index)
+
+    def kill(self) -> None:
+        """Ends the guest like a power cut."""
+        if self._process is not None:
+            self._process.kill()
+        if self._control is not None:
+            self._control.close()
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Lets the guest power off, and kills it if it has not within `grace` seconds."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.wait(grace)
+            self._process.kill()
+
+    def _await_agent(self, count: int, timeout: float | None) -> None:
+        try:
+            self.control.wait_hello(count, timeout or self.boot_timeout, self.process.check)
+        except Timeout as error:
+            raise Timeout(f"{error}; the end of its console:\n{self.process.tail()}") from None
+
+    def _set_up(self, index: int, timeout: float | None = None) -> None:
+        """Names NIC number `index` net<index>, without addresses, with its MAC and MTU, and brings it up."""
+        port = self.nics[index].port
+        device = f"net{index}; [ -e /sys/class/net/$d ] || d={self._device(index)}"
+        there = f'd={device}; [ -e "/sys/class/net/$d" ]'
+        self._until_true(there, timeout or self.boot_timeout, f"NIC {index} of guest {self.name}")
+        # Addresses are usable as soon as they are set, and nothing is sent that nobody asked for.
+        quiet = "for s in accept_dad accept_ra autoconf; do echo 0 >/proc/sys/net/ipv6/conf/$d/$s; done"
+        clear = "ip address flush dev $d; ip link set dev $d down"
+        name = f"ip link set dev $d name net{index} address {port.mac} mtu {port.mtu}; ip link set dev net{index} up"
+        self.run(f"set -e; {there}; {clear}; {quiet}; {name}").check()
+
+    def _until_true(self, test: str, timeout: float, what: str) -> None:
+        """Waits until a shell command in the guest succeeds."""
+
+        def holds() -> bool:
+            self.process.check()
+            return self.run(test).status == 0
+
+        until(holds, timeout=timeout, what=what)

@@ -1,0 +1,166 @@
+"""QEMU: the machine that users run, with KVM where it works, else with every instruction translated (TCG)."""
+
+import functools
+import os
+import re
+import shutil
+import socket
+import subprocess
+from typing import ClassVar
+
+from memlane_lab.errors import LabError
+from memlane_lab.guests import kvm
+from memlane_lab.guests.guest import Guest
+from memlane_lab.images import machine_kernel, root
+from memlane_lab.images.machine_kernel import Flavour, MachineKernel
+from memlane_lab.ports import GuestKind, Nic, Tap, VhostUser
+from memlane_lab.process import HostProcess
+
+PROGRAM = "qemu-system-x86_64"
+_CONSOLE = "console=ttyS0 quiet panic=-1 rdinit=/init lab_channel=/dev/vport0p1"
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    """Major and minor number of this machine's QEMU."""
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"version (\d+)\.(\d+)", said)
+    if not found:
+        raise LabError(f"{PROGRAM} does not tell its version: {said!r}")
+    return int(found[1]), int(found[2])
+
+
+class QemuGuest(Guest):
+    """Debian's kernel and the root image as initramfs, on an ordinary PC with virtio or e1000 NICs."""
+
+    accelerator: ClassVar[str]
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None if shutil.which(PROGRAM) else f"{PROGRAM} is not installed: run make deps"
+
+    @classmethod
+    def _usual_memory(cls) -> int:
+        return super()._usual_memory() + 128  # its root tree lies in its memory
+
+    def _start(self, channel: socket.socket) -> HostProcess:
+        kernel = self._kernel()
+        command = [
+            *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35,memory-backend=memory"),
+            *("-accel", self.accelerator, *self._processor(), "-name", f"{self.name},debug-threads=on"),
+            *("-m", f"{self.memory}M", "-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on"),
+            *("-kernel", str(kernel.kernel), "-initrd", self._initramfs(kernel)),
+            *("-append", f"{_CONSOLE} lab_name={self.name}", "-serial", "stdio"),
+            *("-chardev", f"socket,id=control,fd={channel.fileno()}"),
+            *("-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=control"),
+            *(word for index in range(len(self.nics)) for word in self._nic(index)),
+        ]
+        return self.session.start(
+            f"guest-{self.name}",
+            command,
+            namespace=self._namespace(),
+            cpus=self.cpus,
+            descriptors=[channel.fileno()],
+        )
+
+    def _kernel(self) -> MachineKernel:
+        emulated = any(isinstance(nic.endpoint, Tap) and nic.endpoint.emulated for nic in self.nics)
+        return machine_kernel.kernel(Flavour.GENERAL if emulated else Flavour.CLOUD)
+
+    def _initramfs(self, kernel: MachineKernel) -> str:
+        """One file: the kernel reads archives that follow each other."""
+        joined = self.session.folder / f"initramfs-{self._kernel().kernel.parent.name}"
+        if not joined.exists():
+            with joined.open("wb") as out:
+                for part in (root.image().initramfs, kernel.modules):
+                    out.write(part.read_bytes())
+        return str(joined)
+
+    def _processor(self) -> list[str]:
+        return ["-smp", str(self.processors)]
+
+    def _nic(self, index: int) -> list[str]:
+        """QEMU's arguments for NIC number `index`: what it is plugged into, and the device that the guest sees."""
+        nic = self.nics[index]
+        match nic.endpoint:
+            case VhostUser():
+                backend, device = _vhost_user(nic, nic.endpoint, index), self._virtio_device(nic)
+            case Tap(emulated=True):
+                backend, device = self._tap(nic, nic.endpoint, index), "e1000"
+            case Tap():
+                backend, device = self._tap(nic, nic.endpoint, index), self._virtio_device(nic)
+            case other:
+                raise LabError(f"QEMU has no NIC for {other}")
+        return [*backend, "-device", f"{device},netdev=net{index},mac={nic.port.mac}"]
+
+    def _tap(self, nic: Nic, endpoint: Tap, index: int) -> list[str]:
+        queues = f",queues={nic.port.queues}" if nic.port.queues > 1 and not endpoint.emulated else ""
+        vhost = ",vhost=on" if self._has_vhost_net() else ""
+        return ["-netdev", f"tap,id=net{index},ifname={endpoint.device},script=no,downscript=no{queues}{vhost}"]
+
+    def _has_vhost_net(self) -> bool:
+        return False
+
+    def _virtio_device(self, nic: Nic) -> str:
+        options = ["virtio-net-pci"]
+        if nic.port.mtu != 1500:
+            options.append(f"host_mtu={nic.port.mtu}")
+        if nic.port.queues > 1:
+            options.append("mq=on")
+        if self._crashes_with_vectors() and isinstance(nic.endpoint, VhostUser):
+            options.append("vectors=0")
+        elif nic.port.queues > 1:
+            options.append(f"vectors={2 * nic.port.queues + 2}")
+        return ",".join(options)
+
+    def _crashes_with_vectors(self) -> bool:
+        """Whether this QEMU ends in a segmentation fault when a vhost-user NIC has interrupt vectors."""
+        return False
+
+    def _device(self, index: int) -> str:
+        mac = self.nics[index].port.mac
+        return f"$(basename $(dirname $(grep -l {mac} /sys/class/net/*/address)))"
+
+    def _namespace(self) -> str | None:
+        """The one namespace that holds the guest's TAPs."""
+        namespaces = {nic.endpoint.namespace for nic in self.nics if isinstance(nic.endpoint, Tap)}
+        if len(namespaces) > 1:
+            raise LabError(f"guest {self.name} has TAPs in several namespaces: {', '.join(namespaces)}")
+        return next(iter(namespaces), None)
+
+
+class TcgGuest(QemuGuest):
+    """Without hardware virtualisation; in its init within some seconds."""
+
+    kind: ClassVar[GuestKind] = GuestKind.TCG
+    accelerator: ClassVar[str] = "tcg"
+    boot_timeout: ClassVar[float] = 90.0
+
+    def _crashes_with_vectors(self) -> bool:
+        return version() < (10, 0)  # seen with 7.2, not with 10.0
+
+
+class KvmGuest(QemuGuest):
+    """With hardware virtualisation."""
+
+    kind: ClassVar[GuestKind] = GuestKind.KVM
+    accelerator: ClassVar[str] = "kvm"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return super().missing() or kvm.missing(PROGRAM)
+
+    def _processor(self) -> list[str]:
+        return ["-cpu", "host", *super()._processor()]
+
+    def _has_vhost_net(self) -> bool:
+        return os.access("/dev/vhost-net", os.R_OK | os.W_OK)
+
+
+def _vhost_user(nic: Nic, endpoint: VhostUser, index: int) -> list[str]:
+    again = "reconnect-ms=200" if version() >= (9, 2) else "reconnect=1"
+    role = "server=on,wait=off" if endpoint.guest_listens else again
+    return [
+        *("-chardev", f"socket,id=port{index},path={endpoint.socket},{role}"),
+        *("-netdev", f"vhost-user,id=net{index},chardev=port{index},queues={nic.port.queues}"),
+    ]

@@ -1,0 +1,103 @@
+"""User Mode Linux: a kernel that is an ordinary program, with a real virtio_net over vhost-user; no KVM needed."""
+
+import platform
+import socket
+from pathlib import Path
+from typing import ClassVar
+
+from memlane_lab.errors import LabError
+from memlane_lab.guests import mconsole
+from memlane_lab.guests.guest import Guest
+from memlane_lab.images import root, uml_kernel
+from memlane_lab.images.uml_kernel import UmlKernel
+from memlane_lab.ports import Device, GuestKind, Tap, VhostUser
+from memlane_lab.process import HostProcess
+
+_NETWORK_DEVICE = 1
+"""The virtio device type (virtio 1.3, section 5)."""
+
+
+class UmlGuest(Guest):
+    """One processor; in its init within 0.2 s."""
+
+    kind: ClassVar[GuestKind] = GuestKind.UML
+
+    @classmethod
+    def missing(cls) -> str | None:
+        machine = platform.machine()
+        return None if machine == "x86_64" else f"the lab builds User Mode Linux for x86_64 only; this is {machine}"
+
+    def _start(self, channel: socket.socket) -> HostProcess:
+        kernel = uml_kernel.kernel()
+        self._folder.mkdir(exist_ok=True)
+        # Without address randomisation no guest memory is lost to the gap before the heap.
+        command: list[str | Path] = [
+            "setarch",
+            "--addr-no-randomize",
+            kernel.program,
+            *self._arguments(kernel, channel),
+        ]
+        return self.session.start(
+            f"guest-{self.name}",
+            command,
+            namespace=self._namespace(),
+            cpus=self.cpus,
+            environment={"TMPDIR": "/dev/shm"},  # where the guest's memory is a file
+            descriptors=[channel.fileno()],
+        )
+
+    def _arguments(self, kernel: UmlKernel, channel: socket.socket) -> list[str]:
+        return [
+            "umid=console",
+            f"uml_dir={self._folder}",
+            f"mem={self.memory}M",
+            *(["seccomp=on"] if kernel.has_seccomp else []),
+            *("root=/dev/root", "rootfstype=hostfs", f"rootflags={root.image().tree}", "ro", "init=/init"),
+            *("con=null", "con0=null,fd:1", f"ssl0=fd:{channel.fileno()}"),
+            *("panic=-1", "lab_channel=/dev/ttyS0", f"lab_name={self.name}"),
+            *(self._nic(index) for index in range(len(self.nics))),
+        ]
+
+    def _nic(self, index: int) -> str:
+        nic = self.nics[index]
+        match nic.endpoint:
+            case VhostUser():
+                return f"virtio_uml.{self._virtio(index)}"
+            case Tap(device, emulated=False):
+                return f"vec{index}:transport=tap,ifname={device},depth=128,gro=1,mtu={nic.port.mtu},mac={nic.port.mac}"
+            case other:
+                raise LabError(f"User Mode Linux has no NIC for {other}")
+
+    def _virtio(self, index: int) -> str:
+        endpoint = self.nics[index].endpoint
+        assert isinstance(endpoint, VhostUser)
+        if endpoint.guest_listens:
+            raise LabError("User Mode Linux connects to a vhost-user back end; it cannot listen for one")
+        return f"device={endpoint.socket}:{_NETWORK_DEVICE}:{index}"
+
+    def _device(self, index: int) -> str:
+        if isinstance(self.nics[index].endpoint, Tap):
+            return f"vec{index}"
+        return f"$(basename /sys/devices/virtio-uml-cmdline/virtio-uml.{index}/virtio*/net/*)"
+
+    def _namespace(self) -> str | None:
+        """The one namespace that holds the guest's TAPs."""
+        namespaces = {nic.endpoint.namespace for nic in self.nics if isinstance(nic.endpoint, Tap | Device)}
+        if len(namespaces) > 1:
+            raise LabError(f"guest {self.name} has TAPs in several namespaces: {', '.join(map(str, namespaces))}")
+        return next(iter(namespaces), None)
+
+    def plug(self, index: int, timeout: float = 15.0) -> None:
+        """Adds NIC number `index` to the running kernel: a vhost-user NIC is gone when its back end is."""
+        if isinstance(self.nics[index].endpoint, VhostUser):
+            if not uml_kernel.kernel().can_plug:
+                raise LabError("this UML kernel (before 7.2) cannot plug a NIC while it runs: reboot the guest instead")
+            # The kernel removes the broken NIC by itself once it notices.
+            old = f"! [ -e /sys/devices/virtio-uml-cmdline/virtio-uml.{index} ]"
+            self._until_true(old, timeout, f"guest {self.name} to notice that NIC {index} is gone")
+            mconsole.ask(self._folder / "console" / "mconsole", f"config virtio_uml.{self._virtio(index)}", timeout)
+        super().plug(index, timeout)
+
+    @property
+    def _folder(self) -> Path:
+        return self.session.folder / f"uml-{self.name}"

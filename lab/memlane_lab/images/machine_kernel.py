@@ -1,0 +1,86 @@
+"""Debian's ready kernels for QEMU guests: the cloud kernel, and the general one for the emulated e1000 NIC."""
+
+import hashlib
+import lzma
+import re
+import tempfile
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from memlane_lab import cache
+from memlane_lab.errors import LabError
+from memlane_lab.images import cpio, debian
+
+_MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000")
+"""Loaded by `/init`, with what they depend on; those that a flavour builds in or lacks are left out."""
+
+
+class Flavour(Enum):
+    """Which of Debian's kernels; the value is the end of its package's name."""
+
+    CLOUD = "cloud-amd64"
+    """Virtio only; starts fastest."""
+    GENERAL = "amd64"
+    """Every driver, the e1000 among them."""
+
+
+@dataclass(frozen=True)
+class MachineKernel:
+    """A kernel that QEMU can boot."""
+
+    kernel: Path
+    modules: Path
+    """An initramfs to be appended to the root image's: `/modules`, and the order to load them in."""
+
+
+def kernel(flavour: Flavour) -> MachineKernel:
+    """The kernel of that flavour, downloaded now if it never was."""
+    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    path = cache.product(f"kernel-{flavour.value}-{recipe}", lambda folder: _make(folder, flavour))
+    return MachineKernel(path / "vmlinuz", path / "modules.cpio")
+
+
+def _make(folder: Path, flavour: Flavour) -> None:
+    archive = debian.Archive()
+    package = archive.download(archive.dependency(f"linux-image-{flavour.value}"))
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        unpacked = Path(scratch)
+        debian.unpack(package, unpacked)
+        next(unpacked.glob("boot/vmlinuz-*")).rename(folder / "vmlinuz")
+        tree = unpacked / "initramfs"
+        _collect_modules(unpacked, tree / "modules")
+        cpio.write(tree, folder / "modules.cpio")
+
+
+def _collect_modules(package: Path, target: Path) -> None:
+    found = {_module_name(path): path for path in package.glob("**/kernel/**/*.ko*")}
+    contents: dict[str, bytes] = {}
+    for name in _MODULES:
+        _add_with_dependencies(name, found, contents)
+    if "virtio_net" not in contents:
+        raise LabError(f"Debian's kernel package has no virtio_net among its {len(found)} modules")
+    target.mkdir(parents=True)
+    for name, content in contents.items():
+        (target / f"{name}.ko").write_bytes(content)
+    (target / "order").write_text("".join(f"{name}\n" for name in contents))
+
+
+def _module_name(path: Path) -> str:
+    return path.name.partition(".")[0].replace("-", "_")
+
+
+def _add_with_dependencies(name: str, found: dict[str, Path], contents: dict[str, bytes]) -> None:
+    """Adds the module after those it depends on, as it says in its own "depends=" (what modinfo shows)."""
+    if name in contents or name not in found:
+        return
+    content = _read_module(found[name])
+    depends = re.search(rb"\0depends=([^\0]*)", content)
+    for dependency in depends[1].decode().split(",") if depends else []:
+        _add_with_dependencies(dependency.replace("-", "_"), found, contents)
+    contents[name] = content
+
+
+def _read_module(path: Path) -> bytes:
+    content = path.read_bytes()
+    return lzma.decompress(content) if path.suffix == ".xz" else content

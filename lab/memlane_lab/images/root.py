@@ -1,0 +1,127 @@
+"""The root tree of every guest: `/init`, the control agent, programs from Debian and the libraries they need.
+
+UML guests mount the tree itself (hostfs, read-only), namespaces change into it, QEMU guests unpack it as initramfs.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from memlane_lab import cache
+from memlane_lab.errors import LabError
+from memlane_lab.images import agent, cpio, debian
+
+PROGRAMS = {
+    "busybox-static": ["busybox"],
+    "dash": ["dash"],
+    "ethtool": ["ethtool"],
+    "iperf3": ["iperf3"],
+    "iproute2": ["ip", "ss", "tc"],
+    "iputils-ping": ["ping"],
+    "sockperf": ["sockperf"],
+    "stress-ng": ["stress-ng"],
+}
+"""Debian package: programs taken from it. Where busybox has one of the same name, the package's wins."""
+
+_HERE = Path(__file__).parent
+_FOLDERS = ("bin", "dev", "etc", "lib", "lib64", "modules", "proc", "root", "run", "sys", "tmp", "usr")
+_LINKS = {"sbin": "bin", "usr/bin": "../bin", "usr/sbin": "../bin", "usr/lib": "../lib", "bin/sh": "dash"}
+_ETC = {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n", "hosts": "127.0.0.1 localhost\n"}
+
+
+@dataclass(frozen=True)
+class RootImage:
+    """What all guests have as their file system."""
+
+    tree: Path
+    """As a folder."""
+    initramfs: Path
+    """As a cpio archive."""
+
+
+def image() -> RootImage:
+    """The root image, built now if this recipe has not been built before."""
+    path = cache.product(f"root-{_recipe()}", _make)
+    return RootImage(path / "tree", path / "root.cpio")
+
+
+def _recipe() -> str:
+    """A name for all that decides what is in the image."""
+    files = [_HERE / "root.py", _HERE / "cpio.py", _HERE / "init", *agent.sources()]
+    release = Path("/etc/debian_version").read_bytes().partition(b".")[0]
+    return hashlib.sha256(release + b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def _make(folder: Path) -> None:
+    tree = folder / "tree"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        packages = Path(scratch)
+        for package in debian.Archive().download_with_dependencies(list(PROGRAMS)):
+            debian.unpack(package, packages)
+        _lay_out(tree)
+        _Harvest(packages, tree).gather()
+    cpio.write(tree, folder / "root.cpio")
+
+
+def _lay_out(tree: Path) -> None:
+    for name in _FOLDERS:
+        (tree / name).mkdir(parents=True)
+    for name, target in _LINKS.items():
+        (tree / name).symlink_to(target)
+    for name, text in _ETC.items():
+        (tree / "etc" / name).write_text(text)
+    _install(_HERE / "init", tree / "init")
+    _install(agent.build(), tree / "bin" / "memlane-agent")
+
+
+def _install(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    target.chmod(0o755)
+
+
+class _Harvest:
+    """Takes programs and the libraries they load from unpacked packages into the tree."""
+
+    def __init__(self, packages: Path, tree: Path) -> None:
+        self._packages = packages
+        self._tree = tree
+        self._folders = [path for path in packages.glob("**/lib/x86_64-linux-gnu") if path.is_dir()]
+        self._loader = self._find("lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2")
+
+    def gather(self) -> None:
+        """Takes every program of `PROGRAMS`, with its libraries, and busybox under its many names."""
+        _install(self._loader, self._tree / "lib64" / "ld-linux-x86-64.so.2")
+        for program in (name for names in PROGRAMS.values() for name in names):
+            source = self._find(*(f"{folder}/{program}" for folder in ("usr/bin", "usr/sbin", "bin", "sbin")))
+            _install(source, self._tree / "bin" / program)
+            for library in self._libraries(source):
+                _install(library, self._tree / "lib" / library.name)
+        self._link_busybox()
+
+    def _find(self, *names: str) -> Path:
+        found = next((path for name in names if (path := self._packages / name).exists()), None)
+        if found is None:
+            raise LabError(
+                f"Debian's packages no longer hold {' or '.join(names)}: the root image's recipe is out of date"
+            )
+        return found
+
+    def _libraries(self, program: Path) -> list[Path]:
+        """What the loader would load for `program`; nothing for a static one."""
+        search = ":".join(map(str, self._folders))
+        command: list[str | Path] = [self._loader, "--library-path", search, "--list", program]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        if "not found" in listed:
+            raise LabError(f"a library of {program.name} is in none of Debian's packages for it:\n{listed}")
+        paths = [line.split("=>")[1].split("(")[0].strip() for line in listed.splitlines() if "=>" in line]
+        return [Path(path) for path in paths if path.startswith(str(self._packages)) and "ld-linux" not in path]
+
+    def _link_busybox(self) -> None:
+        binaries = self._tree / "bin"
+        applets = subprocess.run([binaries / "busybox", "--list"], capture_output=True, text=True, check=True).stdout
+        for applet in applets.split():
+            if not (binaries / applet).is_symlink() and not (binaries / applet).exists():
+                (binaries / applet).symlink_to("busybox")

@@ -1,0 +1,61 @@
+"""The standard path: a TAP for each virtual machine, joined by the kernel's bridge, in a namespace of their own.
+
+Nothing is held back: TAPs carry virtio-net headers, so that large segments and undone checksums pass whole, and the
+bridge forwards at once. The namespace keeps the host's firewall and the host's own bridges out of it.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from memlane_lab import network
+from memlane_lab.paths.path import NetworkPath
+from memlane_lab.ports import Device, Endpoint, GuestKind, Port, Tap
+
+_BRIDGE = "bridge"
+
+
+class Bridge(NetworkPath):
+    """TAP and Linux bridge; virtio-net in the guests."""
+
+    name: ClassVar[str] = "bridge"
+    title: ClassVar[str] = "TAP + Linux bridge, virtio-net: the standard path"
+    emulated: ClassVar[bool] = False
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return network.may_change()
+
+    @classmethod
+    def refuses(cls, kind: GuestKind) -> str | None:  # noqa: ARG003
+        return None
+
+    def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
+        self._namespace = self.session.namespace(self.name)
+        network.silence(self._namespace)
+        network.add_bridge(_BRIDGE, namespace=self._namespace, mtu=max(port.mtu for port in ports))
+        return {port.name: self._plug(port) for port in ports}
+
+    def _plug(self, port: Port) -> Endpoint:
+        device, place = self._bridge_port(port), self._namespace
+        if port.kind is GuestKind.NETNS:
+            network.add_veth(device, port.name, namespace=place, mtu=port.mtu)
+        else:
+            born_as = self.session.link_name(port.name)
+            queues = 1 if self.emulated else port.queues
+            network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
+        network.join(device, _BRIDGE, namespace=place)
+        return Device(port.name, place) if port.kind is GuestKind.NETNS else Tap(device, place, self.emulated)
+
+    @staticmethod
+    def _bridge_port(port: Port) -> str:
+        return f"port-{port.name}"
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """The kernel's counters of each bridge port; their "rx" is what came from the guest."""
+        return {
+            name: network.counters(self._bridge_port(nic.port), namespace=self._namespace)
+            for name, nic in self.nics.items()
+        }
+
+    def clear(self) -> None:
+        self.session.remove_namespace(self._namespace)

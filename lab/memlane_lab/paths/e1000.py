@@ -1,0 +1,18 @@
+"""The bridge again, but seen by the guests through an emulated Intel e1000: full virtualisation of a NIC."""
+
+from typing import ClassVar
+
+from memlane_lab.paths.bridge import Bridge
+from memlane_lab.ports import GuestKind
+
+
+class E1000(Bridge):
+    """TAP and Linux bridge; e1000 in the guests."""
+
+    name: ClassVar[str] = "e1000"
+    title: ClassVar[str] = "TAP + Linux bridge, emulated e1000"
+    emulated: ClassVar[bool] = True
+
+    @classmethod
+    def refuses(cls, kind: GuestKind) -> str | None:
+        return None if kind.is_qemu else "only QEMU emulates an e1000"

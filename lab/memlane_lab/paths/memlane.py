@@ -1,0 +1,112 @@
+"""memlane: each packet moves once, from the sender's memory into the receiver's. Known here only from outside."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tomli_w
+
+from memlane_lab import network, procfs
+from memlane_lab.paths.path import NetworkPath
+from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.process import HostProcess
+from memlane_lab.session import Session
+from memlane_lab.wait import until
+
+_BUILT = Path(__file__).parents[3] / "target" / "release" / "memlane"
+
+
+def program() -> Path | None:
+    """The switch: what `$MEMLANE` names, else the one built in this repository, else the one on `$PATH`."""
+    if named := os.environ.get("MEMLANE"):
+        return Path(named)
+    if _BUILT.exists():
+        return _BUILT
+    found = shutil.which("memlane")
+    return Path(found) if found else None
+
+
+class Memlane(NetworkPath):
+    """One memlane daemon; a vhost-user port for each virtual machine, a TAP for each namespace."""
+
+    name: ClassVar[str] = "memlane"
+    title: ClassVar[str] = "memlane: one copy, guest to guest"
+
+    def __init__(self, session: Session, **settings: Any) -> None:  # noqa: ANN401
+        """`settings` go to the top of the network's file: workers, cpus, poll and the like."""
+        super().__init__(session)
+        self._settings = settings
+        self._folder = session.folder / "memlane"
+        self._daemon: HostProcess | None = None
+        self._ports: list[Port] = []
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return (
+            None if program() else "no memlane found in target/release, on $PATH or named by $MEMLANE: run make build"
+        )
+
+    @classmethod
+    def refuses(cls, kind: GuestKind) -> str | None:
+        return network.may_change() if kind is GuestKind.NETNS else None
+
+    def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
+        self._folder.mkdir(exist_ok=True)
+        self._ports = list(ports)
+        self._file.write_text(tomli_w.dumps(self._settings | {"port": [self._port(port) for port in ports]}))
+        self.start()
+        return {port.name: self._endpoint(port) for port in ports}
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / "net.toml"
+
+    def _port(self, port: Port) -> dict[str, Any]:
+        """The port as the network's file states it."""
+        if port.kind is GuestKind.NETNS:
+            return {"name": port.name, "tap": self.session.link_name(port.name)}
+        return {"name": port.name, "vhost-user": str(self._socket(port))}
+
+    def _socket(self, port: Port) -> Path:
+        return self._folder / f"{port.name}.sock"
+
+    def _endpoint(self, port: Port) -> Endpoint:
+        if port.kind is GuestKind.NETNS:
+            return Device(self.session.link_name(port.name), None)
+        return VhostUser(self._socket(port))
+
+    def start(self) -> None:
+        """Starts the daemon (again, after `stop` or `kill`) and waits until all its ports are there."""
+        binary = program()
+        assert binary is not None
+        daemon = self.session.start("memlane", [binary, "up", self._file])
+        self._daemon = daemon
+
+        def listening() -> bool:
+            daemon.check()
+            return all(self._is_there(port, daemon) for port in self._ports)
+
+        until(listening, timeout=10, what="memlane's ports to appear")
+
+    def _is_there(self, port: Port, daemon: HostProcess) -> bool:
+        if port.kind is GuestKind.NETNS:
+            return network.exists(self.session.link_name(port.name), namespace=None)
+        return procfs.listens(daemon.pid, self._socket(port))
+
+    def parties(self) -> list[HostProcess]:
+        return [self._daemon] if self._daemon else []
+
+    def stop(self) -> None:
+        """Ends the daemon as an operator would, while guests live."""
+        if self._daemon:
+            self._daemon.stop()
+
+    def kill(self) -> None:
+        """Ends the daemon as a crash would; its sockets stay behind, dead."""
+        if self._daemon:
+            self._daemon.kill()
+
+    def clear(self) -> None:
+        self.stop()

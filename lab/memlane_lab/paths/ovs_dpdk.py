@@ -1,0 +1,146 @@
+"""Open vSwitch with DPDK: the fastest switch that hosts run today. It polls: one CPU is busy even when idle.
+
+vhost-user client ports (the switch connects, the guest listens), TSO on, in a namespace of its own because it makes a
+TAP for its bridge.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from memlane_lab import network
+from memlane_lab.errors import LabError
+from memlane_lab.paths.masking import FeatureMask
+from memlane_lab.paths.path import NetworkPath
+from memlane_lab.ports import Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.process import HostProcess
+from memlane_lab.session import Session
+from memlane_lab.wait import until
+
+_SWITCH = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
+_SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+_BRIDGE = "br"
+_MEMORY = 1024
+"""MiB for DPDK's packet pools."""
+
+
+class OvsDpdk(NetworkPath):
+    """One bridge of Open vSwitch's user-space datapath, learning as usual (NORMAL)."""
+
+    name: ClassVar[str] = "ovs-dpdk"
+    title: ClassVar[str] = "Open vSwitch with DPDK, vhost-user, TSO"
+
+    def __init__(self, session: Session, *, cpu: int | None = None) -> None:
+        """`cpu` is the one that polls; None leaves the choice to the switch."""
+        super().__init__(session)
+        self._cpu = cpu
+        self._folder = session.folder / "ovs"
+        self._switch: HostProcess | None = None
+        self._database: HostProcess | None = None
+        self._masks: list[FeatureMask] = []
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return network.may_change() or (None if _SWITCH.exists() else f"{_SWITCH} is not installed: run make deps")
+
+    @classmethod
+    def refuses(cls, kind: GuestKind) -> str | None:
+        return "its ports are vhost-user; a namespace has no such NIC" if kind is GuestKind.NETNS else None
+
+    def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
+        self._folder.mkdir()
+        self._namespace = self.session.namespace("ovs")
+        self._start_database()
+        self._start_switch()
+        self._control("add-br", _BRIDGE, "--", "set", "bridge", _BRIDGE, "datapath_type=netdev")
+        return {port.name: self._plug(port) for port in ports}
+
+    def _start_database(self) -> None:
+        database = self._folder / "conf.db"
+        subprocess.run(["ovsdb-tool", "create", database, _SCHEMA], check=True)
+        command: list[str | Path] = [
+            "ovsdb-server",
+            database,
+            f"--remote=punix:{self._remote}",
+            f"--unixctl={self._folder}/database.ctl",
+        ]
+        self._database = self.session.start("ovsdb-server", command, environment=self._environment)
+        until(self._remote.exists, timeout=10, what="Open vSwitch's database")
+        self._control("--no-wait", "init")
+
+    def _start_switch(self) -> None:
+        self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in self._settings()))
+        command: list[str | Path] = [_SWITCH, f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
+        switch = self.session.start("ovs-vswitchd", command, namespace=self._namespace, environment=self._environment)
+        self._switch = switch
+
+        def initialised() -> bool:
+            switch.check()
+            return self._control("get", "Open_vSwitch", ".", "dpdk_initialized") == "true"
+
+        until(initialised, timeout=60, what="Open vSwitch to initialise DPDK")
+
+    def _settings(self) -> list[str]:
+        pages = "--in-memory" if _free_huge_memory() >= _MEMORY else f"--no-huge --legacy-mem -m {_MEMORY}"
+        settings = [
+            "dpdk-init=true",
+            f"dpdk-extra=--no-pci --file-prefix={self.session.name} --no-telemetry {pages}",
+            "userspace-tso-enable=true",
+            "per-port-memory=true",
+            "stats-update-interval=1000",
+            "vhost-sock-dir=.",
+        ]
+        return settings if self._cpu is None else [*settings, f"pmd-cpu-mask={1 << self._cpu:#x}"]
+
+    def _plug(self, port: Port) -> Endpoint:
+        socket = self._folder / f"{port.name}.sock"
+        masked = port.kind is GuestKind.UML
+        server = self._folder / f"{port.name}.ovs" if masked else socket
+        if masked:
+            self._masks.append(FeatureMask(socket, server, back_end_connects=True))
+        interface = ["type=dpdkvhostuserclient", f"options:vhost-server-path={server}", f"mtu_request={port.mtu}"]
+        self._control("add-port", _BRIDGE, port.name, "--", "set", "Interface", port.name, *interface)
+        return VhostUser(socket, guest_listens=not masked)
+
+    @property
+    def _remote(self) -> Path:
+        return self._folder / "db.sock"
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {f"OVS_{name}": str(self._folder) for name in ("RUNDIR", "DBDIR", "SYSCONFDIR", "LOGDIR")}
+
+    def _control(self, *arguments: str) -> str:
+        command = ["ovs-vsctl", f"--db=unix:{self._remote}", "--timeout=60", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LabError(f"ovs-vsctl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Each port's statistics, up to a second old; their "rx" is what came from the guest."""
+        return {name: _statistics(self._control("get", "Interface", name, "statistics")) for name in self.nics}
+
+    def parties(self) -> list[HostProcess]:
+        return [self._switch] if self._switch else []
+
+    def clear(self) -> None:
+        for mask in self._masks:
+            mask.close()
+        for process in (self._switch, self._database):
+            if process:
+                process.stop()
+        self.session.remove_namespace(self._namespace)
+
+
+def _statistics(text: str) -> dict[str, int]:
+    """Reads ovs-vsctl's map: {rx_bytes=1, rx_packets=2}."""
+    pairs = (pair.split("=") for pair in text.strip("{}").split(", ") if "=" in pair)
+    return {key.strip('"'): int(value) for key, value in pairs}
+
+
+def _free_huge_memory() -> int:
+    """MiB of the host's free huge pages."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(fields["HugePages_Free"]) * int(fields["Hugepagesize"].split()[0]) // 1024

@@ -1,0 +1,61 @@
+"""What every path is and does: say whom it can serve, be laid, count, name its CPU users, be cleared."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from memlane_lab.errors import NotAvailable
+from memlane_lab.ports import Endpoint, GuestKind, Nic, Port
+from memlane_lab.process import HostProcess
+from memlane_lab.session import Session
+
+
+class NetworkPath(ABC):
+    """A path, from its description to its end."""
+
+    name: ClassVar[str]
+    """As experiments write it."""
+    title: ClassVar[str]
+    """What it is, in a few words."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.nics: dict[str, Nic] = {}
+        """What `lay` has made, by port name."""
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why the path cannot be laid on this machine, with the remedy, or None."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def refuses(cls, kind: GuestKind) -> str | None:
+        """Why guests of that kind cannot be plugged in, or None if they can."""
+
+    @abstractmethod
+    def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
+        """Makes an endpoint for each port, all on one segment."""
+
+    def lay(self, ports: Sequence[Port]) -> list[Nic]:
+        """Lays the path for these ports; returns a NIC for each, in their order, for guests to be booted with."""
+        if reason := self.missing():
+            raise NotAvailable(f"path {self.name} cannot be laid: {reason}")
+        for port in ports:
+            if reason := self.refuses(port.kind):
+                raise NotAvailable(f"path {self.name} cannot serve {port.kind} guests: {reason}")
+        endpoints = self._lay(ports)
+        self.nics = {port.name: Nic(port, endpoints[port.name]) for port in ports}
+        return list(self.nics.values())
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """What the path has counted so far: by port, by the counter's own name there."""
+        return {}
+
+    def parties(self) -> list[HostProcess]:
+        """The processes that are the network; none where the host's kernel does its work inside others' calls."""
+        return []
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Takes the path away while its guests may still live. Needless at the session's end."""

@@ -1,0 +1,85 @@
+"""Ports, endpoints and NICs: what paths and guests agree on.
+
+A path is laid for **ports** and answers each with an **endpoint**; the two together are a **NIC**, which a guest is
+booted with.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class GuestKind(StrEnum):
+    """What a guest is run by."""
+
+    NETNS = "netns"
+    """Network, process and mount namespaces of the host's kernel: no virtualisation."""
+    UML = "uml"
+    """User Mode Linux."""
+    KVM = "kvm"
+    """QEMU with hardware virtualisation."""
+    TCG = "tcg"
+    """QEMU without: every instruction is translated."""
+
+    @property
+    def is_qemu(self) -> bool:
+        """Whether QEMU runs it."""
+        return self in {GuestKind.KVM, GuestKind.TCG}
+
+
+@dataclass(frozen=True)
+class Port:
+    """A guest's place on a path, before the path is laid."""
+
+    name: str
+    """Unique on its path; short (at most 8 characters), because device names are made from it."""
+    kind: GuestKind
+    mac: str
+    mtu: int = 1500
+    queues: int = 1
+    """Queue pairs."""
+
+
+@dataclass(frozen=True)
+class VhostUser:
+    """A vhost-user back end's Unix socket."""
+
+    socket: Path
+    guest_listens: bool = False
+    """Whether the back end connects to the socket, so that the guest's side (QEMU) must listen there."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A TAP, with virtio-net headers, for the virtual machine monitor to open."""
+
+    device: str
+    namespace: str
+    """The network namespace that holds it; the monitor must run there."""
+    emulated: bool = False
+    """Whether the guest sees it through an emulated e1000 instead of virtio-net."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kernel network device that a netns guest takes into its own namespace."""
+
+    device: str
+    namespace: str | None
+    """Where it is now; None is the host's own namespace."""
+
+
+Endpoint = VhostUser | Tap | Device
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A port and what it is plugged into."""
+
+    port: Port
+    endpoint: Endpoint
+
+
+def mac(number: int) -> str:
+    """The `number`th (0 to 65535) locally administered address of the lab."""
+    return f"02:6d:6c:00:{number >> 8:02x}:{number & 0xFF:02x}"

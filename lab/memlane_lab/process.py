@@ -1,0 +1,137 @@
+"""A host process that the lab started: in a session of its own, recorded before it becomes what it is.
+
+The record is written by the process itself, under the pid that it keeps when it then turns into the program. So
+there is no moment at which it runs unrecorded, whatever happens to the lab.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from memlane_lab import procfs
+from memlane_lab.errors import LabError
+from memlane_lab.procfs import CpuTime
+from memlane_lab.wait import until
+
+_RECORD_THEN_EXEC = 'read -r line </proc/$$/stat; echo "$line" >"$0"; exec "$@"'
+
+
+class HostProcess:
+    """A running program, its children included: whatever is in the session that it leads."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        record: Path,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        stdin: int | None = None,
+    ) -> None:
+        """Starts `command`; its output goes to `log`. `descriptors` stay open in it; `stdin` is its standard input."""
+        self.name = name
+        self.log = log
+        self._record = record
+        self._gone = False
+        with log.open("ab") as out:
+            self._child = subprocess.Popen(
+                ["sh", "-c", _RECORD_THEN_EXEC, record, *command],
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=os.environ | (environment or {}),
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Also the number of its session."""
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program itself still runs."""
+        return self._child.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the program ended (minus the signal's number), or None while it runs."""
+        return self._child.poll()
+
+    def cpu(self) -> CpuTime:
+        """CPU time so far of the program, its children and those that have ended."""
+        return sum((member.cpu + member.cpu_reaped for member in members(self.pid)), CpuTime())
+
+    def cpu_by_thread(self) -> dict[str, CpuTime]:
+        """CPU time so far of the program's living threads, those of one name together."""
+        times: dict[str, CpuTime] = {}
+        for thread in procfs.threads(self.pid):
+            times[thread.name] = times.get(thread.name, CpuTime()) + thread.cpu
+        return times
+
+    def check(self) -> None:
+        """Raises, with the end of the log, if the program has ended."""
+        if not self.alive:
+            raise LabError(f"{self.name} has ended with exit code {self.exit_code}; the end of its log:\n{self.tail()}")
+
+    def tail(self, lines: int = 20) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def wait(self, timeout: float) -> bool:
+        """Waits up to `timeout` seconds for the program's end; tells whether it has ended."""
+        try:
+            self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the program itself."""
+        self._child.send_signal(number)
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Asks the program to end, waits `grace` seconds, then kills it and what it left."""
+        if self.alive:
+            self._child.terminate()
+            self.wait(grace)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the program and its children at once."""
+        if self._gone:
+            return  # its pid may be somebody else's by now
+        if self.exit_code is None or procfs.stat(self.pid) is None:
+            kill_session(self.pid)
+        self._child.wait()
+        self._record.unlink(missing_ok=True)
+        self._gone = True
+
+
+def members(session: int) -> list[procfs.Stat]:
+    """The living processes of a session."""
+    return [process for process in procfs.processes() if process.session == session and process.alive]
+
+
+def kill_session(session: int) -> None:
+    """Kills all processes of a session and waits until they are gone."""
+
+    def gone() -> bool:
+        living = members(session)
+        for process in living:
+            _kill(process.pid)
+        return not living
+
+    until(gone, timeout=10, what=f"the end of the processes of session {session}")
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

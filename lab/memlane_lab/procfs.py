@@ -1,0 +1,101 @@
+"""What the host's /proc tells about processes: identity, sessions, CPU time."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_HZ = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """CPU time in seconds, as the host counts it."""
+
+    user: float = 0.0
+    system: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """User and system together."""
+        return self.user + self.system
+
+    def __add__(self, other: "CpuTime") -> "CpuTime":
+        return CpuTime(self.user + other.user, self.system + other.system)
+
+    def __sub__(self, other: "CpuTime") -> "CpuTime":
+        return CpuTime(self.user - other.user, self.system - other.system)
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One line of /proc/PID/stat (proc_pid_stat(5)), as far as the lab needs it."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    session: int
+    cpu: CpuTime
+    """Its own, all threads."""
+    cpu_reaped: CpuTime
+    """That of its children that have ended and been waited for, and of theirs."""
+    started: int
+    """Clock ticks after boot; with the pid it names a process for good."""
+
+    @property
+    def alive(self) -> bool:
+        """Not ended: neither a zombie nor being removed."""
+        return self.state not in {"Z", "X"}
+
+
+def parse_stat(line: str) -> Stat:
+    """Reads a stat line; the name may hold spaces and parentheses."""
+    head, _, tail = line.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = tail.split()
+    user, system, reaped_user, reaped_system = (int(field) / _HZ for field in fields[11:15])
+    return Stat(
+        pid=int(pid),
+        name=name,
+        state=fields[0],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        cpu=CpuTime(user, system),
+        cpu_reaped=CpuTime(reaped_user, reaped_system),
+        started=int(fields[19]),
+    )
+
+
+def stat(pid: int) -> Stat | None:
+    """The process's line, or None when there is no such process."""
+    try:
+        return parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def threads(pid: int) -> list[Stat]:
+    """The lines of a process's threads; their names tell them apart."""
+    try:
+        tasks = [task / "stat" for task in Path(f"/proc/{pid}/task").iterdir()]
+        return [parse_stat(task.read_text()) for task in tasks]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def processes() -> Iterator[Stat]:
+    """All processes of the host."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and (found := stat(int(entry.name))):
+            yield found
+
+
+def listens(pid: int, socket: Path) -> bool:
+    """Whether somebody in the process's network namespace listens on a Unix socket (a dead socket file does not)."""
+    accepting = 1 << 16  # __SO_ACCEPTCON in the flags of /proc/net/unix
+    try:
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return any(len(row) > 7 and row[7] == str(socket) and int(row[3], 16) & accepting for row in rows)

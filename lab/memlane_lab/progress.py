@@ -1,0 +1,63 @@
+"""How long work is seen: a bar with the time left on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+console = Console(stderr=True)
+"""Where progress and messages go."""
+results = Console()
+"""Where results go: standard output."""
+
+_LINE_EVERY = 10.0
+"""Seconds between progress lines where there is no terminal."""
+
+
+def say(text: str) -> None:
+    """One line to the operator."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
+    """Shows work of size `total`; yields the function to call with the amount done so far."""
+    with _terminal_bar(title, total) if console.is_terminal else _line_bar(title, total) as update:
+        yield update
+
+
+@contextmanager
+def _terminal_bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda done: progress.update(task, completed=min(done, total))
+        progress.update(task, completed=total)
+
+
+@contextmanager
+def _line_bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
+    started = shown = time.monotonic()
+    say(f"{title} ...")
+
+    def update(done: float) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown < _LINE_EVERY or done <= 0:
+            return
+        shown = now
+        left = (now - started) * max(total - done, 0) / done
+        say(f"{title}: {min(done / total, 1):.0%}, about {left:.0f} s left")
+
+    yield update
+    say(f"{title}: done in {time.monotonic() - started:.0f} s")

@@ -1,0 +1,19 @@
+"""What all tests of the lab share."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["memlane_lab.testing"]
+
+
+@pytest.fixture
+def own_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for run folders apart from that of other labs on this machine, which would remove what we leave."""
+    folder = Path(f"/run/mltest-{os.getpid()}")
+    monkeypatch.setenv("MEMLANE_LAB_RUNS", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

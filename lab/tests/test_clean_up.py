@@ -1,0 +1,121 @@
+"""Nothing is left behind: after Ctrl-C, after SIGTERM, after the lab is killed at any stage."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memlane_lab.session import MARK, Session, runs_folder
+from memlane_lab.wait import until
+
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("own_runs")]
+
+STAGES = ["opened", "laid", "started", "booted", "running"]
+SCRIPT = """
+import sys, time
+from memlane_lab import bed, guests, paths, ports
+from memlane_lab.ports import GuestKind, Port
+from memlane_lab.session import Session
+
+def reach(stage):
+    print(stage, session.name, flush=True)
+    if stage == sys.argv[1]:
+        time.sleep(1000)
+
+session = Session()
+with session:
+    reach("opened")
+    kinds = [GuestKind(kind) for kind in sys.argv[3].split(",")]
+    nics = paths.make(session, sys.argv[2]).lay(
+        [Port(bed.name(i), kind, ports.mac(i)) for i, kind in enumerate(kinds)]
+    )
+    reach("laid")
+    machines = [guests.make(session, nic.port.kind, nic.port.name, [nic]) for nic in nics]
+    for machine in machines:
+        machine.start()
+    reach("started")
+    for machine in machines:
+        machine.wait_ready()
+    reach("booted")
+    for machine in machines:
+        machine.spawn("stress-ng --cpu 2 --timeout 1000")
+        machine.spawn("setsid sleep 1000 & sleep 1000")
+    reach("running")
+"""
+
+
+def _lab_at(stage: str, path: str, kinds: str) -> tuple["subprocess.Popen[str]", str]:
+    """A lab in another process that has reached the stage, and its session's name."""
+    lab = subprocess.Popen([sys.executable, "-c", SCRIPT, stage, path, kinds], stdout=subprocess.PIPE, text=True)
+    assert lab.stdout is not None
+    for line in lab.stdout:
+        if line.split()[0] == stage:
+            return lab, line.split()[1]
+    raise AssertionError(f"the lab ended with {lab.wait()} before stage {stage}")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kinds", ["uml,tcg", "netns,uml"])
+def test_a_killed_labs_leftovers_are_removed(stage: str, kinds: str) -> None:
+    lab, name = _lab_at(stage, "bridge", kinds)
+    lab.kill()
+    lab.wait()
+    assert (runs_folder() / name).exists()
+    with Session():
+        assert _left_of(name) == []
+
+
+def test_a_killed_labs_polling_switch_is_removed() -> None:
+    lab, name = _lab_at("laid", "ovs-dpdk", "uml,uml")
+    lab.kill()
+    lab.wait()
+    assert any("ovs-vswitchd" in found for found in _left_of(name))
+    with Session():
+        assert _left_of(name) == []
+
+
+def test_guests_end_with_the_lab_even_if_no_other_follows() -> None:
+    lab, name = _lab_at("running", "bridge", "uml,tcg")
+    lab.kill()
+    lab.wait()
+    until(lambda: not [left for left in _left_of(name) if left.startswith("process")], timeout=20, what="their end")
+    with Session():
+        assert _left_of(name) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_lab_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        lab = subprocess.Popen(
+            [sys.executable, "-m", "memlane_lab", "demo", "--path", "bridge", "--guest", "uml", "--seconds", "100"],
+            stdout=out, stderr=out,
+        )  # fmt: skip
+    until(lambda: "iperf3" in log.read_text(), timeout=60, what="the demo to measure")
+    (folder,) = runs_folder().glob("ml*")
+    lab.send_signal(number)
+    assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM)
+    assert _left_of(folder.name) == []
+
+
+def _left_of(name: str) -> list[str]:
+    """Whatever there still is of the session called `name`, found without its ledger."""
+    namespaces = [f"namespace {path.name}" for path in Path("/run/netns").glob(f"{name}-*")]
+    devices = [f"device {path.name}" for path in Path("/sys/class/net").glob(f"{name}*")]
+    folders = [f"folder {path}" for path in runs_folder().glob(name)]
+    return [*_processes_of(name), *namespaces, *devices, *folders]
+
+
+def _processes_of(name: str) -> list[str]:
+    mark = f"{MARK}={name}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(f"process {folder.name} {os.readlink(folder / 'exe')}")  # noqa: PTH115
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,197 @@
+"""Paths, as far as they can be checked without a guest."""
+
+import json
+import socket
+import struct
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import network, paths, procfs
+from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.guests.uml import UmlGuest
+from memlane_lab.paths import ovs_dpdk
+from memlane_lab.paths.masking import FeatureMask
+from memlane_lab.paths.memlane import Memlane, program
+from memlane_lab.ports import Device, GuestKind, Nic, Port, Tap, VhostUser, mac
+from memlane_lab.session import Session
+from memlane_lab.wait import until
+
+
+def _port(name: str, kind: GuestKind = GuestKind.UML) -> Port:
+    return Port(name, kind, mac(len(name)))
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "why"),
+    [
+        ("none", GuestKind.UML, "veth"),
+        ("e1000", GuestKind.UML, "only QEMU"),
+        ("e1000", GuestKind.NETNS, "only QEMU"),
+        ("ovs-dpdk", GuestKind.NETNS, "vhost-user"),
+    ],
+)
+def test_a_path_says_why_it_cannot_serve_a_guest(session: Session, path: str, kind: GuestKind, why: str) -> None:
+    with pytest.raises(NotAvailable, match=f"path {path} cannot serve {kind} guests: .*{why}"):
+        paths.make(session, path).lay([_port("a", kind), _port("b", kind)])
+
+
+def test_an_unknown_path_is_answered_with_the_known_ones(session: Session) -> None:
+    with pytest.raises(LabError, match="bridge"):
+        paths.make(session, "brigde")
+
+
+def test_every_path_serves_somebody() -> None:
+    for path in paths.PATHS.values():
+        assert any(path.refuses(kind) is None for kind in GuestKind)
+
+
+def test_no_path_joins_exactly_two(session: Session) -> None:
+    with pytest.raises(NotAvailable, match="exactly two ports, not 3"):
+        paths.make(session, "none").lay([_port(name, GuestKind.NETNS) for name in ("a", "b", "c")])
+
+
+def test_the_bridge_makes_taps_for_machines_and_devices_for_namespaces(session: Session) -> None:
+    bridge = paths.make(session, "bridge")
+    machine, namespace = bridge.lay([_port("a"), _port("b", GuestKind.NETNS)])
+    assert isinstance(machine.endpoint, Tap)
+    assert isinstance(namespace.endpoint, Device)
+    assert network.exists(machine.endpoint.device, namespace=machine.endpoint.namespace)
+    assert bridge.counters()["a"]["rx_packets"] == 0
+    bridge.clear()
+    assert not Path("/run/netns", machine.endpoint.namespace).exists()
+
+
+def test_a_guest_refuses_what_it_cannot_be_plugged_into(session: Session) -> None:
+    guest = UmlGuest(session, "a", [Nic(_port("a"), Device("veth", None))])
+    with pytest.raises(LabError, match="no NIC for"):
+        guest.boot()
+
+
+FAKE_SWITCH = """#!/usr/bin/env python3
+import signal, socket, sys, tomllib
+assert sys.argv[1] == "up", sys.argv
+with open(sys.argv[2], "rb") as file:
+    network = tomllib.load(file)
+kept = []
+for port in network["port"]:
+    kept.append(socket.socket(socket.AF_UNIX))
+    try:
+        kept[-1].bind(port["vhost-user"])
+    except OSError as error:
+        sys.exit(f"memlane: port {port['name']}: {error}")
+    kept[-1].listen()
+signal.pause()
+"""
+
+
+@pytest.fixture
+def fake_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program with memlane's command line that only listens."""
+    switch = tmp_path / "memlane"
+    switch.write_text(FAKE_SWITCH)
+    switch.chmod(0o755)
+    monkeypatch.setenv("MEMLANE", str(switch))
+    return switch
+
+
+def test_memlane_is_started_with_the_networks_file(session: Session, fake_switch: Path) -> None:
+    assert program() == fake_switch
+    switch = Memlane(session, workers=1, poll="never")
+    first, second = switch.lay([_port("a"), _port("b", GuestKind.TCG)])
+    assert isinstance(first.endpoint, VhostUser)
+    assert isinstance(second.endpoint, VhostUser)
+    stated = tomllib.loads((first.endpoint.socket.parent / "net.toml").read_text())
+    assert stated == {
+        "workers": 1,
+        "poll": "never",
+        "port": [
+            {"name": "a", "vhost-user": str(first.endpoint.socket)},
+            {"name": "b", "vhost-user": str(second.endpoint.socket)},
+        ],
+    }
+    (party,) = switch.parties()
+    assert procfs.listens(party.pid, first.endpoint.socket)
+    switch.kill()
+    assert first.endpoint.socket.exists()
+    assert not procfs.listens(party.pid, first.endpoint.socket)
+
+
+@pytest.mark.usefixtures("fake_switch")
+def test_a_switch_that_does_not_start_says_why(session: Session) -> None:
+    switch = Memlane(session)
+    switch.lay([_port("a")])
+    switch.kill()
+    with pytest.raises(LabError, match=r"memlane: port a: .*in use"):
+        switch.start()
+
+
+def test_a_missing_switch_is_told_with_the_remedy(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("memlane_lab.paths.memlane._BUILT", tmp_path / "nothing")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("MEMLANE", raising=False)
+    with pytest.raises(NotAvailable, match=r"path memlane cannot be laid: .*make build"):
+        Memlane(session).lay([_port("a")])
+
+
+def test_statistics_of_open_vswitch_are_read() -> None:
+    read = ovs_dpdk._statistics('{ovs_rx_qos_drops=0, rx_bytes=1234, "rx_1_to_64_packets"=7}')
+    assert read == {"ovs_rx_qos_drops": 0, "rx_bytes": 1234, "rx_1_to_64_packets": 7}
+    assert ovs_dpdk._statistics("{}") == {}
+
+
+def test_the_mask_hides_the_control_queue_and_passes_the_rest(tmp_path: Path) -> None:
+    back_end = socket.socket(socket.AF_UNIX)
+    back_end.bind(str(tmp_path / "back"))
+    back_end.listen()
+    mask = FeatureMask(tmp_path / "guest", tmp_path / "back", back_end_connects=False)
+    with socket.socket(socket.AF_UNIX) as guest:
+        guest.connect(str(tmp_path / "guest"))
+        switch, _ = back_end.accept()
+        for request, offered, seen in (
+            (1, (1 << 17) | (1 << 34) | (1 << 32) | 1, (1 << 32) | 1),  # features
+            (15, 0b1011, 0b1010),  # protocol features, without MQ
+            (17, 0b1011, 0b1011),  # anything else
+        ):
+            guest.sendall(struct.pack("<III", request, 1, 0))
+            assert switch.recv(12) == struct.pack("<III", request, 1, 0)
+            switch.sendall(struct.pack("<IIIQ", request, 5, 8, offered))
+            assert guest.recv(20, socket.MSG_WAITALL) == struct.pack("<IIIQ", request, 5, 8, seen)
+        switch.close()
+        assert guest.recv(1) == b""
+    mask.close()
+
+
+def test_the_mask_passes_descriptors(tmp_path: Path) -> None:
+    listener = threading.Event()
+    mask = FeatureMask(tmp_path / "guest", tmp_path / "back", back_end_connects=True)
+    with socket.socket(socket.AF_UNIX) as switch, socket.socket(socket.AF_UNIX) as guest:
+        switch.connect(str(tmp_path / "back"))
+        guest.connect(str(tmp_path / "guest"))
+        with (tmp_path / "memory").open("wb+") as memory:
+            memory.write(b"guest memory")
+            memory.flush()
+            socket.send_fds(guest, [struct.pack("<IIIQ", 5, 1, 8, 0)], [memory.fileno()])
+        message, descriptors, _, _ = socket.recv_fds(switch, 100, 4)
+        assert message == struct.pack("<IIIQ", 5, 1, 8, 0)
+        with open(descriptors[0], "rb") as received:  # noqa: PTH123
+            received.seek(0)
+            assert received.read() == b"guest memory"
+    listener.set()
+    mask.close()
+
+
+def test_a_listening_socket_is_told_from_a_dead_one(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    code = f"import socket, signal; s = socket.socket(1); s.bind({json.dumps(str(path))}); s.listen(); signal.pause()"
+    process = session.start("listener", ["python3", "-c", code])
+    until(lambda: procfs.listens(process.pid, path), timeout=10, what="the socket")
+    process.kill()
+    assert path.exists()
+    with socket.socket(socket.AF_UNIX) as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(str(path))
+    assert not procfs.listens(1, path)

@@ -1,0 +1,150 @@
+"""Sessions: what they start ends with them, and after them when they die."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import network, procfs
+from memlane_lab import session as sessions
+from memlane_lab.errors import LabError
+from memlane_lab.process import members
+from memlane_lab.session import Session
+from memlane_lab.wait import until
+
+pytestmark = pytest.mark.usefixtures("own_runs")
+
+
+def test_a_process_ends_with_its_session(session: Session) -> None:
+    with Session() as inner:
+        process = inner.start("sleeper", ["sh", "-c", "sleep 1000 & sleep 1000"])
+        until(lambda: len(members(process.pid)) == 3, timeout=10, what="three processes")
+    assert members(process.pid) == []
+    assert not inner.folder.exists()
+    assert session.folder.exists()
+
+
+def test_a_process_records_itself(session: Session) -> None:
+    process = session.start("sleeper", ["sleep", "1000"])
+    until(lambda: _name(process.pid) == "sleep", timeout=10, what="sh to become sleep")
+    (record,) = (session.folder / "ledger").iterdir()
+    recorded, now = procfs.parse_stat(record.read_text()), procfs.stat(process.pid)
+    assert now is not None
+    assert (recorded.pid, recorded.started) == (now.pid, now.started)
+    process.kill()
+    assert not record.exists()
+
+
+def test_a_process_that_ends_early_shows_its_log(session: Session) -> None:
+    process = session.start("failing", ["sh", "-c", "echo no such thing >&2; exit 4"])
+    assert process.wait(10)
+    with pytest.raises(LabError, match=r"failing has ended with exit code 4.*\n.*no such thing"):
+        process.check()
+
+
+def test_the_next_session_removes_what_a_dead_one_left() -> None:
+    dead = _die_with(
+        "process = session.start('sleeper', ['sleep', '1000']);"
+        "session.namespace('net');"
+        "network.add_bridge(session.link_name('left'), namespace=session.name + '-net', mtu=1500);"
+        "print(session.folder, process.pid)"
+    )
+    folder, pid = Path(dead.split()[0]), int(dead.split()[1])
+    assert len(members(pid)) == 1
+    assert _namespaces() & {f"{folder.name}-net"}
+    with Session():
+        assert members(pid) == []
+        assert not folder.exists()
+        assert not _namespaces() & {f"{folder.name}-net"}
+
+
+def test_a_link_in_the_hosts_namespace_is_removed_too() -> None:
+    dead = _die_with(
+        "import subprocess; name = session.link_name('tap');"
+        "subprocess.run(['ip', 'tuntap', 'add', 'dev', name, 'mode', 'tap'], check=True); print(name)"
+    )
+    assert network.exists(dead.strip(), namespace=None)
+    with Session():
+        assert not network.exists(dead.strip(), namespace=None)
+
+
+def test_a_process_is_killed_once_only(session: Session) -> None:
+    process = session.start("sleeper", ["sleep", "1000"])
+    process.kill()
+    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        process._child.pid = stranger.pid  # as if the number had been given out again
+        process.kill()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_living_session_is_left_alone(session: Session) -> None:
+    process = session.start("sleeper", ["sleep", "1000"])
+    with Session():
+        assert process.alive
+        assert session.folder.exists()
+    assert process.alive
+
+
+def test_a_pid_that_has_gone_to_somebody_else_is_left_alone() -> None:
+    stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    line = Path(f"/proc/{stranger.pid}/stat").read_text()
+    fields = line.split()
+    fields[21] = str(int(fields[21]) - 1)  # recorded under the same pid, started at another time
+    try:
+        folder = Path(_die_with("print(session.folder)").strip())
+        (folder / "ledger" / "process-1-sleeper").write_text(" ".join(fields))
+        with Session():
+            assert not folder.exists()
+            assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_what_is_closed_twice_or_fails_to_close_does_not_keep_the_rest() -> None:
+    def fail() -> None:
+        raise RuntimeError("cannot close")
+
+    opened = Session()
+    process = opened.start("sleeper", ["sleep", "1000"])
+    opened.callback(fail)
+    with pytest.raises(RuntimeError, match="cannot close"), opened:
+        assert process.alive
+    assert members(process.pid) == []
+    assert not opened.folder.exists()
+
+
+def _name(pid: int) -> str | None:
+    found = procfs.stat(pid)
+    return found.name if found else None
+
+
+def _die_with(code: str) -> str:
+    """Opens a session in another Python, runs `code` there, and dies without any clean-up; returns what it printed."""
+    script = (
+        "import os; from memlane_lab import network; from memlane_lab.session import Session;"
+        f"session = Session(); {code}; os.sys.stdout.flush(); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -9
+    return done.stdout
+
+
+def _namespaces() -> set[str]:
+    folder = Path("/run/netns")
+    return {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+
+
+def test_runs_of_ordinary_users_have_a_place_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMLANE_LAB_RUNS")
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1234")
+    assert sessions.runs_folder() == Path("/run/user/1234/memlane-lab")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert "1234" in sessions.runs_folder().name

@@ -1,0 +1,172 @@
+//! `memlane qemu`, `uml` and `libvirt`: what a guest needs to be given to be on a port.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::Failure;
+use crate::config::{Config, PortConfig, PortKind};
+use crate::port::default_address;
+
+/// Names a port of a network.
+#[derive(Debug, Args)]
+pub(super) struct Attach {
+    /// The network's file.
+    net: PathBuf,
+    /// Name of the port.
+    port: String,
+}
+
+/// Arguments of `memlane qemu`.
+#[derive(Debug, Args)]
+pub(super) struct Qemu {
+    #[command(flatten)]
+    attach: Attach,
+    /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Print `vectors=0`, which QEMU before 8.0 needs under TCG.
+    #[arg(long)]
+    no_vectors: bool,
+}
+
+/// A port and the socket that its guest's front end meets memlane at.
+struct Meeting {
+    port: PortConfig,
+    path: PathBuf,
+    /// memlane connects; the front end listens.
+    connect: bool,
+    mac: String,
+}
+
+impl Attach {
+    fn meeting(&self) -> Result<Meeting, Failure> {
+        let config = Config::load(&self.net)?;
+        let Some(port) = config.port(&self.port) else {
+            let names: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();
+            let text = format!("{} has no port '{}'; its ports are {}", self.net.display(), self.port, names.join(", "));
+            return Err(Failure::Configuration(text));
+        };
+        let PortKind::VhostUser { path, connect } = &port.kind else {
+            return Err(Failure::Configuration(format!("port '{}' is a TAP; guests need a vhost-user port", self.port)));
+        };
+        let mac = port.mac.unwrap_or_else(|| default_address(&config.name, &port.name)).to_string();
+        Ok(Meeting { port: port.clone(), path: absolute(path), connect: *connect, mac })
+    }
+
+    pub(super) fn print_uml(&self) -> Result<(), Failure> {
+        let meeting = self.meeting()?;
+        if meeting.connect {
+            let text = format!("port '{}' has connect = true, but User Mode Linux can only connect itself", self.port);
+            return Err(Failure::Configuration(text));
+        }
+        println!("virtio_uml.device={}:1", meeting.path.display());
+        Ok(())
+    }
+
+    pub(super) fn print_libvirt(&self) -> Result<(), Failure> {
+        print!("{}", libvirt(&self.meeting()?));
+        Ok(())
+    }
+}
+
+impl Qemu {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        println!("{}", self.arguments(&self.attach.meeting()?).join(" "));
+        Ok(())
+    }
+
+    fn arguments(&self, meeting: &Meeting) -> Vec<String> {
+        let (name, pairs) = (&meeting.port.name, meeting.port.queues);
+        let mut arguments = Vec::new();
+        if let Some(memory) = &self.memory {
+            arguments.push(format!("-m {memory} -object memory-backend-memfd,id=memlane,size={memory},share=on"));
+            arguments.push("-machine memory-backend=memlane".into());
+        }
+        let manner = if meeting.connect { "server=on,wait=off" } else { "reconnect=1" };
+        arguments.push(format!("-chardev socket,id=char-{name},path={},{manner}", meeting.path.display()));
+        let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
+        arguments.push(format!("-netdev vhost-user,id=net-{name},chardev=char-{name}{queues}"));
+        let mut device =
+            format!("-device virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
+        if pairs > 1 {
+            device.push_str(",mq=on");
+        }
+        if let Some(mtu) = meeting.port.mtu {
+            device.push_str(&format!(",host_mtu={mtu}"));
+        }
+        if self.no_vectors {
+            device.push_str(",vectors=0");
+        }
+        arguments.push(device);
+        arguments
+    }
+}
+
+fn libvirt(meeting: &Meeting) -> String {
+    let (path, mac) = (meeting.path.display(), &meeting.mac);
+    let source = if meeting.connect {
+        format!("  <source type='unix' path='{path}' mode='server'/>\n")
+    } else {
+        format!("  <source type='unix' path='{path}' mode='client'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n")
+    };
+    let queues = match meeting.port.queues {
+        1 => String::new(),
+        pairs => format!(" queues='{pairs}'"),
+    };
+    let mtu = meeting.port.mtu.map_or(String::new(), |mtu| format!("  <mtu size='{mtu}'/>\n"));
+    format!(
+        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking> -->\n\
+         <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
+         <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{mtu}</interface>\n"
+    )
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meeting(text: &str) -> Meeting {
+        let config = Config::parse(text, "net").unwrap();
+        let PortKind::VhostUser { path, connect } = &config.ports[0].kind else { panic!("a vhost-user port") };
+        let mac = default_address("net", "web").to_string();
+        Meeting { port: config.ports[0].clone(), path: path.clone(), connect: *connect, mac }
+    }
+
+    fn qemu(text: &str) -> String {
+        let attach = Attach { net: "net.toml".into(), port: "web".into() };
+        Qemu { attach, memory: Some("1G".into()), no_vectors: false }.arguments(&meeting(text)).join(" ")
+    }
+
+    const PLAIN: &str = "[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\n";
+
+    #[test]
+    fn qemu_shares_its_memory_and_comes_back() {
+        let arguments = qemu(PLAIN);
+        assert!(arguments.contains("memory-backend-memfd,id=memlane,size=1G,share=on"));
+        assert!(arguments.contains("path=/run/web.sock,reconnect=1"));
+        assert!(!arguments.contains("mq=on"));
+    }
+
+    #[test]
+    fn what_the_port_has_qemu_is_told() {
+        let arguments = qemu(&format!("{PLAIN}connect = true\nqueues = 2\nmtu = 9000\n"));
+        for part in ["server=on", "queues=2", "mq=on", "host_mtu=9000"] {
+            assert!(arguments.contains(part), "{part} in {arguments}");
+        }
+        assert!(!arguments.contains("reconnect"));
+    }
+
+    #[test]
+    fn libvirt_gets_well_formed_xml() {
+        let xml = libvirt(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
+        assert_eq!(xml.matches('<').count(), xml.matches('>').count());
+        for part in ["mode='client'", "queues='4'", "<mtu size='1400'/>", "access mode='shared'"] {
+            assert!(xml.contains(part), "{part} in {xml}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! `memlane doctor`: what this machine offers and lacks, each with its remedy.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::Failure;
+
+/// Arguments of `memlane doctor`.
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// The findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Grade {
+    /// As it should be.
+    Good,
+    /// Something optional is not there.
+    Note,
+    /// memlane cannot work like this.
+    Lacking,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    subject: &'static str,
+    grade: Grade,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn good(subject: &'static str, text: impl Into<String>) -> Self {
+        Self { subject, grade: Grade::Good, text: text.into(), remedy: None }
+    }
+
+    fn note(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
+        Self { subject, grade: Grade::Note, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn lacking(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
+        Self { subject, grade: Grade::Lacking, text: text.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+impl Doctor {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let findings =
+            [kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&findings).map_err(Failure::running)?);
+        } else {
+            findings.iter().for_each(print);
+        }
+        if findings.iter().any(|finding| finding.grade == Grade::Lacking) { Err(Failure::Lacking) } else { Ok(()) }
+    }
+}
+
+fn print(finding: &Finding) {
+    let mark = match finding.grade {
+        Grade::Good => "ok  ",
+        Grade::Note => "note",
+        Grade::Lacking => "LACK",
+    };
+    println!("{mark}  {:<22} {}", finding.subject, finding.text);
+    if let Some(remedy) = &finding.remedy {
+        println!("      {:<22} -> {remedy}", "");
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+fn kernel() -> Finding {
+    let release = read("/proc/sys/kernel/osrelease");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (5, 10) {
+        Finding::good("kernel", format!("Linux {release}"))
+    } else {
+        Finding::lacking("kernel", format!("Linux {release}"), "use Linux 5.10 or newer")
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn processor() -> Finding {
+    let widest = if is_x86_feature_detected!("avx512f") {
+        "AVX-512"
+    } else if is_x86_feature_detected!("avx2") {
+        "AVX2"
+    } else {
+        return Finding::note(
+            "processor",
+            "x86-64 without AVX2",
+            "payloads are copied by the C library; a newer CPU model is faster",
+        );
+    };
+    Finding::good("processor", format!("x86-64, payloads are copied with {widest}"))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn processor() -> Finding {
+    Finding::good("processor", format!("{}, payloads are copied by the C library", std::env::consts::ARCH))
+}
+
+fn memfd() -> Finding {
+    // SAFETY: a constant string with its terminator; the descriptor is closed at once.
+    let works = unsafe {
+        let descriptor = libc::memfd_create(c"doctor".as_ptr(), libc::MFD_CLOEXEC);
+        descriptor >= 0 && libc::close(descriptor) == 0
+    };
+    if works {
+        Finding::good("shared memory", "memfd works")
+    } else {
+        Finding::lacking(
+            "shared memory",
+            "memfd_create is refused",
+            "allow the memfd_create system call in the sandbox or container",
+        )
+    }
+}
+
+fn kvm() -> Finding {
+    use kvm_ioctls::Kvm;
+    let Ok(kvm) = Kvm::new() else {
+        let remedy = "load kvm_intel or kvm_amd and join the group 'kvm'; without KVM, guests run under UML or QEMU TCG";
+        return Finding::note("KVM", "/dev/kvm cannot be opened", remedy);
+    };
+    match run_one_instruction(&kvm) {
+        Ok(()) => Finding::good("KVM", "a one-instruction guest ran"),
+        Err(error) => {
+            let text = format!("/dev/kvm is there but runs no guest: {error}");
+            Finding::note("KVM", text, "enable nested virtualisation on the outer host, or use UML or QEMU TCG")
+        }
+    }
+}
+
+/// Runs `hlt` in a virtual machine of one page.
+fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
+    use kvm_bindings::kvm_userspace_memory_region;
+    use kvm_ioctls::VcpuExit;
+
+    const HLT: u8 = 0xf4;
+    let text = |error: kvm_ioctls::Error| error.to_string();
+    let machine = kvm.create_vm().map_err(text)?;
+    let page = vm_memory::MmapRegion::<()>::new(0x1000).map_err(|error| error.to_string())?;
+    // SAFETY: the page is mapped and writable, and nobody else knows of it yet.
+    unsafe { page.as_ptr().write(HLT) };
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        flags: 0,
+        guest_phys_addr: 0x1000,
+        memory_size: 0x1000,
+        userspace_addr: page.as_ptr() as u64,
+    };
+    // SAFETY: the page outlives the machine, which is dropped first.
+    unsafe { machine.set_user_memory_region(region) }.map_err(text)?;
+    let mut cpu = machine.create_vcpu(0).map_err(text)?;
+    let mut special = cpu.get_sregs().map_err(text)?;
+    (special.cs.base, special.cs.selector) = (0, 0);
+    cpu.set_sregs(&special).map_err(text)?;
+    let mut general = cpu.get_regs().map_err(text)?;
+    (general.rip, general.rflags) = (0x1000, 2);
+    cpu.set_regs(&general).map_err(text)?;
+    match cpu.run().map_err(text)? {
+        VcpuExit::Hlt => Ok(()),
+        other => Err(format!("it stopped with {other:?}")),
+    }
+}
+
+fn tun() -> Finding {
+    match fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Finding::good("TAP", "/dev/net/tun opens; making devices also needs CAP_NET_ADMIN"),
+        Err(error) => {
+            let remedy = "load the module tun and allow access to /dev/net/tun; vhost-user ports work without it";
+            Finding::note("TAP", format!("/dev/net/tun cannot be opened: {error}"), remedy)
+        }
+    }
+}
+
+fn descriptors() -> Finding {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    // A port with one queue pair uses about eight: connection, kicks, calls, errors, memory.
+    let ports = limit.rlim_cur / 8;
+    let text = format!("{} descriptors may be open, enough for about {ports} ports", limit.rlim_cur);
+    if limit.rlim_cur >= 1024 {
+        Finding::good("open files", text)
+    } else {
+        Finding::note("open files", text, "raise it with `ulimit -n 4096`")
+    }
+}
+
+fn huge_pages() -> Finding {
+    let info = read("/proc/meminfo");
+    let value = |key: &str| -> u64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("0");
+        line.trim_start_matches(':').trim().split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let (total, free, size) = (value("HugePages_Total"), value("HugePages_Free"), value("Hugepagesize"));
+    let text = format!("{free} of {total} pages of {size} KiB are free");
+    if total > 0 {
+        Finding::good("huge pages", text)
+    } else {
+        let remedy =
+            "not needed; guests on huge pages are faster at high packet rates: sysctl vm.nr_hugepages=N and hugetlb=on in QEMU";
+        Finding::note("huge pages", text, remedy)
+    }
+}
+
+fn transparent_huge_pages() -> Finding {
+    let setting = read("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let chosen = setting.split(['[', ']']).nth(1).unwrap_or("not available").to_owned();
+    if matches!(chosen.as_str(), "always" | "within_size" | "advise" | "force") {
+        Finding::good("transparent huge pages", format!("for shared memory: {chosen}"))
+    } else {
+        let remedy = "not needed; guest memory gets huge pages by itself with: echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+        Finding::note("transparent huge pages", format!("for shared memory: {chosen}"), remedy)
+    }
+}
+
+fn cpus() -> Finding {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let isolated = read("/sys/devices/system/cpu/isolated");
+    let text =
+        if isolated.is_empty() { format!("{count} CPUs, none isolated") } else { format!("{count} CPUs, isolated: {isolated}") };
+    if count > 1 || Path::new("/.dockerenv").exists() {
+        Finding::good("CPUs", text)
+    } else {
+        Finding::note("CPUs", text, "guests and workers take turns on one CPU; give the machine more")
+    }
+}

@@ -1,0 +1,151 @@
+//! The command line: arguments in, exit code out.
+//!
+//! Exit codes: 0 success; 1 something failed while running; 2 wrong arguments or a mistaken configuration; 3 `doctor` found something
+//! that keeps memlane from working here.
+
+mod attach;
+mod doctor;
+mod status;
+mod up;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::config::{Config, Mistakes, document};
+
+/// The network between virtual machines that share a host.
+#[derive(Debug, Parser)]
+#[command(
+    name = "memlane",
+    version,
+    about,
+    after_help = "Exit codes: 0 success, 1 failure while running, 2 wrong arguments or configuration, 3 doctor found something missing.\n\n\
+                  Examples:\n  memlane up net.toml            run the network until SIGTERM or Ctrl-C\n  \
+                  memlane qemu net.toml web      print QEMU arguments for a guest on port 'web'\n  \
+                  memlane status net.toml        what each port and worker does\n  \
+                  memlane doctor                 what this machine offers and lacks"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the network that a file describes, until SIGTERM or Ctrl-C.
+    ///
+    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more.
+    #[command(after_help = "Example:\n  memlane up net.toml")]
+    Up(up::Up),
+    /// Check a file without running it: every mistake with its line.
+    #[command(after_help = "Example:\n  memlane check net.toml")]
+    Check {
+        /// The network's file.
+        net: PathBuf,
+    },
+    /// Print the JSON Schema of network files.
+    #[command(after_help = "Example:\n  memlane schema > memlane.schema.json")]
+    Schema,
+    /// Show ports, workers and counters of a running network.
+    #[command(after_help = "Examples:\n  memlane status net.toml\n  memlane status net.toml --json | jq .ports")]
+    Status(status::Status),
+    /// Print QEMU arguments for a guest on a port.
+    #[command(after_help = "Example:\n  qemu-system-x86_64 -accel kvm $(memlane qemu net.toml web --memory 2G) -kernel ...")]
+    Qemu(attach::Qemu),
+    /// Print User Mode Linux arguments for a guest on a port.
+    #[command(after_help = "Example:\n  ./linux mem=256M $(memlane uml net.toml web) ...")]
+    Uml(attach::Attach),
+    /// Print the libvirt interface element for a guest on a port.
+    #[command(after_help = "Example:\n  memlane libvirt net.toml web > nic.xml && virsh attach-device GUEST nic.xml --config")]
+    Libvirt(attach::Attach),
+    /// Tell what this machine offers and lacks, each with its remedy.
+    #[command(after_help = "Examples:\n  memlane doctor\n  memlane doctor --json")]
+    Doctor(doctor::Doctor),
+    /// Print the completion script for a shell.
+    #[command(after_help = "Example:\n  memlane completion bash > /etc/bash_completion.d/memlane")]
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Why a command ends without success.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Exit code 1.
+    Running(String),
+    /// Exit code 2.
+    Configuration(String),
+    /// Exit code 3; all was said already.
+    Lacking,
+}
+
+impl Failure {
+    fn running(cause: impl fmt::Display) -> Self {
+        Self::Running(cause.to_string())
+    }
+}
+
+impl From<Mistakes> for Failure {
+    fn from(mistakes: Mistakes) -> Self {
+        Self::Configuration(mistakes.to_string())
+    }
+}
+
+/// Runs the command that the arguments of this process name.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let failure = match run(arguments.command) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(failure) => failure,
+    };
+    let (code, text) = match failure {
+        Failure::Running(text) => (1, text),
+        Failure::Configuration(text) => (2, text),
+        Failure::Lacking => (3, String::new()),
+    };
+    if !text.is_empty() {
+        eprintln!("memlane: {text}");
+    }
+    ExitCode::from(code)
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Up(up) => up.run(),
+        Command::Check { net } => {
+            let config = Config::load(&net)?;
+            println!("{}: {} ports on {} segments, no mistakes", net.display(), config.ports.len(), config.segments.len());
+            Ok(())
+        }
+        Command::Schema => print_schema(),
+        Command::Status(status) => status.run(),
+        Command::Qemu(qemu) => qemu.run(),
+        Command::Uml(port) => port.print_uml(),
+        Command::Libvirt(port) => port.print_libvirt(),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "memlane", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+fn print_schema() -> Result<(), Failure> {
+    let schema = serde_json::to_string_pretty(&document::schema()).map_err(Failure::running)?;
+    println!("{schema}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

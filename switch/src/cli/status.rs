@@ -1,0 +1,108 @@
+//! `memlane status`: a running network as a table or as JSON.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Failure;
+use crate::config::Config;
+use crate::control::{self, PortReport, Report};
+
+/// Arguments of `memlane status`.
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    /// The network's file.
+    #[arg(required_unless_present = "control")]
+    net: Option<PathBuf>,
+    /// The control socket, instead of the file.
+    #[arg(long)]
+    control: Option<PathBuf>,
+    /// Everything, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let control = match (self.control, self.net) {
+            (Some(control), _) => control,
+            (None, Some(net)) => Config::load(&net)?.control,
+            (None, None) => return Err(Failure::Configuration("name the network's file or its control socket".into())),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::running)?;
+        let report = runtime.block_on(control::ask(&control)).map_err(Failure::running)?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::running)?);
+        } else {
+            print!("{}", table(&report));
+        }
+        Ok(())
+    }
+}
+
+fn table(report: &Report) -> String {
+    let mut text = format!("network {}, memlane {}, up for {} s\n\n", report.name, report.version, report.uptime);
+    let heading = ["port", "segment", "state", "intake", "bytes", "delivery", "bytes", "dropped", "waiting", "kicks", "calls"];
+    let rows = report.ports.iter().map(port_row);
+    text.push_str(&columns(std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows)));
+    for port in &report.ports {
+        text.push_str(&explanation(port));
+    }
+    text.push('\n');
+    let heading = ["worker", "frames", "cycles/frame", "busy passes", "empty passes", "sleeps", "handed over"];
+    let rows = report.workers.iter().enumerate().map(|(index, worker)| {
+        let cycles = worker.busy_cycles.checked_div(worker.frames).map_or("-".into(), |cycles| cycles.to_string());
+        let numbers = [worker.busy_passes, worker.empty_passes, worker.sleeps, worker.handed_over].map(|number| number.to_string());
+        [index.to_string(), worker.frames.to_string(), cycles].into_iter().chain(numbers).collect()
+    });
+    text.push_str(&columns(std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows)));
+    text
+}
+
+fn port_row(port: &PortReport) -> Vec<String> {
+    let totals = &port.totals;
+    let dropped: u64 = totals.drops.values().sum();
+    let numbers = [
+        totals.intake_frames,
+        totals.intake_bytes,
+        totals.delivery_frames,
+        totals.delivery_bytes,
+        dropped,
+        totals.waiting,
+        totals.kicks,
+        totals.calls,
+    ];
+    let words = [port.name.clone(), port.segment.clone(), port.state.clone()];
+    words.into_iter().chain(numbers.map(|number| number.to_string())).collect()
+}
+
+/// Why a port is in quarantine and what it dropped.
+fn explanation(port: &PortReport) -> String {
+    let mut text = String::new();
+    if let Some(cause) = &port.cause {
+        text.push_str(&format!("  {}: {cause}\n", port.name));
+    }
+    if !port.totals.drops.is_empty() {
+        let drops: Vec<String> = port.totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        text.push_str(&format!("  {} dropped: {}\n", port.name, drops.join(", ")));
+    }
+    text
+}
+
+/// Rows in columns: the first three words flush left, numbers flush right.
+fn columns(rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = rows.collect();
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> =
+        (0..count).map(|n| rows.iter().filter_map(|row| row.get(n)).map(String::len).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| {
+            let is_number = cell.chars().all(|c| c.is_ascii_digit() || c == '-');
+            if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,332 @@
+//! Every mistake in a file, each with its line.
+//!
+//! First each key is read by itself into the document's types, which finds unknown names and wrong types wherever they are; then the
+//! values are checked, alone and against each other.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::document::{Document, PortEntry};
+use crate::frame::MacAddress;
+use crate::port::vhost_user::MAX_PAIRS;
+
+/// Most ports of a network.
+pub const MAX_PORTS: usize = 4096;
+/// Longest path of a Unix socket (unix(7)).
+const SOCKET_PATH: usize = 107;
+/// Longest name of a network interface.
+const INTERFACE_NAME: usize = 15;
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Line, from 1; 0 if it is about the file as a whole.
+    pub line: usize,
+    /// What is wrong, and what would be right.
+    pub text: String,
+}
+
+/// All mistakes of a file, in the order of their lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes {
+    file: Option<PathBuf>,
+    /// At least one.
+    pub list: Vec<Mistake>,
+}
+
+impl Mistakes {
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        let list = vec![Mistake { line: 0, text: format!("cannot be read: {error}") }];
+        Self { file: Some(path.into()), list }
+    }
+
+    pub(super) fn in_file(mut self, path: &Path) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_deref().map_or("network".into(), |path| path.display().to_string());
+        for (index, mistake) in self.list.iter().enumerate() {
+            let newline = if index == 0 { "" } else { "\n" };
+            match mistake.line {
+                0 => write!(f, "{newline}{file}: {}", mistake.text)?,
+                line => write!(f, "{newline}{file}:{line}: {}", mistake.text)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+/// Reads `text`.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check(text: &str) -> Result<Document, Mistakes> {
+    let mut checker = Checker { text, list: Vec::new() };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        checker.note(error.span().map_or(0, |span| span.start), error.message());
+    }
+    if checker.list.is_empty() {
+        checker.check_keys(&table);
+    }
+    let document = if checker.list.is_empty() { checker.read(&table) } else { None };
+    if let Some(document) = &document {
+        checker.check_values(document, &table);
+    }
+    checker.list.sort_by_key(|mistake| mistake.line);
+    match document {
+        Some(document) if checker.list.is_empty() => Ok(document),
+        _ => Err(Mistakes { file: None, list: checker.list }),
+    }
+}
+
+type Table<'t> = Spanned<DeTable<'t>>;
+
+struct Checker<'t> {
+    text: &'t str,
+    list: Vec<Mistake>,
+}
+
+impl<'t> Checker<'t> {
+    fn note(&mut self, position: usize, text: impl fmt::Display) {
+        let before = &self.text.as_bytes()[..position.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        self.list.push(Mistake { line, text: text.to_string() });
+    }
+
+    /// Reads every key of the file and of each port by itself.
+    fn check_keys(&mut self, table: &Table<'t>) {
+        for (key, value) in table.get_ref() {
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("port", DeValue::Array(ports)) => ports.iter().for_each(|port| self.check_port_keys(port)),
+                _ => self.check_key::<Document>(key, value),
+            }
+        }
+    }
+
+    fn check_port_keys(&mut self, port: &Spanned<DeValue<'t>>) {
+        match port.get_ref() {
+            DeValue::Table(table) => table.iter().for_each(|(key, value)| self.check_key::<PortEntry>(key, value)),
+            _ => self.note(port.span().start, "a port is a table: write it as [[port]]"),
+        }
+    }
+
+    /// Whether a `T` that has only this key can be read.
+    fn check_key<T: for<'d> Deserialize<'d>>(&mut self, key: &Spanned<std::borrow::Cow<'t, str>>, value: &Spanned<DeValue<'t>>) {
+        let mut alone = DeTable::new();
+        alone.insert(key.clone(), value.clone());
+        if let Err(error) = T::deserialize(Spanned::new(key.span(), alone).into_deserializer()) {
+            let what = error.message().trim().replace('`', "'");
+            self.note(key.span().start, format_args!("{}: {what}", key.get_ref()));
+        }
+    }
+
+    fn read(&mut self, table: &Table<'t>) -> Option<Document> {
+        match Document::deserialize(table.clone().into_deserializer()) {
+            Ok(document) => Some(document),
+            Err(error) => {
+                self.note(error.span().map_or(0, |span| span.start), error.message());
+                None
+            }
+        }
+    }
+
+    fn check_values(&mut self, document: &Document, table: &Table<'t>) {
+        let top = Place { table: table.get_ref(), start: 0 };
+        let mut range = |key, value: u64, range: RangeInclusive<u64>| self.check_range(&top, key, value, range);
+        range("workers", document.workers as u64, 1..=64);
+        range("patience-ms", document.patience_ms, 1..=60_000);
+        range("waiting-frames", document.waiting_frames as u64, 64..=1 << 20);
+        range("age", document.age.into(), 1..=1_000_000);
+        self.check_cpus(document, &top);
+        if let Some(name) = &document.name {
+            self.check_name(&top, name);
+        }
+        if document.port.is_empty() {
+            self.note(0, "a network needs at least one [[port]]");
+        }
+        if document.port.len() > MAX_PORTS {
+            self.note(0, format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
+        }
+        let places = Place::of_ports(table.get_ref());
+        for (entry, place) in document.port.iter().zip(&places) {
+            self.check_port(entry, place);
+        }
+        self.check_unique(document, &places);
+    }
+
+    fn check_range(&mut self, place: &Place, key: &str, value: u64, range: RangeInclusive<u64>) {
+        if !range.contains(&value) {
+            self.note(place.of(key), format_args!("{key} is {value}; it can be {} to {}", range.start(), range.end()));
+        }
+    }
+
+    fn check_cpus(&mut self, document: &Document, place: &Place) {
+        let present = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        for cpu in document.cpus.iter().filter(|&&cpu| cpu >= present) {
+            self.note(place.of("cpus"), format_args!("CPU {cpu} does not exist here; there are {present}, numbered from 0"));
+        }
+    }
+
+    fn check_name(&mut self, place: &Place, name: &str) {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
+            self.note(place.of("name"), format_args!("'{name}' is no name: use up to 64 letters, digits, '-', '_' and '.'"));
+        }
+    }
+
+    fn check_port(&mut self, entry: &PortEntry, place: &Place) {
+        match &entry.name {
+            Some(name) => self.check_name(place, name),
+            None => self.note(place.start, "a port needs a name"),
+        }
+        match (&entry.vhost_user, &entry.tap) {
+            (Some(path), None) => self.check_socket(place, path),
+            (None, Some(name)) => self.check_tap(place, name),
+            (None, None) => self.note(place.start, "a port needs either vhost-user = \"/path/of/socket\" or tap = \"name\""),
+            (Some(_), Some(_)) => self.note(place.of("tap"), "a port is either vhost-user or tap, not both"),
+        }
+        if entry.connect && entry.vhost_user.is_none() {
+            self.note(place.of("connect"), "connect is for vhost-user ports");
+        }
+        if entry.netns.is_some() && entry.tap.is_none() {
+            self.note(place.of("netns"), "netns is for tap ports");
+        }
+        if entry.segment.is_empty() {
+            self.note(place.of("segment"), "a segment needs a name");
+        }
+        if let Some(mac) = &entry.mac {
+            self.check_mac(place, mac);
+        }
+        if let Some(mtu) = entry.mtu {
+            self.check_range(place, "mtu", mtu.into(), 68..=65535);
+        }
+        self.check_range(place, "queues", entry.queues.into(), 1..=MAX_PAIRS.into());
+    }
+
+    fn check_socket(&mut self, place: &Place, path: &Path) {
+        let length = path.as_os_str().len();
+        if length == 0 || length > SOCKET_PATH {
+            self.note(place.of("vhost-user"), format_args!("a socket's path has 1 to {SOCKET_PATH} bytes, this one {length}"));
+        }
+    }
+
+    fn check_tap(&mut self, place: &Place, name: &str) {
+        let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
+        if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
+            self.note(
+                place.of("tap"),
+                format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"),
+            );
+        }
+    }
+
+    fn check_mac(&mut self, place: &Place, mac: &str) {
+        match mac.parse::<MacAddress>() {
+            Ok(address) if address.is_station() => {}
+            Ok(_) => self.note(place.of("mac"), format_args!("{mac} is no address of a single station")),
+            Err(error) => self.note(place.of("mac"), error),
+        }
+    }
+
+    fn check_unique(&mut self, document: &Document, places: &[Place]) {
+        let mut seen: HashMap<String, &str> = HashMap::new();
+        for (entry, place) in document.port.iter().zip(places) {
+            let name = entry.name.as_deref().unwrap_or_default();
+            let socket = entry.vhost_user.as_ref().map(|path| ("vhost-user", format!("socket {}", path.display())));
+            let tap = entry
+                .tap
+                .as_ref()
+                .map(|tap| ("tap", format!("tap {tap} in namespace '{}'", entry.netns.as_deref().unwrap_or_default())));
+            let mac = entry.mac.as_ref().map(|mac| ("mac", format!("address {} on segment {}", mac.to_lowercase(), entry.segment)));
+            let named = (!name.is_empty()).then(|| ("name", format!("port name {name}")));
+            for (key, what) in [named, socket, tap, mac].into_iter().flatten() {
+                if let Some(other) = seen.insert(what.clone(), name) {
+                    self.note(place.of(key), format_args!("{what} is used twice, first by port '{other}'"));
+                }
+            }
+        }
+    }
+}
+
+/// Where a table and its keys stand in the text.
+struct Place<'a, 't> {
+    table: &'a DeTable<'t>,
+    start: usize,
+}
+
+impl<'a, 't> Place<'a, 't> {
+    fn of_ports(document: &'a DeTable<'t>) -> Vec<Self> {
+        let Some(DeValue::Array(ports)) = document.get("port").map(Spanned::get_ref) else { return Vec::new() };
+        let place = |port: &'a Spanned<DeValue<'t>>| match port.get_ref() {
+            DeValue::Table(table) => Some(Self { table, start: port.span().start }),
+            _ => None,
+        };
+        ports.iter().filter_map(place).collect()
+    }
+
+    /// Position of `key`, or of the table if it is not there.
+    fn of(&self, key: &str) -> usize {
+        self.table.iter().find(|(known, _)| known.get_ref() == key).map_or(self.start, |(known, _)| known.span().start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistakes(text: &str) -> Vec<(usize, String)> {
+        check(text).unwrap_err().list.into_iter().map(|mistake| (mistake.line, mistake.text)).collect()
+    }
+
+    #[test]
+    fn reports_every_mistake_with_its_line() {
+        let text = "workers = 0\npol = \"never\"\npoll = 7\n[[port]]\nname = \"a\"\nvhost-user = 3\ncolour = \"red\"\n";
+        let lines: Vec<usize> = mistakes(text).iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [2, 3, 6, 7]);
+    }
+
+    #[test]
+    fn checks_values_alone_and_against_each_other() {
+        let text = r#"workers = 0
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+mac = "01:00:00:00:00:01"
+mtu = 10
+[[port]]
+name = "c"
+netns = "x"
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 6, 7, 8, 9, 10, 12], "{found:?}");
+    }
+
+    #[test]
+    fn an_empty_file_is_told_what_it_lacks() {
+        assert_eq!(mistakes("").len(), 1);
+    }
+
+    #[test]
+    fn broken_syntax_is_reported_with_its_line() {
+        assert_eq!(mistakes("workers = 1\nname = \n")[0].0, 2);
+    }
+}

@@ -1,0 +1,104 @@
+//! What may stand in the file.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Poll;
+
+/// A memlane network.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Document {
+    /// Name of the network; by default that of the file.
+    pub name: Option<String>,
+    /// Threads that own rings.
+    #[schemars(range(min = 1, max = 64))]
+    pub workers: usize,
+    /// CPUs that the workers are tied to, in turn; by default none.
+    pub cpus: Vec<usize>,
+    /// When a worker looks for work instead of sleeping.
+    pub poll: Poll,
+    /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame whose receiver has no room then holds up those
+    /// behind it. By default only with poll = "always".
+    pub in_order: Option<bool>,
+    /// Path of the control socket; by default NAME.control in the user's run-time folder.
+    pub control: Option<PathBuf>,
+    /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
+    #[schemars(range(min = 1, max = 60000))]
+    pub patience_ms: u64,
+    /// Most frames that may wait at one worker, in their senders' memory.
+    #[schemars(range(min = 64, max = 1048576))]
+    pub waiting_frames: usize,
+    /// Seconds after which a silent station is forgotten.
+    #[schemars(range(min = 1, max = 1000000))]
+    pub age: u32,
+    /// The ports.
+    pub port: Vec<PortEntry>,
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        let settings = crate::settings::Settings::default();
+        Self {
+            name: None,
+            workers: 1,
+            cpus: Vec::new(),
+            poll: settings.poll,
+            in_order: None,
+            control: None,
+            patience_ms: settings.patience.as_millis() as u64,
+            waiting_frames: settings.parking,
+            age: settings.age,
+            port: Vec::new(),
+        }
+    }
+}
+
+/// A place for a guest: either `vhost-user` or `tap`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PortEntry {
+    /// Name of the port, unique in the network.
+    pub name: Option<String>,
+    /// Path of a vhost-user socket. memlane listens there.
+    pub vhost_user: Option<PathBuf>,
+    /// memlane connects to the vhost-user socket instead, and keeps trying.
+    pub connect: bool,
+    /// Name of a TAP device, which is created if it does not exist.
+    pub tap: Option<String>,
+    /// Network namespace of the TAP device.
+    pub netns: Option<String>,
+    /// Name of the segment, by default "lan": ports of a segment reach each other.
+    pub segment: String,
+    /// MAC address of the guest. Offered to it, and refused from other ports.
+    pub mac: Option<String>,
+    /// MTU offered to the guest.
+    #[schemars(range(min = 68, max = 65535))]
+    pub mtu: Option<u16>,
+    /// Queue pairs, where the front end does not decide that itself.
+    #[schemars(range(min = 1, max = 16))]
+    pub queues: u16,
+}
+
+impl Default for PortEntry {
+    fn default() -> Self {
+        Self {
+            name: None,
+            vhost_user: None,
+            connect: false,
+            tap: None,
+            netns: None,
+            segment: "lan".into(),
+            mac: None,
+            mtu: None,
+            queues: 1,
+        }
+    }
+}
+
+/// The JSON Schema of the file.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(Document)
+}

@@ -1,0 +1,187 @@
+//! The configuration: one TOML file, checked whole.
+//!
+//! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
+//! 2. [`check`]: every mistake in the file, each with its line.
+//! 3. [`Config`]: what the rest of the program works with.
+
+pub mod check;
+pub mod document;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use check::{Mistake, Mistakes};
+pub use document::{Document, PortEntry};
+
+use crate::frame::MacAddress;
+use crate::settings::{Poll, Settings};
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name of the network.
+    pub name: String,
+    /// Threads that own rings.
+    pub workers: usize,
+    /// CPUs that they are tied to, in turn; none if empty.
+    pub cpus: Vec<usize>,
+    /// Data path settings.
+    pub settings: Settings,
+    /// Where the control socket is.
+    pub control: PathBuf,
+    /// Names of the segments.
+    pub segments: Vec<String>,
+    /// The ports, in the order of the file.
+    pub ports: Vec<PortConfig>,
+}
+
+/// A checked port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Its name.
+    pub name: String,
+    /// Index of its segment in [`Config::segments`].
+    pub segment: usize,
+    /// Address offered to the guest and pinned to the port.
+    pub mac: Option<MacAddress>,
+    /// MTU offered to the guest.
+    pub mtu: Option<u16>,
+    /// Queue pairs.
+    pub queues: u16,
+    /// What is behind it.
+    pub kind: PortKind,
+}
+
+/// What a port is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// A guest behind a vhost-user socket.
+    VhostUser {
+        /// The socket.
+        path: PathBuf,
+        /// Whether we connect to it instead of listening.
+        connect: bool,
+    },
+    /// A TAP device of the kernel.
+    Tap {
+        /// Interface name.
+        name: String,
+        /// Network namespace, by its name under `/run/netns`.
+        netns: Option<String>,
+    },
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once; an unreadable file is one.
+    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let text = std::fs::read_to_string(path).map_err(|error| Mistakes::unreadable(path, &error))?;
+        let stem = path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
+        Self::parse(&text, &stem).map_err(|mistakes| mistakes.in_file(path))
+    }
+
+    /// Checks `text`; the network is called `default_name` if the text does not name it.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once.
+    pub fn parse(text: &str, default_name: &str) -> Result<Self, Mistakes> {
+        let document = check::check(text)?;
+        Ok(Self::from_document(&document, default_name))
+    }
+
+    /// `document` was checked, so nothing can fail.
+    fn from_document(document: &Document, default_name: &str) -> Self {
+        let name = document.name.clone().unwrap_or_else(|| default_name.into());
+        let mut segments: Vec<String> = Vec::new();
+        let ports = document.port.iter().map(|entry| PortConfig::from_entry(entry, &mut segments)).collect();
+        Self {
+            control: document.control.clone().unwrap_or_else(|| default_control(&name)),
+            name,
+            workers: document.workers,
+            cpus: document.cpus.clone(),
+            settings: Settings {
+                poll: document.poll,
+                in_order: document.in_order.unwrap_or(document.poll == Poll::Always),
+                patience: Duration::from_millis(document.patience_ms),
+                parking: document.waiting_frames,
+                age: document.age,
+            },
+            segments,
+            ports,
+        }
+    }
+
+    /// The port called `name`.
+    pub fn port(&self, name: &str) -> Option<&PortConfig> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+}
+
+impl PortConfig {
+    fn from_entry(entry: &PortEntry, segments: &mut Vec<String>) -> Self {
+        let segment = segments.iter().position(|known| *known == entry.segment).unwrap_or_else(|| {
+            segments.push(entry.segment.clone());
+            segments.len() - 1
+        });
+        let kind = match (&entry.vhost_user, &entry.tap) {
+            (Some(path), _) => PortKind::VhostUser { path: path.clone(), connect: entry.connect },
+            (None, tap) => PortKind::Tap { name: tap.clone().unwrap_or_default(), netns: entry.netns.clone() },
+        };
+        Self {
+            name: entry.name.clone().unwrap_or_default(),
+            segment,
+            mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
+            mtu: entry.mtu,
+            queues: entry.queues,
+            kind,
+        }
+    }
+}
+
+/// Where the control socket of the network `name` is unless the file says otherwise: in the user's run-time folder.
+pub fn default_control(name: &str) -> PathBuf {
+    runtime_folder().join(format!("{name}.control"))
+}
+
+fn runtime_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
+        // SAFETY: geteuid takes nothing, changes nothing and cannot fail.
+        _ if unsafe { libc::geteuid() } == 0 => PathBuf::from("/run/memlane"),
+        _ => std::env::temp_dir().join("memlane"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_the_ports_is_optional() {
+        let text =
+            "[[port]]\nname = \"a\"\nvhost-user = \"/tmp/a.sock\"\n[[port]]\nname = \"b\"\ntap = \"tap0\"\nsegment = \"other\"\n";
+        let config = Config::parse(text, "net").unwrap();
+        assert_eq!((config.workers, config.cpus.len(), config.name.as_str()), (1, 0, "net"));
+        assert_eq!(config.segments, ["lan", "other"]);
+        assert_eq!(config.port("b").unwrap().kind, PortKind::Tap { name: "tap0".into(), netns: None });
+    }
+
+    #[test]
+    fn the_example_of_the_readme_is_good() {
+        let text = r#"
+            workers = 1
+            cpus = [0]
+            poll = "adaptive"
+            [[port]]
+            name = "web"
+            vhost-user = "/run/memlane/web.sock"
+            segment = "lan"
+            [[port]]
+            name = "host"
+            tap = "tap0"
+        "#;
+        assert_eq!(Config::parse(text, "net").unwrap().ports.len(), 2);
+    }
+}

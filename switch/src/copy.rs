@@ -1,0 +1,219 @@
+//! The one payload copy, and the few other touches of guest memory.
+//!
+//! Guest memory changes under us at any moment, so it is only ever copied, through raw pointers, into or out of memory of
+//! our own or from guest to guest; no Rust reference to it exists. What must be decided is decided on a copy.
+//!
+//! Which routine copies is a matter of length (figures in `docs/decisions/copy-routine.md`): short runs by fixed-width
+//! moves, middling ones by a loop over the widest registers, long ones by the C library, which knows the machine's caches.
+
+use std::ptr;
+
+/// From this length on the C library's copy is as fast as ours or faster.
+const LONG: usize = 8192;
+
+/// Copies `length` bytes. Each source byte is read at least once and nothing outside the two ranges is touched.
+///
+/// # Safety
+/// `from` must be readable and `to` writable for `length` bytes for the whole call, and the ranges must not overlap. Either may be
+/// written by others meanwhile: the bytes copied are then some mixture, which the callers allow for.
+#[inline]
+pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        if length <= 64 {
+            copy_short(to, from, length);
+        } else if length < LONG {
+            copy_middling(to, from, length);
+        } else {
+            ptr::copy_nonoverlapping(from, to, length);
+        }
+    }
+}
+
+/// 64 bytes, loaded once, so that what was looked at is what is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Block([Lane; 4]);
+
+#[cfg(target_arch = "x86_64")]
+type Lane = std::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Lane = u128;
+
+impl Block {
+    /// Loads the block at `from`, each byte once.
+    ///
+    /// # Safety
+    /// 64 readable bytes at `from`. Others may write there meanwhile.
+    #[inline(always)]
+    pub unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let block = unsafe { from.cast::<Self>().read_unaligned() };
+        // The compiler must keep the values, not load them again.
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        block
+    }
+
+    /// Stores the block at `to`.
+    ///
+    /// # Safety
+    /// 64 writable bytes at `to`.
+    #[inline(always)]
+    pub unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<Self>().write_unaligned(self) }
+    }
+
+    /// The first 16 bytes as a little-endian number.
+    #[inline(always)]
+    pub fn first(&self) -> u128 {
+        // SAFETY: both are 16 bytes without padding, and every pattern is a value of either.
+        u128::from_le(unsafe { std::mem::transmute::<Lane, u128>(self.0[0]) })
+    }
+}
+
+/// Copies up to 64 bytes: two moves that may overlap each other, never leaving the ranges.
+///
+/// # Safety
+/// As [`copy`], and `length <= 64`.
+#[inline]
+pub unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
+    debug_assert!(length <= 64);
+    // SAFETY: every access lies within `length` bytes of the two starts.
+    unsafe {
+        match length {
+            33.. => two::<[u8; 32]>(to, from, length),
+            17.. => two::<[u8; 16]>(to, from, length),
+            9.. => two::<[u8; 8]>(to, from, length),
+            5.. => two::<[u8; 4]>(to, from, length),
+            3.. => two::<[u8; 2]>(to, from, length),
+            2 => one::<[u8; 2]>(to, from),
+            1 => one::<u8>(to, from),
+            0 => {}
+        }
+    }
+}
+
+/// The first and the last `T` of a range that is between one and two `T` long; both loads come before both stores.
+#[inline(always)]
+unsafe fn two<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
+    let rest = length - size_of::<T>();
+    // SAFETY: `size_of::<T>() <= length`, so both windows lie inside the ranges.
+    unsafe {
+        let first = from.cast::<T>().read_unaligned();
+        let last = from.add(rest).cast::<T>().read_unaligned();
+        to.cast::<T>().write_unaligned(first);
+        to.add(rest).cast::<T>().write_unaligned(last);
+    }
+}
+
+#[inline(always)]
+unsafe fn one<T: Copy>(to: *mut u8, from: *const u8) {
+    // SAFETY: the caller's ranges hold a `T`.
+    unsafe { to.cast::<T>().write_unaligned(from.cast::<T>().read_unaligned()) }
+}
+
+/// Asks the CPU to fetch the cache line of `place`, which may be any address.
+#[inline]
+pub fn prefetch(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch touches no memory that the program can see and never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// As [`prefetch`], for a line that will be written.
+#[inline]
+pub fn prefetch_to_write(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`. Where the CPU lacks the instruction it is a no-op (Intel SDM and AMD APM, PREFETCHW).
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn copy_middling(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: the caller's promise; each routine runs only where its instructions exist.
+    unsafe {
+        if is_x86_feature_detected!("avx512f") {
+            x86::copy_avx512(to, from, length);
+        } else if is_x86_feature_detected!("avx2") {
+            x86::copy_avx2(to, from, length);
+        } else {
+            ptr::copy_nonoverlapping(from, to, length);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+unsafe fn copy_middling(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(from, to, length) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{__m256i, __m512i, _mm256_loadu_si256, _mm256_storeu_si256, _mm512_loadu_si512, _mm512_storeu_si512};
+
+    macro_rules! copy_by {
+        ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
+            /// Four registers at a time, then one at a time, then the last one again, ending at the end.
+            ///
+            /// # Safety
+            /// As [`super::copy`]; `length` at least one register; the feature must be there.
+            #[target_feature(enable = $feature)]
+            pub(super) unsafe fn $name(to: *mut u8, from: *const u8, length: usize) {
+                const WIDTH: usize = size_of::<$vector>();
+                debug_assert!(length >= WIDTH);
+                let mut at = 0;
+                // SAFETY: every access ends at or before `length`.
+                unsafe {
+                    while at + 4 * WIDTH <= length {
+                        let a = $load(from.add(at).cast());
+                        let b = $load(from.add(at + WIDTH).cast());
+                        let c = $load(from.add(at + 2 * WIDTH).cast());
+                        let d = $load(from.add(at + 3 * WIDTH).cast());
+                        $store(to.add(at).cast(), a);
+                        $store(to.add(at + WIDTH).cast(), b);
+                        $store(to.add(at + 2 * WIDTH).cast(), c);
+                        $store(to.add(at + 3 * WIDTH).cast(), d);
+                        at += 4 * WIDTH;
+                    }
+                    while at + WIDTH <= length {
+                        $store(to.add(at).cast(), $load(from.add(at).cast()));
+                        at += WIDTH;
+                    }
+                    if at < length {
+                        let last = length - WIDTH;
+                        $store(to.add(last).cast(), $load(from.add(last).cast()));
+                    }
+                }
+            }
+        };
+    }
+    copy_by!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_storeu_si512);
+    copy_by!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn copies_every_length_exactly() {
+        let from: Vec<u8> = (0..20_000_u32).map(|i| (i * 31 % 251) as u8).collect();
+        for length in (0..700).chain([1500, 4095, 4096, 8191, 8192, 8193, 19_000]) {
+            let mut to = vec![0xee_u8; length + 16];
+            // SAFETY: both vectors are longer than `length` from the given offsets.
+            unsafe { super::copy(to.as_mut_ptr().add(8), from.as_ptr().add(3), length) };
+            assert_eq!(&to[8..8 + length], &from[3..3 + length], "length {length}");
+            assert!(to[..8].iter().chain(&to[8 + length..]).all(|&b| b == 0xee), "length {length} wrote outside");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The daemon: a network made from a configuration, from its start to its end.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::config::{Config, PortConfig, PortKind};
+use crate::network::Network;
+use crate::port::tap::{Tap, TapError, TapSettings};
+use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
+use crate::port::{PortId, PortStatus, default_address};
+use crate::stats::Counters;
+use crate::table::Table;
+use crate::worker::Shared;
+
+/// Table entries that a port may hold.
+const ADDRESSES: u32 = 1024;
+
+/// Why a network cannot be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// A socket cannot be listened at.
+    #[error("port {port}: cannot listen at {path}: {cause}. {remedy}")]
+    Listen {
+        /// The port.
+        port: String,
+        /// The socket.
+        path: String,
+        /// What the kernel says.
+        cause: io::Error,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// A TAP cannot be had.
+    #[error("port {port}: {cause}")]
+    Tap {
+        /// The port.
+        port: String,
+        /// Why, and what to do about it.
+        cause: TapError,
+    },
+    /// The kernel refuses something else.
+    #[error("the network cannot be started: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A running network.
+#[derive(Debug)]
+pub struct Daemon {
+    network: Arc<Network>,
+    sessions: Vec<Session>,
+}
+
+impl Daemon {
+    /// Starts the network that `config` describes; when this returns, its sockets can be connected to.
+    ///
+    /// # Errors
+    /// A [`StartError`]; nothing is left running then.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        let endpoints = config.ports.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
+        let statuses = config.ports.iter().enumerate().map(|(n, port)| PortStatus::new(PortId(n as u16), &port.name)).collect();
+        let network = Network::start(shared(config)?, statuses, config.workers, &config.cpus)?;
+        let mut daemon = Self { network, sessions: Vec::new() };
+        for (index, endpoint) in endpoints.into_iter().enumerate() {
+            if let Err(error) = daemon.open_port(config, index, endpoint) {
+                daemon.stop();
+                return Err(error);
+            }
+        }
+        Ok(daemon)
+    }
+
+    fn open_port(&mut self, config: &Config, index: usize, endpoint: Option<Endpoint>) -> Result<(), StartError> {
+        let port = &config.ports[index];
+        let id = PortId(index as u16);
+        if let PortKind::Tap { name, netns } = &port.kind {
+            let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: port.mtu };
+            let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
+            self.network.start_tap(id, tap)?;
+        }
+        if let Some(endpoint) = endpoint {
+            let settings = PortSettings {
+                id,
+                mac: port.mac.unwrap_or_else(|| default_address(&config.name, &port.name)),
+                mtu: port.mtu,
+                pairs: port.queues,
+            };
+            self.sessions.push(vhost_user::run(Arc::clone(&self.network), settings, endpoint)?);
+        }
+        Ok(())
+    }
+
+    /// The network, for the control interface.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// Ends all connections, completes what guests had given, and stops the workers.
+    pub fn stop(self) {
+        self.sessions.into_iter().for_each(Session::stop);
+        self.network.shut_down();
+    }
+}
+
+fn shared(config: &Config) -> io::Result<Shared> {
+    let mut key = [0; 8];
+    // SAFETY: eight writable bytes.
+    if unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) } != 8 {
+        return Err(io::Error::last_os_error());
+    }
+    let ports = config.ports.len();
+    let tables: Vec<Table> = config.segments.iter().map(|_| Table::new(ports, ADDRESSES, u64::from_ne_bytes(key))).collect();
+    for (index, port) in config.ports.iter().enumerate() {
+        if let Some(mac) = port.mac {
+            tables[port.segment].pin(mac, PortId(index as u16));
+        }
+    }
+    Ok(Shared {
+        counters: Counters::new(config.workers, ports),
+        tables,
+        segment_of: config.ports.iter().map(|port| port.segment).collect(),
+        settings: config.settings.clone(),
+    })
+}
+
+/// The endpoint of a vhost-user port; `None` for others.
+fn endpoint(port: &PortConfig) -> Result<Option<Endpoint>, StartError> {
+    match &port.kind {
+        PortKind::VhostUser { path, connect: true } => Ok(Some(Endpoint::Connect(path.clone()))),
+        PortKind::VhostUser { path, connect: false } => listen(&port.name, path).map(Some),
+        PortKind::Tap { .. } => Ok(None),
+    }
+}
+
+fn listen(port: &str, path: &Path) -> Result<Endpoint, StartError> {
+    if let Some(folder) = path.parent()
+        && !folder.as_os_str().is_empty()
+    {
+        // Where this fails, listening fails too and says why.
+        let _ = std::fs::create_dir_all(folder);
+    }
+    Endpoint::listen(path).map_err(|cause| {
+        let remedy = match cause.kind() {
+            io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
+            io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
+            _ => "Check that the folder exists and is on a local filesystem.",
+        };
+        StartError::Listen { port: port.into(), path: path.display().to_string(), cause, remedy }
+    })
+}

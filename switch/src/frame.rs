@@ -1,0 +1,401 @@
+//! The frame as the switch sees it: a virtio-net header, and headers copied once.
+//!
+//! 1. [`NetHeader`]: what the sender says of checksum and segmentation (virtio 1.4, section 5.1.6).
+//! 2. [`MacAddress`]: who sent it, who shall have it.
+//! 3. [`Layers`]: where the network and transport headers lie, found only when an offload must be checked or repaired.
+//!
+//! Everything here reads our own copy, never guest memory.
+
+use std::fmt;
+
+use crate::copy::Block;
+
+/// Bytes of an Ethernet header without tags: no frame is shorter.
+pub const ETHERNET: usize = 14;
+/// Longest frame: an IP packet of 64 KiB behind an Ethernet header and two VLAN tags.
+pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
+
+/// Most bytes of a frame that are copied at intake: Ethernet, two VLAN tags, the longest IPv4 and the longest TCP header.
+pub const START: usize = 144;
+/// Bytes that suffice to decide on a frame without offloads.
+pub const SHORT_START: usize = 64;
+
+const TYPE_IPV4: u16 = 0x0800;
+const TYPE_IPV6: u16 = 0x86dd;
+const TYPE_VLAN: u16 = 0x8100;
+const TYPE_QINQ: u16 = 0x88a8;
+/// IP protocol number of TCP.
+pub const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// An Ethernet address as a number: its six bytes in memory order are the low six bytes in little-endian order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct MacAddress(u64);
+
+impl MacAddress {
+    /// Every station.
+    pub const BROADCAST: Self = Self(0xffff_ffff_ffff);
+
+    /// The address with these bytes, in the order in which they are sent.
+    pub fn new(bytes: [u8; 6]) -> Self {
+        let [a, b, c, d, e, f] = bytes;
+        Self(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
+    }
+
+    /// Its bytes in the order in which they are sent.
+    pub fn bytes(self) -> [u8; 6] {
+        let [a, b, c, d, e, f, _, _] = self.0.to_le_bytes();
+        [a, b, c, d, e, f]
+    }
+
+    /// The address as a number below 2^48.
+    #[inline]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// True for group addresses, broadcast included (IEEE 802, individual/group bit).
+    #[inline]
+    pub fn is_group(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// True if a station can have this address: not a group, not all zeroes.
+    #[inline]
+    pub fn is_station(self) -> bool {
+        !self.is_group() && self.0 != 0
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.bytes();
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for MacAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes: Vec<u8> = text
+            .split(':')
+            .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
+            .collect::<Option<_>>()
+            .ok_or_else(|| format!("'{text}' is not a MAC address like 02:00:00:00:00:01"))?;
+        let bytes: [u8; 6] = bytes.try_into().map_err(|_| format!("'{text}' is not a MAC address of six bytes"))?;
+        Ok(Self::new(bytes))
+    }
+}
+
+/// Destination and source of a frame, as they stand at its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Addresses {
+    first: u64,
+    last: u32,
+}
+
+impl Addresses {
+    /// Those of the frame that begins with `start`.
+    #[inline]
+    pub fn of(start: &[u8; START]) -> Self {
+        let last = load_u64(start, 6);
+        Self { first: load_u64(start, 0), last: (last >> 16) as u32 }
+    }
+
+    /// Those of the frame that begins with `start`.
+    #[inline(always)]
+    pub fn of_block(start: &Block) -> Self {
+        let first = start.first();
+        Self { first: first as u64, last: (first >> 64) as u32 }
+    }
+
+    /// Who shall have the frame.
+    #[inline]
+    pub fn destination(self) -> MacAddress {
+        MacAddress(self.first & 0xffff_ffff_ffff)
+    }
+
+    /// Who sent it.
+    #[inline]
+    pub fn source(self) -> MacAddress {
+        MacAddress(self.first >> 48 | u64::from(self.last) << 16)
+    }
+}
+
+#[inline]
+fn load_u64(bytes: &[u8; START], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// How the frame is to be cut (`gso_type` without the ECN bit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segmentation {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP, over either (USO).
+    Udp,
+}
+
+/// A `gso_type` that memlane never offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownSegmentation;
+
+/// The virtio-net header: offloads that the sender left to others (virtio 1.4, section 5.1.6).
+///
+/// Kept as the two words in which it is loaded and stored, because a load over several smaller stores costs more than everything else
+/// that happens to it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetHeader {
+    /// `flags`, `gso_type`, `hdr_len`, `gso_size`, `csum_start`, from the lowest byte on.
+    first: u64,
+    /// `csum_offset`, `num_buffers`.
+    last: u32,
+}
+
+impl fmt::Debug for NetHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NetHeader")
+            .field("flags", &self.flags())
+            .field("gso_type", &self.gso_type())
+            .field("hdr_len", &self.hdr_len())
+            .field("gso_size", &self.gso_size())
+            .field("csum_start", &self.csum_start())
+            .field("csum_offset", &self.csum_offset())
+            .finish()
+    }
+}
+
+impl NetHeader {
+    /// Bytes with `num_buffers`: VERSION_1 or MRG_RXBUF.
+    pub const SIZE: usize = 12;
+    /// Bytes without: the legacy interface.
+    pub const LEGACY_SIZE: usize = 10;
+    /// Flag: the checksum is the pseudo-header's only.
+    pub const NEEDS_CSUM: u8 = 1;
+    /// Flag: the checksum was verified.
+    pub const DATA_VALID: u8 = 2;
+    /// Type: no segmentation.
+    pub const GSO_NONE: u8 = 0;
+    /// Type: TCP over IPv4.
+    pub const GSO_TCPV4: u8 = 1;
+    /// Type: TCP over IPv6.
+    pub const GSO_TCPV6: u8 = 4;
+    /// Type: UDP.
+    pub const GSO_UDP_L4: u8 = 5;
+    /// Added to a TCP type: the ECN bit CWR is set.
+    pub const ECN: u8 = 0x80;
+
+    /// The header with these bytes; a legacy guest sends only the first ten.
+    #[inline]
+    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
+        Self { first: u64::from_le_bytes([a, b, c, d, e, f, g, h]), last: u32::from_le_bytes([i, j, k, l]) }
+    }
+
+    /// Its bytes in memory.
+    #[inline]
+    pub fn bytes(self) -> [u8; Self::SIZE] {
+        let [a, b, c, d, e, f, g, h] = self.first.to_le_bytes();
+        let [i, j, k, l] = self.last.to_le_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l]
+    }
+
+    /// Loads it from guest memory, every byte once.
+    ///
+    /// # Safety
+    /// Twelve readable bytes at `place`.
+    #[inline]
+    pub unsafe fn load(place: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        let (first, last) = unsafe { (place.cast::<u64>().read_unaligned(), place.add(8).cast::<u32>().read_unaligned()) };
+        Self { first: u64::from_le(first), last: u32::from_le(last) }
+    }
+
+    /// Stores it.
+    ///
+    /// # Safety
+    /// Twelve writable bytes at `place`.
+    #[inline]
+    pub unsafe fn store(self, place: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            place.cast::<u64>().write_unaligned(self.first.to_le());
+            place.add(8).cast::<u32>().write_unaligned(self.last.to_le());
+        }
+    }
+
+    /// A header that asks for a checksum to be completed.
+    pub fn partial_checksum(csum_start: u16, csum_offset: u16) -> Self {
+        Self { first: u64::from(Self::NEEDS_CSUM) | u64::from(csum_start) << 48, last: csum_offset.into() }
+    }
+
+    /// The same header, but for flags that mean nothing to a receiver, and with this `hdr_len`.
+    #[must_use]
+    pub fn cleaned(self, hdr_len: u16) -> Self {
+        let kept = self.first & !0xffff_00fe;
+        let size = if self.gso_type() == Self::GSO_NONE { kept & !0xffff_0000_0000 } else { kept };
+        Self { first: size | u64::from(hdr_len) << 16, last: self.last & 0xffff }
+    }
+
+    /// The same header for a frame that fills `buffers` receive buffers.
+    #[inline]
+    #[must_use]
+    pub fn in_buffers(self, buffers: u16) -> Self {
+        Self { last: self.last & 0xffff | u32::from(buffers) << 16, ..self }
+    }
+
+    /// [`Self::NEEDS_CSUM`], [`Self::DATA_VALID`].
+    #[inline]
+    pub fn flags(self) -> u8 {
+        self.first as u8
+    }
+
+    /// Segmentation type, [`Self::ECN`] included.
+    #[inline]
+    pub fn gso_type(self) -> u8 {
+        (self.first >> 8) as u8
+    }
+
+    /// Length of all headers, a hint.
+    pub fn hdr_len(self) -> u16 {
+        (self.first >> 16) as u16
+    }
+
+    /// Payload bytes of each segment.
+    pub fn gso_size(self) -> u16 {
+        (self.first >> 32) as u16
+    }
+
+    /// Where the checksummed range begins, from the start of the frame.
+    pub fn csum_start(self) -> u16 {
+        (self.first >> 48) as u16
+    }
+
+    /// Where the checksum stands, from `csum_start`.
+    pub fn csum_offset(self) -> u16 {
+        self.last as u16
+    }
+
+    /// True if the sender left nothing to others.
+    #[inline]
+    pub fn is_plain(self) -> bool {
+        self.first & 0xff01 == 0
+    }
+
+    /// How the frame is to be cut; `None` if it is not.
+    ///
+    /// # Errors
+    /// Types that nobody can have negotiated (UFO among them).
+    pub fn segmentation(self) -> Result<Option<Segmentation>, UnknownSegmentation> {
+        let ecn = self.gso_type() & Self::ECN != 0;
+        match self.gso_type() & !Self::ECN {
+            Self::GSO_NONE if !ecn => Ok(None),
+            Self::GSO_TCPV4 => Ok(Some(Segmentation::Tcp4)),
+            Self::GSO_TCPV6 => Ok(Some(Segmentation::Tcp6)),
+            Self::GSO_UDP_L4 if !ecn => Ok(Some(Segmentation::Udp)),
+            _ => Err(UnknownSegmentation),
+        }
+    }
+}
+
+/// Where the headers of an IP frame lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layers {
+    /// 4 or 6.
+    pub version: u8,
+    /// Offset of the IP header.
+    pub network: usize,
+    /// Offset of the TCP or UDP header.
+    pub transport: usize,
+    /// Protocol number of the transport.
+    pub protocol: u8,
+}
+
+impl Layers {
+    /// Finds the headers of the IP frame that begins with `start`; `None` if it is no IP frame, is a fragment, or its headers
+    /// reach past `start`.
+    pub fn find(start: &[u8]) -> Option<Self> {
+        let (kind, network) = network_type(start)?;
+        match kind {
+            TYPE_IPV4 => Self::find_v4(start, network),
+            TYPE_IPV6 => Self::find_v6(start, network),
+            _ => None,
+        }
+    }
+
+    fn find_v4(start: &[u8], network: usize) -> Option<Self> {
+        let header = start.get(network..network + 20)?;
+        let length = usize::from(header[0] & 0xf) * 4;
+        let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+        if header[0] >> 4 != 4 || length < 20 || fragment {
+            return None;
+        }
+        Some(Self { version: 4, network, transport: network + length, protocol: header[9] })
+    }
+
+    /// Follows hop-by-hop, routing and destination options (RFC 8200, section 4); each is a multiple of 8 bytes, so the walk ends.
+    fn find_v6(start: &[u8], network: usize) -> Option<Self> {
+        let header = start.get(network..network + 40)?;
+        if header[0] >> 4 != 6 {
+            return None;
+        }
+        let mut protocol = header[6];
+        let mut transport = network + 40;
+        while matches!(protocol, 0 | 43 | 60) {
+            let extension = start.get(transport..transport + 2)?;
+            protocol = extension[0];
+            transport += 8 + 8 * usize::from(extension[1]);
+        }
+        Some(Self { version: 6, network, transport, protocol })
+    }
+}
+
+/// The type behind up to two VLAN tags, and where that header begins.
+fn network_type(start: &[u8]) -> Option<(u16, usize)> {
+    let mut at = ETHERNET - 2;
+    for _ in 0..3 {
+        let kind = u16::from_be_bytes([*start.get(at)?, *start.get(at + 1)?]);
+        if kind != TYPE_VLAN && kind != TYPE_QINQ {
+            return Some((kind, at + 2));
+        }
+        at += 4;
+    }
+    None
+}
+
+/// A number that is the same for all frames of one flow, in both directions: spreads flows over queues.
+pub fn flow_hash(start: &[u8]) -> u32 {
+    let Some(layers) = Layers::find(start) else { return 0 };
+    let addresses = match layers.version {
+        4 => &start[layers.network + 12..layers.network + 20],
+        _ => &start[layers.network + 8..layers.network + 40],
+    };
+    let (from, to) = addresses.split_at(addresses.len() / 2);
+    let ports = match (layers.protocol, start.get(layers.transport..layers.transport + 4)) {
+        (TCP | UDP, Some(ports)) => {
+            u32::from(u16::from_be_bytes([ports[0], ports[1]])) + u32::from(u16::from_be_bytes([ports[2], ports[3]]))
+        }
+        _ => 0,
+    };
+    let both = fold(from).wrapping_add(fold(to)).wrapping_add(ports.wrapping_mul(0x9e37_79b1));
+    (both ^ both >> 15).wrapping_mul(0x85eb_ca6b) >> 8
+}
+
+fn fold(address: &[u8]) -> u32 {
+    address.chunks_exact(4).fold(0, |sum, word| {
+        let word = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
+        (sum ^ word).wrapping_mul(0x0100_0193)
+    })
+}

@@ -1,0 +1,235 @@
+//! One region of guest memory: checked, mapped, and watched for the loss of its file.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use thiserror::Error;
+use vm_memory::{FileOffset, MmapRegion};
+
+use super::sigbus;
+
+/// What a front end says of one region: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionTable {
+    /// Where the guest sees it.
+    pub guest_start: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Where the front end's own process sees it.
+    pub user_start: u64,
+    /// Where it begins in the file.
+    pub file_offset: u64,
+}
+
+/// Why a region was refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum RegionError {
+    /// Length zero.
+    #[error("a memory region of length 0")]
+    Empty,
+    /// An address range that wraps past 2^64, or is not addressable here.
+    #[error("a memory region whose address range overflows")]
+    Overflow,
+    /// The file ends before the region does.
+    #[error("a memory region of {wanted} bytes in a file of {length}")]
+    PastEnd {
+        /// Where the region would end in the file.
+        wanted: u64,
+        /// Where the file ends.
+        length: u64,
+    },
+    /// Two regions share a guest address.
+    #[error("overlapping memory regions")]
+    Overlap,
+    /// More regions than slots.
+    #[error("more than {} memory regions", super::MemoryMap::MAX_REGIONS)]
+    TooMany,
+    /// The daemon's own bound on mappings is reached.
+    #[error("too many memory regions on this host")]
+    NoSlot,
+    /// A file whose pages may be slow or impossible to get, which would let a guest stop the worker.
+    #[error(
+        "guest memory must lie in RAM-backed shared memory (memfd, tmpfs or hugetlbfs): with QEMU use -object memory-backend-memfd,share=on"
+    )]
+    NotMemory,
+    /// mmap refused.
+    #[error("guest memory cannot be mapped: {0}")]
+    Map(String),
+}
+
+/// A mapped region; unmapped when dropped.
+#[derive(Debug)]
+pub struct Region {
+    table: RegionTable,
+    /// Address of `table.guest_start` in our memory.
+    host_start: *mut u8,
+    /// Declared before the mapping: the watch must end before the address range can be reused.
+    watch: sigbus::Watch,
+    _mapping: MmapRegion,
+}
+
+// SAFETY: `host_start` points into `_mapping`, which lives as long as the region; see `MemoryMap`.
+unsafe impl Send for Region {}
+// SAFETY: as above; a region is never changed.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the region that `table` describes from `file`.
+    ///
+    /// # Errors
+    /// A [`RegionError`] for every description that does not fit the file or the address space.
+    pub fn map(table: RegionTable, file: File) -> Result<Self, RegionError> {
+        table.check()?;
+        check_is_memory(&file)?;
+        let (start, length) = file_window(&table, &file)?;
+        let offset_in_window = (table.file_offset - start) as usize;
+        let mapping =
+            MmapRegion::from_file(FileOffset::new(file, start), length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
+        Self::watched(table, mapping, offset_in_window)
+    }
+
+    /// A region of private memory, for tests and benches that have no front end.
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub fn anonymous(guest_start: u64, length: u64) -> Result<Self, RegionError> {
+        let table = RegionTable { guest_start, length, user_start: guest_start, file_offset: 0 };
+        table.check()?;
+        let mapping = MmapRegion::new(length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
+        Self::watched(table, mapping, 0)
+    }
+
+    fn watched(table: RegionTable, mapping: MmapRegion, offset: usize) -> Result<Self, RegionError> {
+        let watch = sigbus::Watch::new(mapping.as_ptr() as usize, mapping.size()).ok_or(RegionError::NoSlot)?;
+        Ok(Self { table, host_start: mapping.as_ptr().wrapping_add(offset), watch, _mapping: mapping })
+    }
+
+    /// First guest address.
+    pub fn guest_start(&self) -> u64 {
+        self.table.guest_start
+    }
+
+    /// One past the last guest address.
+    pub fn guest_end(&self) -> u64 {
+        self.table.guest_start + self.table.length
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> u64 {
+        self.table.length
+    }
+
+    /// Address of the first byte in our memory.
+    pub fn host_start(&self) -> *mut u8 {
+        self.host_start
+    }
+
+    /// What the front end said of it.
+    pub fn table(&self) -> &RegionTable {
+        &self.table
+    }
+
+    /// Where `length` bytes at the front end's address `address` lie, if all of them are in this region.
+    pub fn place_user(&self, address: u64, length: u64) -> Option<*mut u8> {
+        let offset = address.checked_sub(self.table.user_start)?;
+        let end = offset.checked_add(length)?;
+        (end <= self.table.length).then(|| self.host_start.wrapping_add(offset as usize))
+    }
+
+    /// True once the file under the region was truncated.
+    pub fn is_lost(&self) -> bool {
+        self.watch.is_lost()
+    }
+}
+
+impl RegionTable {
+    fn check(&self) -> Result<(), RegionError> {
+        if self.length == 0 {
+            return Err(RegionError::Empty);
+        }
+        let fits = |start: u64| start.checked_add(self.length).is_some_and(|end| end <= i64::MAX as u64 || start == 0);
+        let addressable = usize::try_from(self.length).is_ok() && self.length <= i64::MAX as u64;
+        let guest_fits = self.guest_start.checked_add(self.length).is_some();
+        let user_fits = self.user_start.checked_add(self.length).is_some();
+        if addressable && guest_fits && user_fits && fits(self.file_offset) { Ok(()) } else { Err(RegionError::Overflow) }
+    }
+}
+
+/// The part of the file to map: from the block that holds the region's start to the end of the region, in whole blocks, because
+/// hugetlbfs maps and unmaps only whole huge pages.
+fn file_window(table: &RegionTable, file: &File) -> Result<(u64, u64), RegionError> {
+    let meta = file.metadata().map_err(|e| RegionError::Map(e.to_string()))?;
+    let wanted = table.file_offset + table.length;
+    if wanted > meta.size() {
+        return Err(RegionError::PastEnd { wanted, length: meta.size() });
+    }
+    let block = meta.blksize().max(4096).next_power_of_two();
+    let start = table.file_offset & !(block - 1);
+    let end = wanted.checked_next_multiple_of(block).map_or(wanted, |end| end.min(meta.size()));
+    Ok((start, end - start))
+}
+
+/// Pages of other filesystems come when their server pleases (FUSE, NFS), so a fault could hold the worker for ever.
+fn check_is_memory(file: &File) -> Result<(), RegionError> {
+    // SAFETY: statfs is plain data, for which all zeroes is a value.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` outlives the call; the descriptor is ours.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) } != 0 {
+        return Err(RegionError::Map(std::io::Error::last_os_error().to_string()));
+    }
+    const MEMORY: [i64; 3] = [libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC, 0x8584_58f6 /* ramfs */];
+    if MEMORY.contains(&(stat.f_type as i64)) { Ok(()) } else { Err(RegionError::NotMemory) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memfd(length: u64) -> File {
+        let file = vmm_sys_util::tempfile::TempFile::new_in(std::path::Path::new("/dev/shm/")).unwrap().into_file();
+        file.set_len(length).unwrap();
+        file
+    }
+
+    fn table(length: u64, file_offset: u64) -> RegionTable {
+        RegionTable { guest_start: 0x10000, length, user_start: 0x7f00_0000_0000, file_offset }
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        assert_eq!(Region::map(table(0, 0), memfd(4096)).unwrap_err(), RegionError::Empty);
+        assert_eq!(Region::map(table(4096, 4096), memfd(4096)).unwrap_err(), RegionError::PastEnd { wanted: 8192, length: 4096 });
+        assert_eq!(Region::map(table(4096, u64::MAX - 100), memfd(4096)).unwrap_err(), RegionError::Overflow);
+        let wraps = RegionTable { guest_start: u64::MAX - 10, ..table(4096, 0) };
+        assert_eq!(Region::map(wraps, memfd(4096)).unwrap_err(), RegionError::Overflow);
+        assert_eq!(Region::map(table(u64::MAX, 0), memfd(4096)).unwrap_err(), RegionError::Overflow);
+    }
+
+    #[test]
+    fn refuses_files_that_are_not_memory() {
+        let file = File::open("/proc/self/status").unwrap();
+        assert_eq!(Region::map(table(4096, 0), file).unwrap_err(), RegionError::NotMemory);
+    }
+
+    #[test]
+    fn maps_a_window_that_starts_inside_a_page() {
+        use std::os::unix::fs::FileExt;
+        let file = memfd(3 * 4096);
+        file.write_at(b"here", 5000).unwrap();
+        let region = Region::map(table(4096, 5000), file).unwrap();
+        // SAFETY: the region maps at least 4 bytes there.
+        let seen = unsafe { std::slice::from_raw_parts(region.host_start(), 4) };
+        assert_eq!(seen, b"here");
+    }
+
+    #[test]
+    fn user_addresses_must_lie_wholly_inside() {
+        let region = Region::map(table(4096, 0), memfd(4096)).unwrap();
+        let start = 0x7f00_0000_0000;
+        assert!(region.place_user(start, 4096).is_some());
+        assert!(region.place_user(start + 1, 4096).is_none());
+        assert!(region.place_user(start - 1, 1).is_none());
+        assert!(region.place_user(u64::MAX, 2).is_none());
+    }
+}

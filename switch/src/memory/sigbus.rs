@@ -1,0 +1,129 @@
+//! A guest that truncates its memory file costs itself its port, not everyone the daemon.
+//!
+//! Touching a page whose file no longer reaches it raises SIGBUS. The handler finds the **watch** whose range holds the
+//! address, marks it lost and maps anonymous memory over the whole range, so that the interrupted access ends
+//! normally and cannot fault again. The worker sees the mark after its pass and quarantines the port. A SIGBUS
+//! outside every watch is a defect of ours and ends the process as it would have without the handler.
+//!
+//! The handler may interrupt anything, so all that it reads is a fixed table of atomics.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// Mappings that the whole daemon may hold at a time.
+const SLOTS: usize = 32768;
+
+struct Slot {
+    /// Zero while the slot is free.
+    start: AtomicUsize,
+    length: AtomicUsize,
+    lost: AtomicBool,
+}
+
+static TABLE: [Slot; SLOTS] =
+    [const { Slot { start: AtomicUsize::new(0), length: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; SLOTS];
+/// Slots below this were used at least once.
+static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
+static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Counts losses, so that a worker learns of one by a single load a pass.
+static LOSSES: AtomicU32 = AtomicU32::new(0);
+
+/// Mappings lost since the process began; changes exactly when some [`Watch`] becomes lost.
+pub fn losses() -> u32 {
+    LOSSES.load(Ordering::Acquire)
+}
+
+/// Watches one mapping until dropped.
+#[derive(Debug)]
+pub struct Watch(usize);
+
+impl Watch {
+    /// Watches `length` bytes at address `start`; `None` when [`SLOTS`] mappings are watched already.
+    pub fn new(start: usize, length: usize) -> Option<Self> {
+        install();
+        let mut freed = FREED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let index = freed.pop().or_else(|| {
+            let next = HIGH_WATER.load(Ordering::Relaxed);
+            (next < SLOTS).then(|| {
+                HIGH_WATER.store(next + 1, Ordering::Release);
+                next
+            })
+        })?;
+        let slot = &TABLE[index];
+        slot.lost.store(false, Ordering::Relaxed);
+        slot.length.store(length, Ordering::Relaxed);
+        slot.start.store(start, Ordering::Release);
+        Some(Self(index))
+    }
+
+    /// True once the range faulted.
+    pub fn is_lost(&self) -> bool {
+        TABLE[self.0].lost.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        TABLE[self.0].start.store(0, Ordering::Release);
+        FREED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.0);
+    }
+}
+
+fn install() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        vmm_sys_util::signal::register_signal_handler(libc::SIGBUS, on_sigbus).expect("SIGBUS can be handled");
+    });
+}
+
+extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo for a handler registered with SA_SIGINFO, which the registration does.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if !replace_mapping_of(address) {
+        // Not ours: with the default action back in place the access faults again and ends the process.
+        // SAFETY: signal() is async-signal-safe and takes no memory of ours.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    }
+}
+
+/// Maps anonymous memory over the watched range that holds `address`; false if none does. Async-signal-safe.
+fn replace_mapping_of(address: usize) -> bool {
+    let used = HIGH_WATER.load(Ordering::Acquire);
+    for slot in &TABLE[..used] {
+        let start = slot.start.load(Ordering::Acquire);
+        let length = slot.length.load(Ordering::Relaxed);
+        if start == 0 || address.wrapping_sub(start) >= length {
+            continue;
+        }
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the range is a mapping that a live watch owns; whoever reads it treats it as memory that can change
+        // under him, so replacing its content breaks no promise.
+        let place = unsafe { libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        slot.lost.store(true, Ordering::Release);
+        LOSSES.fetch_add(1, Ordering::Release);
+        return place != libc::MAP_FAILED;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::memory::{Region, RegionTable};
+
+    #[test]
+    fn a_truncated_file_costs_only_its_own_region() {
+        let file = vmm_sys_util::tempfile::TempFile::new_in(std::path::Path::new("/dev/shm/")).unwrap().into_file();
+        file.set_len(8192).unwrap();
+        let table = RegionTable { guest_start: 0, length: 8192, user_start: 0, file_offset: 0 };
+        let region = Region::map(table, file.try_clone().unwrap()).unwrap();
+        let other = Region::anonymous(0, 4096).unwrap();
+        let before = super::losses();
+        file.set_len(0).unwrap();
+        // SAFETY: the address is inside the mapping; the handler replaces the page under it.
+        let byte = unsafe { region.host_start().add(4096).read_volatile() };
+        assert_eq!(byte, 0);
+        assert!(region.is_lost());
+        assert!(!other.is_lost());
+        assert_ne!(super::losses(), before);
+    }
+}

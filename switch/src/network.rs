@@ -1,0 +1,310 @@
+//! The network: workers, the ports that they serve, and where each ring is served.
+//!
+//! The control side lives here: it starts and stops rings at workers, keeps the **routes** that tell every worker where a port's frames
+//! are delivered, and puts ports in quarantine. The data path does not come here.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::memory::MemoryMap;
+use crate::offload::Offloads;
+use crate::port::tap::Tap;
+use crate::port::{PortId, PortStatus, State};
+use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
+use crate::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, WorkerHandle, links};
+
+/// What starting a ring takes.
+#[derive(Debug)]
+pub struct RingParts {
+    /// Which ring.
+    pub key: RingKey,
+    /// Where it lies.
+    pub split: SplitRing,
+    /// The memory that its buffers lie in.
+    pub memory: Arc<MemoryMap>,
+    /// What was agreed.
+    pub options: RingOptions,
+    /// Available position to begin at.
+    pub base: u16,
+    /// How to interrupt the driver.
+    pub call: Option<Call>,
+    /// Offloads of this direction.
+    pub offloads: Offloads,
+    /// Frames may fill several receive buffers.
+    pub mergeable: bool,
+    /// How it begins.
+    pub start: Start,
+}
+
+/// A running ring.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    place: Place,
+    enabled: bool,
+}
+
+#[derive(Debug, Default)]
+struct Rings {
+    running: HashMap<RingKey, Running>,
+    /// Queue pairs that each driver asked for through a control queue; else all that are enabled count.
+    active_pairs: HashMap<PortId, u16>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Network {
+    shared: Arc<Shared>,
+    workers: Vec<WorkerHandle>,
+    ports: Vec<Arc<PortStatus>>,
+    rings: Mutex<Rings>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Network {
+    /// Starts `workers` workers, pinned to `cpus` in turn (not at all if there are none), for `ports`.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread or descriptor.
+    pub fn start(shared: Shared, ports: Vec<Arc<PortStatus>>, workers: usize, cpus: &[usize]) -> std::io::Result<Arc<Self>> {
+        let shared = Arc::new(shared);
+        let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<Result<Vec<_>, _>>()?;
+        let (events, event_queue) = channel();
+        let mut threads = Vec::new();
+        for (index, links) in links(&mailboxes).into_iter().enumerate() {
+            let worker = Worker::new(index as u8, Arc::clone(&shared), Arc::clone(&mailboxes[index]), links, events.clone())?;
+            let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+            threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                if let Some(cpu) = cpu {
+                    pin(cpu);
+                }
+                worker.run();
+            })?);
+        }
+        let workers = mailboxes.into_iter().map(WorkerHandle::new).collect();
+        let network = Arc::new(Self { shared, workers, ports, rings: Mutex::default(), threads: Mutex::new(threads) });
+        network.start_warden(event_queue)?;
+        Ok(network)
+    }
+
+    /// The warden acts on what workers report. It ends with the workers.
+    fn start_warden(self: &Arc<Self>, events: Receiver<Event>) -> std::io::Result<()> {
+        let network = Arc::downgrade(self);
+        std::thread::Builder::new().name("warden".into()).stack_size(128 * 1024).spawn(move || {
+            for event in events {
+                let Some(network) = network.upgrade() else { return };
+                network.act(event);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn act(&self, event: Event) {
+        match event {
+            Event::RingFault(port, fault) => self.quarantine(port, &fault.to_string()),
+            Event::MemoryLost => {
+                let lost: Vec<PortId> = self
+                    .ports
+                    .iter()
+                    .filter(|port| port.memory().is_some_and(|memory| memory.is_lost()))
+                    .map(|port| port.id)
+                    .collect();
+                for port in lost {
+                    self.quarantine(port, "the guest truncated its memory file");
+                }
+            }
+        }
+    }
+
+    /// Stops every ring of a port for the reason `cause`; it stays so until its front end sets it up anew.
+    pub fn quarantine(&self, port: PortId, cause: &str) {
+        self.stop_port(port);
+        self.port(port).set_state(State::Quarantined(cause.into()));
+    }
+
+    /// What the control side knows of `port`.
+    pub fn port(&self, port: PortId) -> &Arc<PortStatus> {
+        &self.ports[port.index()]
+    }
+
+    /// All ports.
+    pub fn ports(&self) -> &[Arc<PortStatus>] {
+        &self.ports
+    }
+
+    /// Counters, tables and settings.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The worker that serves pair `pair` of `port`: both rings of a pair lie with one worker.
+    fn worker_of(&self, port: PortId, pair: u16) -> u8 {
+        ((port.index() + usize::from(pair)) % self.workers.len()) as u8
+    }
+
+    fn worker(&self, index: u8) -> &WorkerHandle {
+        &self.workers[usize::from(index)]
+    }
+
+    /// Starts a ring.
+    pub fn start_ring(&self, parts: RingParts) {
+        let RingParts { key, split, memory, options, base, call, offloads, mergeable, start } = parts;
+        let worker = self.worker_of(key.port, key.pair);
+        let enabled = start.enabled;
+        let slot = self.worker(worker).ask(move |worker| {
+            let mut ring = Ring::new(split, memory, options, base);
+            ring.set_call(call);
+            match key.direction {
+                Direction::Intake => worker.add_intake(key, Intake::new(ring), offloads, start),
+                Direction::Delivery => worker.add_delivery(key, Delivery::new(ring, offloads, mergeable), start),
+            }
+        });
+        let Some(slot) = slot else { return };
+        let mut rings = self.rings();
+        rings.running.insert(key, Running { place: Place { worker, slot }, enabled });
+        self.update_route(&rings, key.port);
+    }
+
+    /// Starts a TAP port.
+    ///
+    /// # Errors
+    /// The kernel refuses to watch it.
+    pub fn start_tap(&self, port: PortId, tap: Tap) -> std::io::Result<()> {
+        let worker = self.worker_of(port, 0);
+        let gone = || std::io::Error::other("the worker is gone");
+        let slot = self.worker(worker).ask(move |worker| worker.add_tap(port, tap)).ok_or_else(gone)??;
+        let mut rings = self.rings();
+        for direction in [Direction::Intake, Direction::Delivery] {
+            let running = Running { place: Place { worker, slot }, enabled: true };
+            rings.running.insert(RingKey { port, pair: 0, direction }, running);
+        }
+        self.update_route(&rings, port);
+        self.port(port).set_state(State::Running);
+        Ok(())
+    }
+
+    /// Stops a ring and returns its base, once nothing of it is in use; `None` if it does not run.
+    pub fn stop_ring(&self, key: RingKey) -> Option<u16> {
+        let running = {
+            let mut rings = self.rings();
+            let running = rings.running.remove(&key)?;
+            self.update_route(&rings, key.port);
+            running
+        };
+        let worker = self.worker(running.place.worker);
+        match key.direction {
+            Direction::Intake => worker.ask_later(move |worker, reply| worker.stop_intake(key, reply)),
+            Direction::Delivery => worker.ask(move |worker| worker.stop_delivery(key)).flatten(),
+        }
+    }
+
+    /// Stops all rings of `port` and forgets who is behind it.
+    pub fn stop_port(&self, port: PortId) {
+        let keys: Vec<RingKey> = self.rings().running.keys().filter(|key| key.port == port).copied().collect();
+        for key in keys {
+            if let Some(base) = self.stop_ring(key) {
+                self.port(port).remember_base(key, base);
+            }
+        }
+        self.rings().active_pairs.remove(&port);
+        self.shared.tables[self.shared.segment_of[port.index()]].forget(port);
+    }
+
+    /// Enables or disables a running ring.
+    pub fn set_enabled(&self, key: RingKey, enabled: bool) {
+        let mut rings = self.rings();
+        let Some(running) = rings.running.get_mut(&key) else { return };
+        running.enabled = enabled;
+        let worker = self.worker(running.place.worker);
+        if enabled {
+            worker.ask(move |worker| worker.set_enabled(key, true));
+            self.update_route(&rings, key.port);
+        } else {
+            self.update_route(&rings, key.port);
+            worker.ask(move |worker| worker.set_enabled(key, false));
+        }
+    }
+
+    /// Changes how the driver of a running ring is interrupted; gives the call back if it does not run.
+    pub fn set_call(&self, key: RingKey, call: Option<Call>) -> Result<(), Option<Call>> {
+        let Some(running) = self.rings().running.get(&key).copied() else { return Err(call) };
+        self.worker(running.place.worker).ask(move |worker| worker.set_call(key, call));
+        Ok(())
+    }
+
+    /// Moves a running ring to other memory, in which it lies at `split`.
+    pub fn set_memory(&self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>) {
+        let Some(running) = self.rings().running.get(&key).copied() else { return };
+        self.worker(running.place.worker).ask_later(move |worker, reply| worker.set_memory(key, split, memory, reply));
+    }
+
+    /// True if the ring runs.
+    pub fn is_running(&self, key: RingKey) -> bool {
+        self.rings().running.contains_key(&key)
+    }
+
+    /// Delivers to the first `pairs` pairs of `port` only, as its driver asked through the control queue.
+    pub fn set_active_pairs(&self, port: PortId, pairs: u16) {
+        let mut rings = self.rings();
+        rings.active_pairs.insert(port, pairs);
+        self.update_route(&rings, port);
+    }
+
+    /// Tells every worker where frames for `port` go now, and returns when all know.
+    fn update_route(&self, rings: &Rings, port: PortId) {
+        let most = rings.active_pairs.get(&port).copied().unwrap_or(u16::MAX);
+        let mut pairs: Vec<(u16, Place)> = rings
+            .running
+            .iter()
+            .filter(|(key, ring)| key.port == port && key.direction == Direction::Delivery && ring.enabled && key.pair < most)
+            .map(|(key, ring)| (key.pair, ring.place))
+            .collect();
+        pairs.sort_by_key(|&(pair, _)| pair);
+        let places: Vec<Place> = pairs.into_iter().map(|(_, place)| place).collect();
+        for worker in &self.workers {
+            let places = places.clone();
+            worker.ask(move |worker| worker.set_route(port, places));
+        }
+    }
+
+    /// Sends a frame of the switch's own making to all ports of the segment of `port` but itself.
+    pub fn inject(&self, port: PortId, frame: &[u8]) {
+        for worker in &self.workers {
+            let frame = frame.to_vec();
+            worker.tell(move |worker| worker.inject(port, &frame));
+        }
+    }
+
+    /// Stops all ports, then the workers.
+    pub fn shut_down(&self) {
+        for port in &self.ports {
+            self.stop_port(port.id);
+            port.set_state(State::Gone);
+        }
+        for worker in &self.workers {
+            worker.tell(Worker::quit);
+        }
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A worker that panicked has said so on standard error; the others still end.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
+fn pin(cpu: usize) {
+    // SAFETY: the set is plain data and outlives the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu < libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The Internet checksum (RFC 1071) over memory that others may write meanwhile.
+
+/// A running ones' complement sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Sum of native-endian words; the order of bytes does not matter until the end (RFC 1071, section 2(B)).
+    words: u64,
+    /// Whether an odd number of bytes went in.
+    odd: bool,
+}
+
+impl Sum {
+    /// Adds `bytes`.
+    pub fn add(&mut self, bytes: &[u8]) {
+        // SAFETY: the slice is readable for its length.
+        unsafe { self.add_raw(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Adds `length` bytes at `place`.
+    ///
+    /// # Safety
+    /// `place` must be readable for `length` bytes. Others may write there meanwhile: the sum is then that of some mixture.
+    pub unsafe fn add_raw(&mut self, place: *const u8, length: usize) {
+        // SAFETY: the caller's promise.
+        let sum = fold(unsafe { sum_words(place, length) });
+        self.words += u64::from(if self.odd { sum.swap_bytes() } else { sum });
+        self.odd ^= length % 2 == 1;
+    }
+
+    /// The checksum as its two bytes in network order.
+    pub fn finish(self) -> [u8; 2] {
+        (!fold(self.words)).to_ne_bytes()
+    }
+
+    /// The sum itself, not complemented: what a partial checksum field holds.
+    pub fn partial(self) -> [u8; 2] {
+        fold(self.words).to_ne_bytes()
+    }
+}
+
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// # Safety
+/// As [`Sum::add_raw`].
+unsafe fn sum_words(place: *const u8, length: usize) -> u64 {
+    const LANES: usize = 8;
+    let mut lanes = [0_u64; LANES];
+    let mut at = 0;
+    // SAFETY: every read ends at or before `length`.
+    unsafe {
+        while at + 4 * LANES <= length {
+            let words = place.add(at).cast::<[u32; LANES]>().read_unaligned();
+            lanes.iter_mut().zip(words).for_each(|(lane, word)| *lane += u64::from(word));
+            at += 4 * LANES;
+        }
+        let mut sum: u64 = lanes.iter().sum();
+        while at + 2 <= length {
+            sum += u64::from(place.add(at).cast::<u16>().read_unaligned());
+            at += 2;
+        }
+        if at < length {
+            sum += u64::from(u16::from_ne_bytes([place.add(at).read(), 0]));
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slow(bytes: &[u8]) -> [u8; 2] {
+        let mut sum = 0_u32;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        (!(sum as u16)).to_be_bytes()
+    }
+
+    #[test]
+    fn example_of_rfc_1071() {
+        let mut sum = Sum::default();
+        sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+        assert_eq!(sum.partial(), [0xdd, 0xf2]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_split_gives_the_same_sum(bytes: Vec<u8>, cuts: [u16; 3]) {
+            let mut cuts = cuts.map(|cut| usize::from(cut) % (bytes.len() + 1));
+            cuts.sort_unstable();
+            let mut sum = Sum::default();
+            let mut from = 0;
+            for cut in cuts.into_iter().chain([bytes.len()]) {
+                sum.add(&bytes[from..cut]);
+                from = cut;
+            }
+            proptest::prop_assert_eq!(sum.finish(), slow(&bytes));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Offloads: what a sender may leave to others, what a receiver can do itself, and the repair of the difference.
+//!
+//! 1. [`check`]: at intake, the virtio-net header of a frame is compared with the frame and with what was negotiated.
+//! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need cutting?
+//! 3. [`checksum`], [`segment`]: the repair, made while the frame is delivered, for each receiver by itself.
+
+pub mod checksum;
+pub mod segment;
+
+use crate::frame::{Layers, NetHeader, Segmentation, TCP, UDP};
+use crate::parcel::Parcel;
+use crate::stats::DropReason;
+
+/// Most segments of one frame: 64 KiB at the smallest segment size that Linux sends (48).
+pub const MAX_SEGMENTS: u32 = 1366;
+
+/// Offloads that one side agreed to: for a sender what it may leave undone (HOST_* and CSUM), for a receiver what it accepts
+/// undone (GUEST_*).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Partial checksums.
+    pub checksum: bool,
+    /// TCP over IPv4 in large frames.
+    pub tcp4: bool,
+    /// TCP over IPv6 in large frames.
+    pub tcp6: bool,
+    /// Large TCP frames with CWR set.
+    pub ecn: bool,
+    /// UDP over IPv4 in large frames.
+    pub udp4: bool,
+    /// UDP over IPv6 in large frames.
+    pub udp6: bool,
+}
+
+impl Offloads {
+    /// All of them.
+    pub const ALL: Self = Self { checksum: true, tcp4: true, tcp6: true, ecn: true, udp4: true, udp6: true };
+
+    fn allows(&self, kind: Segmentation, version: u8) -> bool {
+        match kind {
+            Segmentation::Tcp4 => self.tcp4,
+            Segmentation::Tcp6 => self.tcp6,
+            Segmentation::Udp if version == 4 => self.udp4,
+            Segmentation::Udp => self.udp6,
+        }
+    }
+}
+
+/// Checks the offloads that the sender of `parcel` asks for, and rewrites the header so that receivers can rely on it: unknown flags
+/// are cleared and `hdr_len` tells the truth (virtio 1.4, section 5.1.6.2).
+///
+/// # Errors
+/// The reason to drop the frame.
+pub fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
+    let header = parcel.header;
+    let kind = header.segmentation().map_err(|_| DropReason::BadSegmentation)?;
+    let needs_checksum = header.flags() & NetHeader::NEEDS_CSUM != 0;
+    parcel.header = header.cleaned(0);
+    if needs_checksum {
+        check_checksum(parcel, sender)?;
+    }
+    match kind {
+        None => Ok(()),
+        Some(_) if !needs_checksum => Err(DropReason::BadSegmentation),
+        Some(kind) => check_segmentation(parcel, kind, sender),
+    }
+}
+
+fn check_checksum(parcel: &Parcel, sender: &Offloads) -> Result<(), DropReason> {
+    if !sender.checksum {
+        return Err(DropReason::OffloadNotAgreed);
+    }
+    let header = parcel.header;
+    let field_end = u32::from(header.csum_start()) + u32::from(header.csum_offset()) + 2;
+    if usize::from(header.csum_start()) < crate::frame::ETHERNET || field_end > parcel.length {
+        return Err(DropReason::BadChecksumOffload);
+    }
+    Ok(())
+}
+
+fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads) -> Result<(), DropReason> {
+    let header = parcel.header;
+    let layers = Layers::find(parcel.start()).ok_or(DropReason::BadSegmentation)?;
+    let wanted = match kind {
+        Segmentation::Tcp4 => (Some(4), TCP, 16),
+        Segmentation::Tcp6 => (Some(6), TCP, 16),
+        Segmentation::Udp => (None, UDP, 6),
+    };
+    let fits = wanted.0.is_none_or(|version| version == layers.version)
+        && layers.protocol == wanted.1
+        && usize::from(header.csum_start()) == layers.transport
+        && header.csum_offset() == wanted.2;
+    if !fits {
+        return Err(DropReason::BadSegmentation);
+    }
+    if !sender.allows(kind, layers.version) || (header.gso_type() & NetHeader::ECN != 0 && !sender.ecn) {
+        return Err(DropReason::OffloadNotAgreed);
+    }
+    let length = header_length(parcel.start(), &layers).ok_or(DropReason::BadSegmentation)?;
+    let payload = parcel.length.checked_sub(length as u32).ok_or(DropReason::BadSegmentation)?;
+    if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
+        return Err(DropReason::BadSegmentation);
+    }
+    parcel.header = header.cleaned(length as u16);
+    Ok(())
+}
+
+/// Bytes before the payload; `None` if they reach past `start`.
+fn header_length(start: &[u8], layers: &Layers) -> Option<usize> {
+    let transport = match layers.protocol {
+        TCP => usize::from(start.get(layers.transport + 12)? >> 4) * 4,
+        _ => 8,
+    };
+    let end = layers.transport + transport;
+    (layers.protocol != TCP || transport >= 20).then_some(end).filter(|&end| end <= start.len())
+}
+
+/// What one receiver needs done to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing.
+    AsIs,
+    /// The checksum completed.
+    Checksum,
+    /// Cut into segments, whose checksums the receiver completes itself if `partial`.
+    Segment {
+        /// The receiver takes partial checksums.
+        partial: bool,
+    },
+}
+
+/// What `receiver` needs done to a frame with this checked `header`.
+#[inline]
+pub fn plan(parcel: &Parcel, receiver: &Offloads) -> Plan {
+    if parcel.header.is_plain() { Plan::AsIs } else { plan_offload(parcel, receiver) }
+}
+
+fn plan_offload(parcel: &Parcel, receiver: &Offloads) -> Plan {
+    let header = parcel.header;
+    match header.segmentation() {
+        Ok(Some(kind)) if !takes(receiver, kind, parcel) => Plan::Segment { partial: receiver.checksum },
+        _ if receiver.checksum => Plan::AsIs,
+        _ => Plan::Checksum,
+    }
+}
+
+fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
+    let ecn = parcel.header.gso_type() & NetHeader::ECN != 0;
+    let version = Layers::find(parcel.start()).map_or(0, |layers| layers.version);
+    receiver.checksum && receiver.allows(kind, version) && (receiver.ecn || !ecn)
+}

@@ -1,0 +1,343 @@
+//! A parcel: a frame that still lies in its sender's memory.
+//!
+//! It carries what was copied once (the virtio-net header and the first bytes of the frame) and where the rest lies
+//! (**pieces**). Most frames have few pieces, which the parcel holds itself; the rest of a long list lies in **chunks** that the
+//! sender's intake lends, a fixed number of them, so nothing is allocated on the way.
+
+use std::ptr;
+
+use crate::frame::{NetHeader, START};
+use crate::port::PortId;
+use crate::ring::Piece;
+
+const OWN_PIECES: usize = 3;
+const CHUNK_PIECES: usize = 8;
+
+/// Which ring a parcel came from: a slot of the worker that owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct IntakeId {
+    /// The worker.
+    pub worker: u8,
+    /// The slot in that worker's list of intakes.
+    pub slot: u16,
+}
+
+/// See the module. Four cache lines. Fields that are written singly and read soon are no smaller than what the compiler would load, so that
+/// loads never span two recent stores.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub struct Parcel {
+    /// The first `start_length` bytes of the frame, copied once.
+    pub start: [u8; START],
+    own: [Piece; OWN_PIECES],
+    more: *const Chunk,
+    /// What the sender left to others.
+    pub header: NetHeader,
+    /// Bytes of the whole frame.
+    pub length: u32,
+    /// How many of them `start` holds.
+    pub start_length: u32,
+    own_pieces: u32,
+    /// Head of the chain in the sender's ring.
+    pub head: u16,
+    /// What the sender's intake lent for the rest.
+    pub loan: Loan,
+    /// The sender's ring.
+    pub intake: IntakeId,
+    /// The sender.
+    pub source: PortId,
+    /// Segments already delivered, when a receiver had room for some only.
+    pub segments_done: u16,
+}
+
+/// A link of a long list of pieces.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Chunk {
+    pieces: [Piece; CHUNK_PIECES],
+    length: u32,
+    /// Position of the next chunk in the same [`ChunkPool`], for giving it back.
+    next_index: u32,
+    next: *const Chunk,
+}
+
+const _: () = assert!(size_of::<Parcel>() == 256);
+
+// SAFETY: the pointers of a parcel lead into memory that its intake keeps alive until the parcel is completed; they are
+// only used by the copy routines. Chunks are written before the parcel is handed over and not after.
+unsafe impl Send for Parcel {}
+
+impl Default for Parcel {
+    fn default() -> Self {
+        Self {
+            start: [0; START],
+            own: [NO_PIECE; OWN_PIECES],
+            more: ptr::null(),
+            header: NetHeader::default(),
+            length: 0,
+            start_length: 0,
+            own_pieces: 0,
+            head: 0,
+            loan: Loan::NONE,
+            intake: IntakeId::default(),
+            source: PortId::default(),
+            segments_done: 0,
+        }
+    }
+}
+
+const NO_PIECE: Piece = Piece { place: ptr::null_mut(), length: 0 };
+const NO_CHUNK: u32 = u32::MAX;
+
+impl Parcel {
+    /// A parcel of the switch's own making: a plain frame of at most [`START`] bytes, what is longer is cut off. No chain is behind it.
+    pub fn from_bytes(source: PortId, frame: &[u8]) -> Self {
+        let length = frame.len().min(START);
+        let mut parcel = Self { source, length: length as u32, start_length: length as u32, ..Self::default() };
+        parcel.start[..length].copy_from_slice(&frame[..length]);
+        parcel
+    }
+
+    /// The copied bytes.
+    #[inline]
+    pub fn start(&self) -> &[u8] {
+        &self.start[..(self.start_length as usize).min(START)]
+    }
+
+    /// Bytes of the frame that were not copied.
+    #[inline]
+    pub fn rest_length(&self) -> u32 {
+        self.length - self.start_length
+    }
+
+    /// Where the bytes after `start` lie, in order.
+    #[inline]
+    pub fn rest(&self) -> Pieces<'_> {
+        Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
+    }
+
+    /// Sets the rest to the one piece of `length` bytes at `place`; nothing if it is empty.
+    #[inline]
+    pub fn set_single_rest(&mut self, place: *mut u8, length: u32) {
+        self.own[0] = Piece { place, length };
+        self.own_pieces = u32::from(length > 0);
+        self.more = ptr::null();
+        self.loan = Loan::NONE;
+    }
+
+    /// Sets the rest to `pieces`, of which the first `skip` bytes are left out. What it borrows is to be given back with
+    /// [`ChunkPool::give_back`].
+    ///
+    /// # Errors
+    /// The pool has too few chunks left; the parcel's rest is then empty.
+    pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        let (index, within) = position(pieces, skip);
+        let Some(first) = pieces.get(index) else {
+            self.set_single_rest(ptr::null_mut(), 0);
+            return Ok(());
+        };
+        self.set_single_rest(first.place.wrapping_add(within as usize), first.length - within);
+        let rest = &pieces[index + 1..];
+        let direct = rest.len().min(OWN_PIECES - 1);
+        if rest.len() > direct {
+            self.loan = pool.lend(&rest[direct..])?;
+            self.more = pool.chunk(self.loan.0);
+        }
+        self.own[1..=direct].copy_from_slice(&rest[..direct]);
+        self.own_pieces = 1 + direct as u32;
+        Ok(())
+    }
+}
+
+/// The piece that holds byte `skip`, and how far into it that is; past the end, the number of pieces.
+#[inline]
+fn position(pieces: &[Piece], skip: u32) -> (usize, u32) {
+    let mut skip = skip;
+    for (index, piece) in pieces.iter().enumerate() {
+        if skip < piece.length {
+            return (index, skip);
+        }
+        skip -= piece.length;
+    }
+    (pieces.len(), 0)
+}
+
+/// Walks a parcel's pieces.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    own: &'a [Piece],
+    more: *const Chunk,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece> {
+        if let Some((first, rest)) = self.own.split_first() {
+            self.own = rest;
+            return Some(*first);
+        }
+        if self.more.is_null() {
+            return None;
+        }
+        // SAFETY: the chunk belongs to the pool of the parcel's intake, which lives, and leaves the chunk unchanged, until
+        // the parcel is completed; the iterator borrows the parcel.
+        let chunk = unsafe { &*self.more };
+        self.more = chunk.next;
+        self.own = &chunk.pieces[..(chunk.length as usize).min(CHUNK_PIECES)];
+        self.next()
+    }
+}
+
+/// A borrowed list of chunks, by the position of its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan(u32);
+
+impl Loan {
+    /// Nothing was lent.
+    pub const NONE: Self = Self(NO_CHUNK);
+}
+
+/// The pool has too few chunks left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoChunk;
+
+/// The chunks of one intake.
+#[derive(Debug)]
+pub struct ChunkPool {
+    chunks: Box<[Chunk]>,
+    /// Head of the list of free chunks, linked by `next_index`.
+    free: u32,
+    left: u32,
+}
+
+// SAFETY: see `Parcel`; the pool itself is used by one thread.
+unsafe impl Send for ChunkPool {}
+
+impl ChunkPool {
+    /// A pool for an intake of `ring_size` entries: enough for one frame of as many pieces as an indirect table may have, and in
+    /// the common case for a ring full of frames of a few pieces.
+    pub fn new(ring_size: u16) -> Self {
+        let count = (u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32);
+        let chunk = |index: u32| Chunk {
+            pieces: [NO_PIECE; CHUNK_PIECES],
+            length: 0,
+            next_index: if index + 1 == count { NO_CHUNK } else { index + 1 },
+            next: ptr::null(),
+        };
+        Self { chunks: (0..count).map(chunk).collect(), free: 0, left: count }
+    }
+
+    fn chunk(&self, index: u32) -> *const Chunk {
+        &raw const self.chunks[index as usize]
+    }
+
+    fn lend(&mut self, pieces: &[Piece]) -> Result<Loan, NoChunk> {
+        if pieces.len().div_ceil(CHUNK_PIECES) > self.left as usize {
+            return Err(NoChunk);
+        }
+        let first = self.free;
+        let mut runs = pieces.chunks(CHUNK_PIECES).peekable();
+        while let Some(run) = runs.next() {
+            let next_index = self.chunks[self.free as usize].next_index;
+            let next = if runs.peek().is_some() { self.chunk(next_index) } else { ptr::null() };
+            let chunk = &mut self.chunks[self.free as usize];
+            chunk.pieces[..run.len()].copy_from_slice(run);
+            chunk.length = run.len() as u32;
+            chunk.next = next;
+            if next.is_null() {
+                chunk.next_index = NO_CHUNK;
+            }
+            self.free = next_index;
+            self.left -= 1;
+        }
+        Ok(Loan(first))
+    }
+
+    /// Takes back what [`Parcel::set_rest`] borrowed.
+    pub fn give_back(&mut self, loan: Loan) {
+        let mut index = loan.0;
+        while index != NO_CHUNK {
+            let next = self.chunks[index as usize].next_index;
+            self.chunks[index as usize].next_index = self.free;
+            self.free = index;
+            self.left += 1;
+            index = next;
+        }
+    }
+
+    /// Chunks not lent.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+}
+
+/// Most pieces that a parcel may have.
+pub const MAX_PIECES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(lengths: &[u32]) -> Vec<Piece> {
+        let mut place = 0x1000_usize;
+        lengths
+            .iter()
+            .map(|&length| {
+                let piece = Piece { place: place as *mut u8, length };
+                place += 0x10000;
+                piece
+            })
+            .collect()
+    }
+
+    fn rest_of(parcel: &Parcel) -> Vec<(usize, u32)> {
+        parcel.rest().map(|p| (p.place as usize, p.length)).collect()
+    }
+
+    #[test]
+    fn keeps_every_piece_in_order_however_many() {
+        let mut pool = ChunkPool::new(256);
+        let all = pool.left();
+        for count in [0, 1, 3, 4, 5, 12, 13, 30, 1000] {
+            let list = pieces(&vec![7; count]);
+            let mut parcel = Parcel::default();
+            parcel.set_rest(&list, 0, &mut pool).unwrap();
+            assert_eq!(rest_of(&parcel), list.iter().map(|p| (p.place as usize, p.length)).collect::<Vec<_>>());
+            pool.give_back(parcel.loan);
+            assert_eq!(pool.left(), all);
+        }
+    }
+
+    #[test]
+    fn leaves_out_the_skipped_bytes() {
+        let mut pool = ChunkPool::new(2);
+        let mut parcel = Parcel::default();
+        let list = pieces(&[10, 20, 30]);
+        for (skip, expected) in [
+            (0, vec![(0x1000, 10), (0x11000, 20), (0x21000, 30)]),
+            (10, vec![(0x11000, 20), (0x21000, 30)]),
+            (35, vec![(0x21005, 25)]),
+            (60, vec![]),
+        ] {
+            parcel.set_rest(&list, skip, &mut pool).unwrap();
+            assert_eq!(rest_of(&parcel), expected, "skip {skip}");
+        }
+    }
+
+    #[test]
+    fn an_empty_pool_lends_nothing_and_recovers() {
+        let mut pool = ChunkPool::new(2);
+        let mut loans = Vec::new();
+        let list = pieces(&[1; 100]);
+        let mut parcel = Parcel::default();
+        while parcel.set_rest(&list, 0, &mut pool).is_ok() {
+            loans.push(parcel.loan);
+        }
+        assert_eq!(loans.len(), pool.chunks.len() / 13);
+        loans.into_iter().for_each(|loan| pool.give_back(loan));
+        assert_eq!(pool.left() as usize, pool.chunks.len());
+        assert!(parcel.set_rest(&list, 0, &mut pool).is_ok());
+    }
+}

@@ -1,0 +1,137 @@
+//! Ports: a guest's place on a segment.
+//!
+//! A port is **waiting** for its front end, **speaking** with it while they agree on features and memory, **running** when at least one ring
+//! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
+
+pub mod tap;
+pub mod vhost_user;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::frame::MacAddress;
+use crate::memory::MemoryMap;
+use crate::worker::RingKey;
+
+/// Number of a port in its network, below 32767; its place in the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub u16);
+
+impl PortId {
+    /// As an index.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// For a front end.
+    Waiting,
+    /// Agreeing on features and memory.
+    Speaking,
+    /// At least one ring is served.
+    Running,
+    /// For this cause.
+    Quarantined(String),
+    /// The network ends.
+    Gone,
+}
+
+impl State {
+    /// The name that operators see.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Speaking => "speaking",
+            Self::Running => "running",
+            Self::Quarantined(_) => "quarantined",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// What the control side knows of a port.
+#[derive(Debug)]
+pub struct PortStatus {
+    /// Its number.
+    pub id: PortId,
+    /// Its name in the configuration.
+    pub name: String,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    quarantines: u64,
+    memory: Option<Arc<MemoryMap>>,
+    bases: HashMap<RingKey, u16>,
+}
+
+impl PortStatus {
+    /// A port that waits for its front end.
+    pub fn new(id: PortId, name: &str) -> Arc<Self> {
+        let inner = Inner { state: State::Waiting, quarantines: 0, memory: None, bases: HashMap::new() };
+        Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner) })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.inner().state.clone()
+    }
+
+    /// Times it was put in quarantine.
+    pub fn quarantines(&self) -> u64 {
+        self.inner().quarantines
+    }
+
+    /// Moves it to `state`. The first quarantine is logged, later ones are only counted, so that no guest can fill the log.
+    pub fn set_state(&self, state: State) {
+        let mut inner = self.inner();
+        if let State::Quarantined(cause) = &state {
+            inner.quarantines += 1;
+            if inner.quarantines == 1 {
+                tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
+            }
+        }
+        inner.state = state;
+    }
+
+    /// The guest memory in use.
+    pub fn memory(&self) -> Option<Arc<MemoryMap>> {
+        self.inner().memory.clone()
+    }
+
+    /// Notes the guest memory in use.
+    pub fn set_memory(&self, memory: Option<Arc<MemoryMap>>) {
+        self.inner().memory = memory;
+    }
+
+    /// Keeps the base of a ring that was stopped without its front end asking, for when it asks.
+    pub fn remember_base(&self, key: RingKey, base: u16) {
+        self.inner().bases.insert(key, base);
+    }
+
+    /// Takes what [`Self::remember_base`] kept.
+    pub fn recall_base(&self, key: RingKey) -> Option<u16> {
+        self.inner().bases.remove(&key)
+    }
+}
+
+/// The address that a port offers to its guest if none is configured: locally administered, and the same in every run, so that a guest
+/// keeps it over reboots.
+pub fn default_address(network: &str, port: &str) -> MacAddress {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in network.bytes().chain([0]).chain(port.bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    let [_, _, _, a, b, c, d, e] = (hash ^ hash >> 29).to_be_bytes();
+    MacAddress::new([0x02, a, b, c, d, e])
+}

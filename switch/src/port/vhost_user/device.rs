@@ -1,0 +1,431 @@
+//! What each vhost-user message does to a port.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
+    VhostUserVringState,
+};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
+
+use super::features::{self, Agreed, Circumstances};
+use super::vring::{Addresses, Kick, Vring};
+use super::{MAX_PAIRS, PortSettings};
+use crate::memory::{MemoryMap, Region, RegionTable};
+use crate::network::Network;
+use crate::port::State;
+use crate::ring::{Call, Notifier};
+use crate::worker::{Direction, RingKey};
+
+/// Rings of a port: two for each pair.
+const RINGS: u32 = 2 * MAX_PAIRS as u32;
+/// Memory slots offered (QEMU asks for up to 509).
+const SLOTS: u64 = 509;
+
+/// One connection's view of a port.
+pub struct Device {
+    network: Arc<Network>,
+    settings: PortSettings,
+    protocol: u64,
+    features: Agreed,
+    memory: Arc<MemoryMap>,
+    rings: Vec<Vring>,
+    status: u8,
+    /// Kept open for messages to the front end.
+    backend_channel: Option<Backend>,
+}
+
+/// An error that ends the connection, with its cause.
+fn refuse(cause: impl ToString) -> Error {
+    Error::ReqHandlerError(io::Error::other(cause.to_string()))
+}
+
+impl Device {
+    /// A device that nothing is known of yet.
+    pub fn new(network: Arc<Network>, settings: PortSettings) -> Self {
+        Self {
+            network,
+            settings,
+            protocol: 0,
+            features: Agreed::default(),
+            memory: Arc::default(),
+            rings: (0..RINGS).map(|_| Vring::default()).collect(),
+            status: 0,
+            backend_channel: None,
+        }
+    }
+
+    /// Protocol features that the front end agreed to.
+    pub fn agreed_protocol(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::from_bits_truncate(self.protocol)
+    }
+
+    /// NET_SET_MTU: the front end tells the guest's MTU; what we offered is the most.
+    ///
+    /// # Errors
+    /// Below 68 (RFC 791) or above what is offered.
+    pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
+        let most = u64::from(self.settings.mtu.unwrap_or(u16::MAX));
+        if (68..=most).contains(&mtu) { Ok(()) } else { Err(refuse(format!("an MTU of {mtu}, where 68 to {most} are offered"))) }
+    }
+
+    /// SEND_RARP: announces the guest's address on its segment, so that others learn where it is now (after a migration).
+    pub fn send_rarp(&mut self, address: u64) {
+        let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
+        self.network.inject(self.settings.id, &rarp([a, b, c, d, e, f]));
+    }
+
+    /// GET_STATUS.
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// SET_STATUS: zero resets the device (virtio 1.4, section 2.1).
+    pub fn set_status(&mut self, status: u8) {
+        self.status = status;
+        if status == 0 {
+            self.stop_rings();
+        }
+    }
+
+    fn key(&self, index: usize) -> RingKey {
+        let direction = if index.is_multiple_of(2) { Direction::Delivery } else { Direction::Intake };
+        RingKey { port: self.settings.id, pair: index as u16 / 2, direction }
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut Vring> {
+        self.rings.get_mut(index as usize).ok_or_else(|| refuse(format!("ring {index}, where {RINGS} exist")))
+    }
+
+    /// The ring `index` while it may still be changed.
+    fn stopped_ring(&mut self, index: u32) -> Result<&mut Vring> {
+        let ring = self.ring(index)?;
+        if ring.running { Err(refuse("a ring changed while it runs")) } else { Ok(ring) }
+    }
+
+    /// Starts ring `index` if everything is known.
+    fn start_if_complete(&mut self, index: u32) -> Result<()> {
+        let key = self.key(index as usize);
+        let ring = &mut self.rings[index as usize];
+        if ring.running || !ring.is_complete() || self.memory.regions().is_empty() {
+            return Ok(());
+        }
+        let parts = ring.parts(key, self.features, &self.memory).map_err(refuse)?;
+        ring.running = true;
+        self.network.port(self.settings.id).set_memory(Some(Arc::clone(&self.memory)));
+        self.network.port(self.settings.id).set_state(State::Running);
+        self.network.start_ring(parts);
+        Ok(())
+    }
+
+    /// Stops ring `index` and returns its base.
+    fn stop_ring(&mut self, index: u32) -> Result<u16> {
+        let key = self.key(index as usize);
+        let ring = self.ring(index)?;
+        if !ring.running {
+            return Ok(ring.base);
+        }
+        ring.running = false;
+        ring.kick = None;
+        // A ring in quarantine was stopped before; its base was kept.
+        if let Some(base) = self.network.stop_ring(key).or_else(|| self.network.port(key.port).recall_base(key)) {
+            self.rings[index as usize].base = base;
+        }
+        self.settle_state();
+        Ok(self.rings[index as usize].base)
+    }
+
+    /// Without rings, a port speaks.
+    fn settle_state(&self) {
+        if self.rings.iter().all(|ring| !ring.running) {
+            self.network.port(self.settings.id).set_state(State::Speaking);
+        }
+    }
+
+    fn stop_rings(&mut self) {
+        for index in 0..RINGS {
+            // Only an index outside the list is an error.
+            let _ = self.stop_ring(index);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.stop_rings();
+        self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
+        self.features = Agreed::default();
+    }
+
+    /// Makes `map` the memory of this port, rings that run included.
+    fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
+        let map = Arc::new(map);
+        for index in 0..self.rings.len() {
+            if self.rings[index].running {
+                let split = self.rings[index].locate(&map).map_err(refuse)?;
+                self.network.set_memory(self.key(index), split, Arc::clone(&map));
+            }
+        }
+        self.memory = Arc::clone(&map);
+        self.network.port(self.settings.id).set_memory(Some(map));
+        (0..RINGS).try_for_each(|index| self.start_if_complete(index))
+    }
+
+    /// The part of the configuration space that a network device has (virtio 1.4, section 5.1.4).
+    fn configuration(&self) -> [u8; 12] {
+        let mut space = [0; 12];
+        space[..6].copy_from_slice(&self.settings.mac.bytes());
+        space[6..8].copy_from_slice(&1_u16.to_le_bytes());
+        space[8..10].copy_from_slice(&self.settings.pairs.to_le_bytes());
+        space[10..12].copy_from_slice(&self.settings.mtu.unwrap_or(1500).to_le_bytes());
+        space
+    }
+}
+
+/// A reverse ARP request for oneself (RFC 903), padded to the shortest Ethernet frame.
+fn rarp(address: [u8; 6]) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&address);
+    // Type RARP; Ethernet and IPv4 addresses of 6 and 4 bytes; operation 3, request.
+    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    frame[22..28].copy_from_slice(&address);
+    frame[32..38].copy_from_slice(&address);
+    frame
+}
+
+impl From<&VhostUserMemoryRegion> for RegionTable {
+    fn from(region: &VhostUserMemoryRegion) -> Self {
+        Self {
+            guest_start: region.guest_phys_addr,
+            length: region.memory_size,
+            user_start: region.user_addr,
+            file_offset: region.mmap_offset,
+        }
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.stop_rings();
+        self.rings.iter_mut().for_each(|ring| ring.enabled = false);
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(features::offer(Circumstances {
+            pairs: self.settings.pairs,
+            has_mtu: self.settings.mtu.is_some(),
+            in_order: self.network.shared().settings.in_order,
+            protocol: self.protocol,
+        }))
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let surplus = features & !self.get_features()?;
+        if surplus != 0 {
+            return Err(refuse(format!("features {surplus:#x}, which were not offered")));
+        }
+        if self.features != Agreed(features) && self.rings.iter().any(|ring| ring.running) {
+            return Err(refuse("features changed while rings run"));
+        }
+        self.features = Agreed(features);
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let regions = regions.iter().zip(files).map(|(region, file)| Region::map(region.into(), file).map(Arc::new));
+        let regions = regions.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
+        self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
+        Ok(None)
+    }
+
+    fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, _postcopy: Option<bool>) -> Result<Option<u64>> {
+        let region = Region::map((&**region).into(), file).map_err(refuse)?;
+        let mut regions = self.memory.regions().to_vec();
+        if regions.len() as u64 >= SLOTS {
+            return Err(refuse(format!("more than {SLOTS} memory regions")));
+        }
+        regions.push(Arc::new(region));
+        self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let table = RegionTable::from(&**region);
+        let is_it = |known: &Arc<Region>| {
+            let known = known.table();
+            (known.guest_start, known.length, known.user_start) == (table.guest_start, table.length, table.user_start)
+        };
+        let mut regions = self.memory.regions().to_vec();
+        let before = regions.len();
+        regions.retain(|known| !is_it(known));
+        if regions.len() == before {
+            return Err(refuse("an unknown memory region was to be removed"));
+        }
+        self.change_memory(MemoryMap::new(regions).map_err(refuse)?)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(SLOTS)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let size = Vring::check_size(num).map_err(refuse)?;
+        self.stopped_ring(index)?.size = size;
+        self.start_if_complete(index)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let addresses = Some(Addresses { descriptors: descriptor, available, used });
+        let ring = self.ring(index)?;
+        if ring.running && ring.addresses != addresses {
+            return Err(refuse("a ring moved while it runs"));
+        }
+        ring.addresses = addresses;
+        self.start_if_complete(index)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let base = u16::try_from(base).map_err(|_| refuse(format!("a ring base of {base}")))?;
+        self.stopped_ring(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let base = self.stop_ring(index)?;
+        Ok(VhostUserVringState::new(index, base.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = match fd {
+            Some(file) if Notifier::of(&file) == Some(Notifier::Event) => Kick::File(file),
+            Some(_) => return Err(refuse("a kick descriptor that is no eventfd")),
+            None => Kick::Poll,
+        };
+        self.stopped_ring(index.into())?.kick = Some(kick);
+        self.start_if_complete(index.into())
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = fd.map(Call::new).transpose().map_err(refuse)?;
+        let running = self.ring(index.into())?.running;
+        let key = self.key(index.into());
+        let unused = if running { self.network.set_call(key, call).err().flatten() } else { call };
+        if let Some(call) = unused {
+            self.ring(index.into())?.call = Some(call);
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        if let Some(file) = &fd
+            && Notifier::of(file).is_none()
+        {
+            return Err(refuse("an error descriptor that is no eventfd"));
+        }
+        self.ring(index.into())?.error = fd;
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let ring = self.ring(index)?;
+        ring.enabled = enable;
+        if ring.running {
+            self.network.set_enabled(self.key(index as usize), enable);
+        }
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(features::PROTOCOL)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let surplus = features & !features::PROTOCOL.bits();
+        if surplus != 0 {
+            return Err(refuse(format!("protocol features {surplus:#x}, which were not offered")));
+        }
+        self.protocol = features;
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(MAX_PAIRS.into())
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let space = self.configuration();
+        let byte = |at: u64| usize::try_from(at).ok().and_then(|at| space.get(at)).copied().unwrap_or(0);
+        Ok((0..u64::from(size)).map(|at| byte(u64::from(offset) + at)).collect())
+    }
+
+    fn set_config(&mut self, _offset: u32, _buffer: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        // Nothing in a network device's space is writable for a modern driver (virtio 1.4, section 5.1.4).
+        Ok(())
+    }
+
+    fn set_backend_req_fd(&mut self, backend: Backend) {
+        self.backend_channel = Some(backend);
+    }
+
+    fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {
+        Err(refuse("a message for graphics devices"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(refuse("shared objects, which were not offered"))
+    }
+
+    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(refuse("in-flight tracking, which was not offered"))
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(refuse("in-flight tracking, which was not offered"))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(refuse("device state transfer, which was not offered"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(refuse("device state transfer, which was not offered"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(refuse("shared memory regions, which were not offered"))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(refuse("a dirty log, which was not offered"))
+    }
+}

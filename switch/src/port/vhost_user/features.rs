@@ -1,0 +1,194 @@
+//! What memlane offers, and what a driver made of it (virtio 1.4, sections 2.2, 5.1.3 and 6; vhost-user, "Protocol features").
+
+use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
+use virtio_bindings::{virtio_config as config, virtio_net as net, virtio_ring as ring};
+
+use crate::offload::Offloads;
+use crate::ring::RingOptions;
+
+/// Bit 30: the vhost-user protocol features exist.
+pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+
+const fn bit(number: u32) -> u64 {
+    1 << number
+}
+
+const MAC: u64 = bit(net::VIRTIO_NET_F_MAC);
+const MTU: u64 = bit(net::VIRTIO_NET_F_MTU);
+const MQ: u64 = bit(net::VIRTIO_NET_F_MQ);
+const CTRL_VQ: u64 = bit(net::VIRTIO_NET_F_CTRL_VQ);
+const ANNOUNCE: u64 = bit(net::VIRTIO_NET_F_GUEST_ANNOUNCE);
+const MERGEABLE: u64 = bit(net::VIRTIO_NET_F_MRG_RXBUF);
+const VERSION_1: u64 = bit(config::VIRTIO_F_VERSION_1);
+const EVENT_INDEX: u64 = bit(ring::VIRTIO_RING_F_EVENT_IDX);
+const IN_ORDER: u64 = bit(config::VIRTIO_F_IN_ORDER);
+const INDIRECT: u64 = bit(ring::VIRTIO_RING_F_INDIRECT_DESC);
+
+/// Offered to everybody.
+const ALWAYS: u64 = VERSION_1
+    | EVENT_INDEX
+    | INDIRECT
+    | MERGEABLE
+    | MAC
+    | PROTOCOL_FEATURES
+    | bit(config::VIRTIO_F_ANY_LAYOUT)
+    | bit(net::VIRTIO_NET_F_STATUS)
+    | bit(net::VIRTIO_NET_F_CSUM)
+    | bit(net::VIRTIO_NET_F_HOST_TSO4)
+    | bit(net::VIRTIO_NET_F_HOST_TSO6)
+    | bit(net::VIRTIO_NET_F_HOST_ECN)
+    | bit(net::VIRTIO_NET_F_HOST_USO)
+    | bit(net::VIRTIO_NET_F_GUEST_CSUM)
+    | bit(net::VIRTIO_NET_F_GUEST_TSO4)
+    | bit(net::VIRTIO_NET_F_GUEST_TSO6)
+    | bit(net::VIRTIO_NET_F_GUEST_ECN)
+    | bit(net::VIRTIO_NET_F_GUEST_USO4)
+    | bit(net::VIRTIO_NET_F_GUEST_USO6);
+
+/// Protocol features that a port serves.
+pub const PROTOCOL: Protocol = Protocol::MQ
+    .union(Protocol::RARP)
+    .union(Protocol::REPLY_ACK)
+    .union(Protocol::MTU)
+    .union(Protocol::BACKEND_REQ)
+    .union(Protocol::CONFIG)
+    .union(Protocol::RESET_DEVICE)
+    .union(Protocol::CONFIGURE_MEM_SLOTS)
+    .union(Protocol::STATUS);
+
+/// What decides on the offer beside the port's configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// Queue pairs configured.
+    pub pairs: u16,
+    /// An MTU is configured.
+    pub has_mtu: bool,
+    /// IN_ORDER is wanted, see [`crate::settings::Settings::in_order`].
+    pub in_order: bool,
+    /// Protocol features that the front end agreed to, so far.
+    pub protocol: u64,
+}
+
+/// Virtio features to offer.
+///
+/// A front end such as QEMU serves the guest's control queue itself and wants MQ, GUEST_ANNOUNCE and MTU offered by the back
+/// end whose own configuration space the guest never sees. It shows itself by agreeing to the protocol features NET_MTU or RARP before it
+/// asks for virtio features again. Others (UML, crosvm) hand every offered bit to the guest: for them the port serves a control queue
+/// itself, and only if more than one queue pair is configured.
+pub fn offer(circumstances: Circumstances) -> u64 {
+    let serves_control_itself = circumstances.protocol & (Protocol::MTU | Protocol::RARP).bits() != 0;
+    let mut offer = ALWAYS;
+    if serves_control_itself {
+        offer |= MQ | ANNOUNCE | MTU;
+    } else if circumstances.pairs > 1 {
+        offer |= MQ | ANNOUNCE | CTRL_VQ;
+    }
+    if circumstances.has_mtu {
+        offer |= MTU;
+    }
+    if circumstances.in_order {
+        offer |= IN_ORDER;
+    }
+    offer
+}
+
+/// A driver's choice of features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreed(pub u64);
+
+impl Agreed {
+    fn has(self, feature: u64) -> bool {
+        self.0 & feature == feature
+    }
+
+    /// Ring options.
+    pub fn ring(self) -> RingOptions {
+        let long = self.0 & (VERSION_1 | MERGEABLE) != 0;
+        RingOptions {
+            event_index: self.has(EVENT_INDEX),
+            indirect: self.has(INDIRECT),
+            in_order: self.has(IN_ORDER),
+            header_length: if long { 12 } else { 10 },
+        }
+    }
+
+    /// Whether frames may fill several receive buffers.
+    pub fn mergeable(self) -> bool {
+        self.has(MERGEABLE)
+    }
+
+    /// Whether rings must be enabled by message.
+    pub fn protocol(self) -> bool {
+        self.has(PROTOCOL_FEATURES)
+    }
+
+    /// Whether the driver uses several queue pairs.
+    pub fn multiqueue(self) -> bool {
+        self.has(MQ)
+    }
+
+    /// Whether the driver has a control queue that we serve.
+    pub fn control_queue(self) -> bool {
+        self.has(CTRL_VQ)
+    }
+
+    /// What the driver may leave undone in frames that it sends. Segmentation needs checksums (virtio 1.4, section 5.1.3.1).
+    pub fn sender(self) -> Offloads {
+        let checksum = self.has(bit(net::VIRTIO_NET_F_CSUM));
+        let udp = checksum && self.has(bit(net::VIRTIO_NET_F_HOST_USO));
+        Offloads {
+            checksum,
+            tcp4: checksum && self.has(bit(net::VIRTIO_NET_F_HOST_TSO4)),
+            tcp6: checksum && self.has(bit(net::VIRTIO_NET_F_HOST_TSO6)),
+            ecn: self.has(bit(net::VIRTIO_NET_F_HOST_ECN)),
+            udp4: udp,
+            udp6: udp,
+        }
+    }
+
+    /// What the driver takes undone in frames that it receives.
+    pub fn receiver(self) -> Offloads {
+        let checksum = self.has(bit(net::VIRTIO_NET_F_GUEST_CSUM));
+        Offloads {
+            checksum,
+            tcp4: checksum && self.has(bit(net::VIRTIO_NET_F_GUEST_TSO4)),
+            tcp6: checksum && self.has(bit(net::VIRTIO_NET_F_GUEST_TSO6)),
+            ecn: self.has(bit(net::VIRTIO_NET_F_GUEST_ECN)),
+            udp4: checksum && self.has(bit(net::VIRTIO_NET_F_GUEST_USO4)),
+            udp6: checksum && self.has(bit(net::VIRTIO_NET_F_GUEST_USO6)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(pairs: u16, protocol: Protocol) -> u64 {
+        offer(Circumstances { pairs, has_mtu: false, in_order: false, protocol: protocol.bits() })
+    }
+
+    #[test]
+    fn uml_is_never_offered_what_needs_a_control_queue_that_nobody_serves() {
+        let uml = Protocol::REPLY_ACK | Protocol::BACKEND_REQ | Protocol::CONFIG | Protocol::MQ;
+        assert_eq!(offered(1, uml) & (MQ | ANNOUNCE | MTU | CTRL_VQ), 0);
+        assert_eq!(offered(2, uml) & (MQ | ANNOUNCE | CTRL_VQ), MQ | ANNOUNCE | CTRL_VQ);
+    }
+
+    #[test]
+    fn qemu_is_offered_what_it_serves_itself() {
+        assert_eq!(offered(1, PROTOCOL) & (MQ | ANNOUNCE | MTU | CTRL_VQ), MQ | ANNOUNCE | MTU);
+    }
+
+    #[test]
+    fn segmentation_without_checksums_counts_as_neither() {
+        let without = Agreed(ALWAYS & !bit(net::VIRTIO_NET_F_GUEST_CSUM) & !bit(net::VIRTIO_NET_F_CSUM));
+        assert!(!without.receiver().tcp4 && !without.receiver().udp6 && !without.sender().tcp6);
+        assert_eq!(Agreed(ALWAYS).receiver(), Offloads::ALL);
+    }
+
+    #[test]
+    fn only_legacy_drivers_without_mergeable_buffers_have_the_short_header() {
+        assert_eq!([0, VERSION_1, MERGEABLE].map(|f| Agreed(f).ring().header_length), [10, 12, 12]);
+    }
+}

@@ -1,0 +1,38 @@
+//! A vhost-user port (QEMU, "Vhost-user Protocol").
+//!
+//! 1. [`session`]: a thread for each port accepts (or makes) the connection and answers one message after the other.
+//! 2. [`wire`]: a message, whole, with its descriptors.
+//! 3. [`features`]: what is offered, what was agreed.
+//! 4. [`device`], [`extra`]: what each message does.
+//! 5. [`vring`]: a ring's particulars, until all are known and it is handed to a worker.
+//!
+//! The front end is as little trusted as its guest: what breaks a rule ends the connection and puts the port in quarantine, and
+//! no message can hold up another port, because each has a thread of its own.
+
+mod device;
+mod extra;
+pub mod features;
+mod session;
+mod vring;
+pub mod wire;
+
+pub use session::{Endpoint, Session, bind, run};
+
+use crate::frame::MacAddress;
+use crate::port::PortId;
+
+/// Most queue pairs of a port.
+pub const MAX_PAIRS: u16 = 16;
+
+/// What the operator set for a vhost-user port.
+#[derive(Clone, Debug)]
+pub struct PortSettings {
+    /// Its number.
+    pub id: PortId,
+    /// Address offered to the guest.
+    pub mac: MacAddress,
+    /// MTU offered to the guest; `None` leaves it to the guest.
+    pub mtu: Option<u16>,
+    /// Queue pairs offered to guests whose front end does not decide that itself.
+    pub pairs: u16,
+}

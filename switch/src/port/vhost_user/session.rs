@@ -1,0 +1,195 @@
+//! Sessions: the connection with a front end, from its beginning to its end, again and again.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use vhost::vhost_user::BackendReqHandler;
+
+use super::PortSettings;
+use super::device::Device;
+use super::extra;
+use super::wire::{self, Message, WireError};
+use crate::network::Network;
+use crate::port::State;
+
+/// How long to wait before trying to connect again, at first and at most; and after a front end that broke a rule.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// A session's thread needs little.
+const STACK: usize = 256 * 1024;
+
+/// Where the front end is met.
+#[derive(Debug)]
+pub enum Endpoint {
+    /// We listen; the front end connects.
+    Listen(UnixListener, PathBuf),
+    /// The front end listens; we connect, and keep trying.
+    Connect(PathBuf),
+}
+
+impl Endpoint {
+    /// Listens at `path`, in place of a socket that nobody listens at any more.
+    ///
+    /// # Errors
+    /// Somebody listens there, or something else is in the way.
+    pub fn listen(path: &Path) -> io::Result<Self> {
+        Ok(Self::Listen(bind(path)?, path.to_path_buf()))
+    }
+}
+
+/// A listening socket at `path`, in place of one that nobody listens at any more.
+///
+/// # Errors
+/// Somebody listens there, or something else is in the way.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() && UnixStream::connect(path).is_err() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")),
+        Err(_) => {}
+    }
+    UnixListener::bind(path)
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if let Self::Listen(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A running session thread.
+#[derive(Debug)]
+pub struct Session {
+    quit: Arc<AtomicBool>,
+    stream: Arc<Mutex<Option<UnixStream>>>,
+    endpoint: Arc<Endpoint>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Serves front ends at `endpoint`, one after the other, in a thread of its own.
+///
+/// # Errors
+/// The kernel refuses a thread.
+pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) -> io::Result<Session> {
+    let endpoint = Arc::new(endpoint);
+    let session = Session { quit: Arc::default(), stream: Arc::default(), endpoint: Arc::clone(&endpoint), thread: None };
+    let (quit, stream) = (Arc::clone(&session.quit), Arc::clone(&session.stream));
+    let name = format!("port-{}", settings.id.0);
+    let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
+        while !quit.load(Ordering::Acquire) {
+            let Some(connection) = meet(&endpoint, &quit) else { return };
+            *stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
+            if !quit.load(Ordering::Acquire) {
+                serve(&network, &settings, connection);
+            }
+            stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    })?;
+    Ok(Session { thread: Some(thread), ..session })
+}
+
+impl Session {
+    /// Ends the connection and the thread.
+    pub fn stop(mut self) {
+        self.quit.store(true, Ordering::Release);
+        if let Some(stream) = &*self.stream.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        if let Endpoint::Listen(_, path) = &*self.endpoint {
+            // Ends the accept() that the thread may be in.
+            let _ = UnixStream::connect(path);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The next connection; `None` when told to quit.
+fn meet(endpoint: &Endpoint, quit: &AtomicBool) -> Option<UnixStream> {
+    let mut pause = RETRY.0;
+    while !quit.load(Ordering::Acquire) {
+        let connection = match endpoint {
+            Endpoint::Listen(listener, _) => listener.accept().map(|(stream, _)| stream),
+            Endpoint::Connect(path) => UnixStream::connect(path),
+        };
+        if let Ok(stream) = connection {
+            return (!quit.load(Ordering::Acquire)).then_some(stream);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(RETRY.1);
+    }
+    None
+}
+
+/// Serves one connection to its end.
+fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
+    let port = network.port(settings.id);
+    port.set_state(State::Speaking);
+    let result = converse(network, settings, stream);
+    match result {
+        Ok(()) => {
+            network.stop_port(settings.id);
+            port.set_state(State::Waiting);
+        }
+        Err(cause) => {
+            network.quarantine(settings.id, &cause.to_string());
+            // A front end that breaks rules again and again must not cost more than this.
+            std::thread::sleep(RETRY.0);
+        }
+    }
+    port.set_memory(None);
+}
+
+/// Answers messages until the front end goes.
+fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
+    let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
+    let mut crates = Crates::new(&device)?;
+    loop {
+        let message = match Message::receive(&stream) {
+            Ok(message) => message,
+            Err(WireError::HungUp) => return Ok(()),
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        match extra::is_ours(&message) {
+            Some(request) => {
+                let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+                extra::serve(request, &message, &mut device, &stream)?;
+            }
+            None => crates.serve(&message, &stream)?,
+        }
+    }
+}
+
+/// The `vhost` crate's handler, behind a socket pair of ours.
+struct Crates {
+    handler: BackendReqHandler<Mutex<Device>>,
+    ours: UnixStream,
+}
+
+impl Crates {
+    fn new(device: &Arc<Mutex<Device>>) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok(Self { handler: BackendReqHandler::from_stream(theirs, Arc::clone(device)), ours })
+    }
+
+    /// Has the handler serve `message`, and passes its answer on to `stream`. None of its answers carries descriptors, because no feature that
+    /// would is offered.
+    fn serve(&mut self, message: &Message, stream: &UnixStream) -> io::Result<()> {
+        message.send(&self.ours)?;
+        let result = self.handler.handle_request();
+        let mut answer = [0; wire::HEADER + wire::MAX_PAYLOAD];
+        match (&self.ours).read(&mut answer) {
+            Ok(length) => (&mut &*stream).write_all(&answer[..length])?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        result.map_err(io::Error::other)
+    }
+}

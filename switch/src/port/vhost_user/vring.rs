@@ -1,0 +1,105 @@
+//! What is known of one ring, message by message.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::features::Agreed;
+use crate::memory::MemoryMap;
+use crate::network::RingParts;
+use crate::ring::{Areas, Call, SplitRing, shared};
+use crate::worker::{Direction, RingKey, Start};
+
+/// The front end's own addresses of the three areas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub descriptors: u64,
+    pub available: u64,
+    pub used: u64,
+}
+
+/// Why a ring cannot be.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub(super) enum VringError {
+    #[error("a ring size that is no power of two between 1 and 32768")]
+    Size,
+    #[error("a ring outside guest memory")]
+    Address,
+    #[error("a ring that is not aligned")]
+    Alignment,
+}
+
+/// How the driver kicks.
+#[derive(Debug)]
+pub(super) enum Kick {
+    /// Through a descriptor.
+    File(File),
+    /// Not at all: we are to poll.
+    Poll,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Vring {
+    pub size: u16,
+    pub addresses: Option<Addresses>,
+    pub base: u16,
+    pub kick: Option<Kick>,
+    pub call: Option<Call>,
+    pub error: Option<File>,
+    /// Enabled by message; without protocol features a ring needs none.
+    pub enabled: bool,
+    pub running: bool,
+}
+
+impl Vring {
+    /// Whether enough is known to run.
+    pub(super) fn is_complete(&self) -> bool {
+        self.size > 0 && self.addresses.is_some() && self.kick.is_some()
+    }
+
+    /// Checks a size that the front end asks for.
+    pub(super) fn check_size(size: u32) -> Result<u16, VringError> {
+        let size = u16::try_from(size).map_err(|_| VringError::Size)?;
+        if size.is_power_of_two() && size <= shared::MAX_SIZE { Ok(size) } else { Err(VringError::Size) }
+    }
+
+    /// The ring in `memory`.
+    pub(super) fn locate(&self, memory: &MemoryMap) -> Result<SplitRing, VringError> {
+        let addresses = self.addresses.ok_or(VringError::Address)?;
+        let find = |address, length| memory.find_user(address, length).ok_or(VringError::Address);
+        let areas = Areas {
+            descriptors: find(addresses.descriptors, Areas::descriptor_bytes(self.size))?,
+            available: find(addresses.available, Areas::available_bytes(self.size))?,
+            used: find(addresses.used, Areas::used_bytes(self.size))?,
+        };
+        // SAFETY: `find_user` vouches for the areas while the map is held, which the ring does.
+        unsafe { SplitRing::new(areas, self.size) }.ok_or(VringError::Alignment)
+    }
+
+    /// What the network needs to start the ring; takes kick and call.
+    pub(super) fn parts(&mut self, key: RingKey, agreed: Agreed, memory: &Arc<MemoryMap>) -> Result<RingParts, VringError> {
+        let split = self.locate(memory)?;
+        // A ring that ran before may never be kicked again: its driver was told when it filled it.
+        let resumed = self.base != 0 || split.used_index() != 0;
+        let (kick, polled) = match self.kick.take() {
+            Some(Kick::File(file)) => (Some(file), false),
+            Some(Kick::Poll) | None => (None, true),
+        };
+        let offloads = match key.direction {
+            Direction::Intake => agreed.sender(),
+            Direction::Delivery => agreed.receiver(),
+        };
+        Ok(RingParts {
+            key,
+            split,
+            memory: Arc::clone(memory),
+            options: agreed.ring(),
+            base: self.base,
+            call: self.call.take(),
+            offloads,
+            mergeable: agreed.mergeable(),
+            start: Start { kick, at_once: resumed || polled, enabled: self.enabled || !agreed.protocol() },
+        })
+    }
+}

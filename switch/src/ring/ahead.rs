@@ -1,0 +1,169 @@
+//! Reading ahead: the first descriptors of the next chains, read and resolved in one go.
+//!
+//! A chain's head, descriptor and buffer lie on three cache lines that the driver's CPU has just written. Read one chain after the other,
+//! each is waited for; read for a batch, the misses overlap, and the buffers can be asked for before they are needed. What is read here is
+//! read once: it stands until the chain is taken. `WRITABLE` says whether the buffers are written (deliveries) or read (intakes).
+
+use super::Ring;
+use super::RingFault;
+use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
+use crate::copy;
+use crate::memory::{Hint, MemoryMap};
+
+/// Chains that are read ahead at most; a power of two.
+const DEPTH: usize = 32;
+
+/// A chain of which the first descriptor is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    /// Where its buffer lies if the chain is a single buffer of the right direction in one region, else null.
+    place: *mut u8,
+    pub first: Descriptor,
+    /// Below the ring size.
+    pub head: u16,
+}
+
+impl Opened {
+    /// Place and bytes of the single buffer.
+    #[inline]
+    pub(super) fn single(&self) -> Option<(*mut u8, u32)> {
+        (!self.place.is_null()).then_some((self.place, self.first.length()))
+    }
+}
+
+impl Opened {
+    /// Reads the chain at `position`; `None` if its head is outside the ring.
+    #[inline(always)]
+    fn read<const WRITABLE: bool>(split: &SplitRing, position: u16, memory: &MemoryMap, hint: &mut Hint) -> Option<Self> {
+        let head = split.available_entry(position);
+        if head >= split.size() {
+            return None;
+        }
+        let first = split.descriptor(head);
+        let direction = if WRITABLE { WRITE } else { 0 };
+        let mut place = std::ptr::null_mut();
+        if first.flags() & (NEXT | INDIRECT | WRITE) == direction
+            && let Some((start, follow)) = memory.find(first.address(), hint)
+            && u64::from(first.length()) <= follow
+        {
+            place = start;
+        }
+        Some(Self { place, first, head })
+    }
+
+    /// Asks the CPU for the lines of the buffer that will be used first.
+    #[inline(always)]
+    fn fetch<const WRITABLE: bool>(&self) {
+        for line in [0, 64] {
+            let place = self.place.wrapping_add(line);
+            if WRITABLE { copy::prefetch_to_write(place) } else { copy::prefetch(place) }
+        }
+    }
+}
+
+/// The chains from the ring's next one up to position `until`, each at its position modulo [`DEPTH`].
+#[derive(Debug)]
+pub(super) struct Ahead {
+    chains: [Opened; DEPTH],
+    until: u16,
+}
+
+// SAFETY: the places are addresses in the ring's memory map, used only while the ring holds it.
+unsafe impl Send for Ahead {}
+
+impl Ahead {
+    pub(super) fn new(position: u16) -> Self {
+        let none = Opened { place: std::ptr::null_mut(), first: Descriptor::default(), head: 0 };
+        Self { chains: [none; DEPTH], until: position }
+    }
+}
+
+impl Ring {
+    /// Forgets what was read ahead: it may point into memory that is no longer the guest's.
+    pub(super) fn forget_ahead(&mut self) {
+        self.ahead.until = self.next_available;
+    }
+
+    /// Reads ahead until `count` chains are known, or as many as the driver is known to have made available.
+    ///
+    /// # Errors
+    /// [`RingFault::HeadOutside`].
+    #[inline(never)]
+    pub(super) fn read_ahead<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
+        let count = count.min(self.left()).min(DEPTH as u16);
+        let until = self.next_available.wrapping_add(count);
+        let missing = until.wrapping_sub(self.ahead.until);
+        // What is known already may reach further than what is asked for.
+        if missing == 0 || missing > DEPTH as u16 {
+            return Ok(());
+        }
+        self.split.prefetch_used(self.next_used.wrapping_add(count - missing), missing);
+        let Self { split, memory, hint, ahead, .. } = self;
+        // Copies, which need not be loaded again after every store.
+        let (split, mut near) = (*split, *hint);
+        for position in 0..missing {
+            let position = ahead.until.wrapping_add(position);
+            let opened = Opened::read::<WRITABLE>(&split, position, memory, &mut near).ok_or(RingFault::HeadOutside)?;
+            opened.fetch::<WRITABLE>();
+            ahead.chains[usize::from(position) % DEPTH] = opened;
+        }
+        *hint = near;
+        ahead.until = until;
+        Ok(())
+    }
+
+    /// Chains that were read ahead.
+    #[inline]
+    pub(super) fn known(&self) -> u16 {
+        self.ahead.until.wrapping_sub(self.next_available)
+    }
+
+    /// The chain `ahead` places after the next one, below [`Self::known`].
+    #[inline(always)]
+    pub(super) fn known_chain(&self, ahead: u16) -> &Opened {
+        &self.ahead.chains[usize::from(self.next_available.wrapping_add(ahead)) % DEPTH]
+    }
+
+    /// Has the next chain read, if there is one.
+    ///
+    /// # Errors
+    /// [`RingFault::HeadOutside`].
+    #[inline(always)]
+    pub(super) fn has_chain<const WRITABLE: bool>(&mut self) -> Result<bool, RingFault> {
+        if self.ahead.until == self.next_available {
+            if self.left() == 0 {
+                return Ok(false);
+            }
+            self.read_ahead::<WRITABLE>(1)?;
+        }
+        Ok(true)
+    }
+
+    /// The next chain, after [`Self::has_chain`].
+    #[inline(always)]
+    pub(super) fn next_chain(&self) -> &Opened {
+        self.known_chain(0)
+    }
+
+    /// The chain `ahead` places after the next one, which the driver is known to have made available.
+    ///
+    /// # Errors
+    /// [`RingFault::HeadOutside`].
+    pub(super) fn chain<const WRITABLE: bool>(&mut self, ahead: u16) -> Result<Opened, RingFault> {
+        let position = self.next_available.wrapping_add(ahead);
+        if ahead < self.known() {
+            return Ok(*self.known_chain(ahead));
+        }
+        Opened::read::<WRITABLE>(&self.split, position, &self.memory, &mut self.hint).ok_or(RingFault::HeadOutside)
+    }
+
+    /// Moves past the next `count` chains.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, count: u16) {
+        let known = self.known();
+        self.next_available = self.next_available.wrapping_add(count);
+        if count > known {
+            self.ahead.until = self.next_available;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A descriptor chain, walked once, every index, address and length checked once on a copy (virtio 1.4, section 2.7.5).
+//!
+//! What comes out are **pieces**: runs of our own address space that hold exactly the bytes the guest meant, in order. A chain that
+//! breaks a rule yields a [`ChainFault`]; its head goes back to the guest all the same.
+
+use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
+use crate::memory::{Hint, MemoryMap};
+
+/// A run of guest memory in our address space.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Piece {
+    /// First byte. Valid while the memory map is held that it was found in.
+    pub place: *mut u8,
+    /// Bytes, at least 1.
+    pub length: u32,
+}
+
+// SAFETY: a piece is an address, not an access; whoever uses it answers for the memory map being held.
+unsafe impl Send for Piece {}
+
+/// The entries that an indirect table may hold, however small the ring (what Linux and QEMU accept).
+const INDIRECT_LIMIT: u32 = 1024;
+
+/// How a chain broke the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainFault {
+    /// More descriptors than the ring or the indirect table has: a loop.
+    Loop,
+    /// A `next` outside the indirect table.
+    NextOutside,
+    /// An indirect descriptor that was not negotiated, stands inside an indirect table, or also has a `next`.
+    IndirectMisplaced,
+    /// An indirect table of length 0, not a multiple of 16, or of more entries than any frame needs.
+    IndirectLength,
+    /// A buffer or table outside the guest's memory.
+    Address,
+    /// A writable buffer where the device reads, or the other way round.
+    Direction,
+    /// More bytes than the largest frame, or no room for its pieces.
+    TooLong,
+}
+
+/// Which way the device uses the buffers of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The device reads: intake.
+    Read,
+    /// The device writes: delivery.
+    Write,
+}
+
+impl Access {
+    #[inline]
+    fn fits(self, descriptor: &Descriptor) -> bool {
+        (descriptor.flags() & WRITE != 0) == (self == Self::Write)
+    }
+}
+
+/// What a walk needs beside the head.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    /// The ring that holds the chain.
+    pub ring: &'a SplitRing,
+    /// Where its buffers lie.
+    pub memory: &'a MemoryMap,
+    /// The region that served last.
+    pub hint: &'a mut Hint,
+    /// Whether the device reads or writes them.
+    pub access: Access,
+    /// Whether VIRTIO_F_INDIRECT_DESC was agreed.
+    pub indirect: bool,
+    /// Most bytes that the pieces may have in all.
+    pub limit: u32,
+}
+
+impl Walk<'_> {
+    /// Appends the pieces of the chain that begins with `first` to `pieces`, never beyond its capacity; returns their bytes.
+    /// Descriptors of length 0 add nothing and their address is not looked at.
+    ///
+    /// # Errors
+    /// The first [`ChainFault`] met; `pieces` then holds some prefix.
+    pub fn resolve(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+        if first.flags() & (NEXT | INDIRECT) == 0 {
+            return self.add(&first, 0, pieces);
+        }
+        self.resolve_many(first, pieces)
+    }
+
+    fn resolve_many(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+        let mut descriptor = first;
+        let mut total = 0;
+        for _ in 0..self.ring.size() {
+            if descriptor.flags() & INDIRECT != 0 {
+                return self.resolve_table(&descriptor, total, pieces);
+            }
+            total = self.add(&descriptor, total, pieces)?;
+            if descriptor.flags() & NEXT == 0 {
+                return Ok(total);
+            }
+            if descriptor.next() >= self.ring.size() {
+                return Err(ChainFault::NextOutside);
+            }
+            descriptor = self.ring.descriptor(descriptor.next());
+        }
+        Err(ChainFault::Loop)
+    }
+
+    /// The chain inside the indirect table that `table` describes; it ends the chain (section 2.7.5.3.1).
+    fn resolve_table(&mut self, table: &Descriptor, mut total: u32, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+        if !self.indirect || table.flags() & NEXT != 0 {
+            return Err(ChainFault::IndirectMisplaced);
+        }
+        let entries = table.length() / Descriptor::SIZE as u32;
+        let most = INDIRECT_LIMIT.max(self.ring.size().into());
+        if entries == 0 || entries > most || !table.length().is_multiple_of(Descriptor::SIZE as u32) {
+            return Err(ChainFault::IndirectLength);
+        }
+        let mut index = 0;
+        for _ in 0..entries {
+            let descriptor = self.table_entry(table.address(), index)?;
+            if descriptor.flags() & INDIRECT != 0 {
+                return Err(ChainFault::IndirectMisplaced);
+            }
+            total = self.add(&descriptor, total, pieces)?;
+            if descriptor.flags() & NEXT == 0 {
+                return Ok(total);
+            }
+            index = u32::from(descriptor.next());
+            if index >= entries {
+                return Err(ChainFault::NextOutside);
+            }
+        }
+        Err(ChainFault::Loop)
+    }
+
+    fn table_entry(&mut self, table: u64, index: u32) -> Result<Descriptor, ChainFault> {
+        let address = table.checked_add(u64::from(index) * Descriptor::SIZE as u64).ok_or(ChainFault::Address)?;
+        let (place, follow) = self.memory.find(address, self.hint).ok_or(ChainFault::Address)?;
+        if follow < Descriptor::SIZE as u64 {
+            return Err(ChainFault::Address);
+        }
+        // SAFETY: `find` vouches for 16 bytes there while the memory map is held.
+        Ok(unsafe { Descriptor::read(place) })
+    }
+
+    #[inline]
+    fn add(&mut self, descriptor: &Descriptor, total: u32, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+        if !self.access.fits(descriptor) {
+            return Err(ChainFault::Direction);
+        }
+        // Deliveries may offer more than any frame needs; what exceeds the limit is simply not used.
+        let length = match self.access {
+            Access::Read if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),
+            Access::Read => descriptor.length(),
+            Access::Write => descriptor.length().min(self.limit - total),
+        };
+        self.add_run(descriptor.address(), length, pieces)?;
+        Ok(total + length)
+    }
+
+    /// Appends the run of `length` bytes at guest address `address`: one piece a region.
+    #[inline]
+    fn add_run(&mut self, address: u64, length: u32, pieces: &mut Vec<Piece>) -> Result<(), ChainFault> {
+        let (mut address, mut left) = (address, length);
+        while left > 0 {
+            let (place, follow) = self.memory.find(address, self.hint).ok_or(ChainFault::Address)?;
+            if pieces.len() == pieces.capacity() {
+                return Err(ChainFault::TooLong);
+            }
+            let length = u64::from(left).min(follow) as u32;
+            pieces.push(Piece { place, length });
+            left -= length;
+            address = address.wrapping_add(length.into());
+        }
+        Ok(())
+    }
+}

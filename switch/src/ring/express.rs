@@ -1,0 +1,65 @@
+//! The express lane: frames from one ring straight into another, without becoming parcels.
+//!
+//! It takes the most frequent kind of frame only: behind a header that asks for nothing, at least [`SHORT_START`] bytes long, in one buffer on
+//! either side, with the same addresses as the frame before, whose way is therefore known. Every other frame is left where it is,
+//! for the general way. The rules are the same: each byte of the headers is read once, and what is decided on is what is delivered.
+
+use super::ahead::Opened;
+use super::{Delivery, Intake};
+use crate::copy::{self, Block};
+use crate::frame::{Addresses, MAX_FRAME, NetHeader, SHORT_START};
+
+const HEADER: u32 = NetHeader::SIZE as u32;
+
+/// Whether frames may go this way between these rings now.
+#[inline]
+pub fn may_carry(from: &Intake, to: &Delivery) -> bool {
+    let headers = [from.ring.options.header_length, to.ring.options.header_length];
+    headers == [NetHeader::SIZE as u8; 2] && from.is_orderly()
+}
+
+/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, have these `addresses`, and both rings were read
+/// ahead; returns how many, and their bytes. [`may_carry`] said yes.
+#[inline]
+pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u16) -> (u16, u64) {
+    let known = most.min(from.ring.known()).min(to.ring.known());
+    let (mut count, mut bytes) = (0, 0);
+    while count < known {
+        let (frame, room) = (*from.ring.known_chain(count), *to.ring.known_chain(count));
+        if from.is_out(frame.head) {
+            break;
+        }
+        let Some(length) = carry_one(&frame, &room, addresses) else { break };
+        to.ring.complete(room.head, length);
+        from.ring.complete_unwritten(frame.head);
+        bytes += u64::from(length - HEADER);
+        count += 1;
+    }
+    to.ring.advance(count);
+    from.ring.advance(count);
+    (count, bytes)
+}
+
+/// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
+#[inline(always)]
+fn carry_one(frame: &Opened, room: &Opened, addresses: Addresses) -> Option<u32> {
+    let ((source, length), (place, capacity)) = (frame.single()?, room.single()?);
+    if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME || length > capacity {
+        return None;
+    }
+    // SAFETY: `length` bytes are readable at `source` and writable at `place`, as the rings' memory maps vouch, and suffice for both headers.
+    unsafe {
+        let header = NetHeader::load(source);
+        let start = Block::load(source.add(NetHeader::SIZE));
+        if !header.is_plain() || Addresses::of_block(&start) != addresses {
+            return None;
+        }
+        NetHeader::default().in_buffers(1).store(place);
+        start.store(place.add(NetHeader::SIZE));
+        let done = NetHeader::SIZE + SHORT_START;
+        if length as usize > done {
+            copy::copy(place.add(done), source.add(done), length as usize - done);
+        }
+    }
+    Some(length)
+}

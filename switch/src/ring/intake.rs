@@ -1,0 +1,301 @@
+//! Intake: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
+//!
+//! In order: [`Intake::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it is
+//! disposed of. [`Intake::finish`] gives it back, its parcel being delivered or dropped; [`Intake::leave`] lets it be, to be opened
+//! again; [`Intake::keep_out`] moves on without it, until whoever holds the parcel lets it [come back](Intake::come_back).
+//! [`Ring::publish`] shows the driver, once a pass.
+//!
+//! A driver that agreed to VIRTIO_F_IN_ORDER gets its chains back in the order in which it gave them: those that are done wait in `order` for
+//! those before them (virtio 1.4, section 2.7.9).
+
+use std::collections::VecDeque;
+
+use super::chain::{Access, ChainFault, Piece, Walk};
+use super::shared::Descriptor;
+use super::{Ring, RingFault};
+use crate::copy;
+use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
+use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
+use crate::stats::DropReason;
+
+/// A head whose parcel is kept out.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    /// Parties that hold the parcel; 0 when it is not out.
+    holders: u8,
+    loan: Loan,
+}
+
+/// What [`Intake::open`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A parcel, to be disposed of.
+    Parcel,
+    /// A chain that cannot be a frame: it went back, for this reason.
+    Dropped(DropReason),
+    /// Nothing, or nothing that can be opened before others come back.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Intake {
+    pub(super) ring: Ring,
+    out: Box<[Out]>,
+    out_count: u16,
+    /// With IN_ORDER, and something out: heads in the order in which they came, and whether each is done.
+    order: VecDeque<(u16, bool)>,
+    chunks: ChunkPool,
+    scratch: Vec<Piece>,
+}
+
+impl Intake {
+    /// An intake on `ring`.
+    pub fn new(ring: Ring) -> Self {
+        let size = ring.size();
+        Self {
+            ring,
+            out: vec![Out { holders: 0, loan: Loan::NONE }; usize::from(size)].into_boxed_slice(),
+            out_count: 0,
+            order: VecDeque::new(),
+            chunks: ChunkPool::new(size),
+            scratch: Vec::with_capacity(MAX_PIECES),
+        }
+    }
+
+    /// The ring, for arming, publishing and moving.
+    pub fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    /// Heads whose parcels are out.
+    pub fn out_count(&self) -> u16 {
+        self.out_count
+    }
+
+    /// Chains that can be taken now, at most `most`, which are read ahead.
+    ///
+    /// # Errors
+    /// A [`RingFault`] after which the ring must not be used.
+    #[inline]
+    pub fn look(&mut self, most: u16) -> Result<u16, RingFault> {
+        let mut left = self.ring.left();
+        if left == 0 {
+            left = self.ring.look()?;
+        }
+        let count = left.min(most);
+        self.ring.read_ahead::<false>(count)?;
+        Ok(count)
+    }
+
+    /// Opens the next chain into `parcel` (all fields but `intake`, `source` and `segments_done`).
+    ///
+    /// # Errors
+    /// A [`RingFault`] after which the ring must not be used.
+    #[inline]
+    pub fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+        if !self.has_chain()? {
+            return Ok(Taken::Nothing);
+        }
+        let head = self.ring.next_chain().head;
+        if !self.open_single(parcel) {
+            let taken = self.open_chain(parcel);
+            if taken != Taken::Parcel {
+                if taken != Taken::Nothing {
+                    self.give_back(head);
+                }
+                return Ok(taken);
+            }
+        }
+        parcel.head = head;
+        Ok(Taken::Parcel)
+    }
+
+    #[inline(always)]
+    fn has_chain(&mut self) -> Result<bool, RingFault> {
+        if !self.ring.has_chain::<false>()? {
+            return Ok(false);
+        }
+        if self.is_out(self.ring.next_chain().head) { Err(RingFault::HeadTwice) } else { Ok(true) }
+    }
+
+    /// True if the parcel of `head` is out.
+    #[inline(always)]
+    pub(super) fn is_out(&self, head: u16) -> bool {
+        self.out[usize::from(head)].holders != 0
+    }
+
+    /// Gives the next chain, whose head is `head`, back.
+    #[inline]
+    fn give_back(&mut self, head: u16) {
+        self.ring.advance(1);
+        if self.order.is_empty() {
+            self.ring.complete_unwritten(head);
+        } else {
+            self.order.push_back((head, true));
+        }
+    }
+
+    /// True if what is done can go back at once.
+    #[inline]
+    pub(super) fn is_orderly(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Gives the next chain back unread, which a ring that is started but disabled owes ("consumed and discarded"); false if there is none.
+    ///
+    /// # Errors
+    /// A [`RingFault`] after which the ring must not be used.
+    pub fn discard(&mut self) -> Result<bool, RingFault> {
+        let any = self.has_chain()?;
+        if any {
+            self.give_back(self.ring.next_chain().head);
+        }
+        Ok(any)
+    }
+
+    /// The common case: the whole frame, behind a header of twelve bytes, in one buffer. False if it is another case.
+    #[inline(always)]
+    fn open_single(&mut self, parcel: &mut Parcel) -> bool {
+        const HEADER: u32 = NetHeader::SIZE as u32;
+        let Some((place, length)) = self.ring.next_chain().single() else { return false };
+        if !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&length)
+            || self.ring.options.header_length != NetHeader::SIZE as u8
+        {
+            return false;
+        }
+        parcel.length = length - HEADER;
+        // SAFETY: `length` bytes are readable at `place`, at least a virtio-net and an Ethernet header; `start_length` is at most the
+        // frame's length and that of `start`.
+        unsafe {
+            parcel.header = NetHeader::load(place);
+            let frame = place.add(NetHeader::SIZE);
+            let start_length = start_length(parcel);
+            if start_length == SHORT_START as u32 {
+                parcel.start.as_mut_ptr().cast::<[u8; SHORT_START]>().write(frame.cast::<[u8; SHORT_START]>().read());
+            } else {
+                copy::copy(parcel.start.as_mut_ptr(), frame, start_length as usize);
+            }
+            parcel.start_length = start_length;
+            parcel.set_single_rest(frame.add(start_length as usize), parcel.length - start_length);
+        }
+        true
+    }
+
+    /// Any chain.
+    #[inline(never)]
+    fn open_chain(&mut self, parcel: &mut Parcel) -> Taken {
+        match self.resolve(self.ring.next_chain().first) {
+            Ok(length) => self.fill(parcel, length),
+            Err(fault) => Taken::Dropped(DropReason::from(fault)),
+        }
+    }
+
+    /// Resolves the chain that begins with `first` into `scratch`; returns its bytes.
+    fn resolve(&mut self, first: Descriptor) -> Result<u32, ChainFault> {
+        self.scratch.clear();
+        let Ring { split, memory, hint, options, .. } = &mut self.ring;
+        let limit = MAX_FRAME + u32::from(options.header_length);
+        let mut walk = Walk { ring: split, memory, hint, access: Access::Read, indirect: options.indirect, limit };
+        walk.resolve(first, &mut self.scratch)
+    }
+
+    /// Copies the headers of the resolved chain of `total` bytes, and notes where the rest lies.
+    fn fill(&mut self, parcel: &mut Parcel, total: u32) -> Taken {
+        let header_length = u32::from(self.ring.options.header_length);
+        if total < header_length + ETHERNET as u32 {
+            return Taken::Dropped(DropReason::Runt);
+        }
+        let mut header = [0; NetHeader::SIZE];
+        gather(&self.scratch, 0, &mut header[..header_length as usize]);
+        parcel.header = NetHeader::from_bytes(header);
+        parcel.length = total - header_length;
+        let start_length = start_length(parcel);
+        gather(&self.scratch, header_length, &mut parcel.start[..start_length as usize]);
+        parcel.start_length = start_length;
+        match parcel.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) {
+            Ok(()) => Taken::Parcel,
+            // The pool holds at least one frame's worth, so others are out and will bring chunks back.
+            Err(_) => Taken::Nothing,
+        }
+    }
+
+    /// Gives the chain of an opened parcel back.
+    #[inline]
+    pub fn finish(&mut self, parcel: &Parcel) {
+        self.leave(parcel);
+        self.give_back(parcel.head);
+    }
+
+    /// Leaves the chain of an opened parcel where it is.
+    #[inline]
+    pub fn leave(&mut self, parcel: &Parcel) {
+        if parcel.loan != Loan::NONE {
+            self.chunks.give_back(parcel.loan);
+        }
+    }
+
+    /// Moves on without the chain of an opened parcel, until `holders` parties let it come back.
+    pub fn keep_out(&mut self, parcel: &Parcel, holders: u8) {
+        self.ring.advance(1);
+        self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan };
+        self.out_count += 1;
+        if self.ring.options.in_order {
+            self.order.push_back((parcel.head, false));
+        }
+    }
+
+    /// One holder lets the parcel of `head` go; with the last one its chain goes back.
+    pub fn come_back(&mut self, head: u16) {
+        let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) else { return };
+        out.holders -= 1;
+        if out.holders > 0 {
+            return;
+        }
+        self.chunks.give_back(out.loan);
+        self.out_count -= 1;
+        if self.ring.options.in_order {
+            self.come_back_in_order(head);
+        } else {
+            self.ring.complete_unwritten(head);
+        }
+    }
+
+    fn come_back_in_order(&mut self, head: u16) {
+        if let Some(entry) = self.order.iter_mut().find(|(other, done)| *other == head && !done) {
+            entry.1 = true;
+        }
+        while let Some(&(head, true)) = self.order.front() {
+            self.order.pop_front();
+            self.ring.complete_unwritten(head);
+        }
+    }
+}
+
+/// How much of a frame is copied at intake.
+#[inline]
+fn start_length(parcel: &Parcel) -> u32 {
+    let most = if parcel.header.is_plain() { SHORT_START } else { START };
+    parcel.length.min(most as u32)
+}
+
+/// Copies `to.len()` bytes that begin `skip` bytes into `pieces`, which hold at least so many, each byte once.
+fn gather(pieces: &[Piece], skip: u32, to: &mut [u8]) {
+    let mut skip = skip as usize;
+    let mut done = 0;
+    for piece in pieces {
+        let length = piece.length as usize;
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let run = (length - skip).min(to.len() - done);
+        // SAFETY: `skip + run` is at most the piece's length; `done + run` at most that of `to`.
+        unsafe { copy::copy(to.as_mut_ptr().add(done), piece.place.add(skip), run) };
+        done += run;
+        skip = 0;
+        if done == to.len() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The rings between a guest and the switch: split virtqueues (virtio 1.4, section 2.7), device side.
+//!
+//! - [`shared`]: raw loads and stores of what the driver sees.
+//! - [`ahead`]: the first descriptors of the next chains, read in one go.
+//! - [`chain`]: a descriptor chain becomes checked **pieces** of our address space.
+//! - [`Ring`]: positions on both sides, publishing, and the calls and kicks that go with them.
+//! - [`Intake`]: the guest fills, we read (its transmit queue): parcels come out.
+//! - [`Delivery`]: we fill, the guest reads (its receive queue): parcels go in.
+//! - [`express`]: frames of the most frequent kind, straight from the one to the other.
+//!
+//! A ring belongs to one worker, which alone touches it.
+
+mod ahead;
+pub mod chain;
+mod delivery;
+pub mod express;
+mod intake;
+mod notify;
+mod rooms;
+pub mod shared;
+
+use std::sync::Arc;
+
+pub use chain::{Access, ChainFault, Piece};
+pub use delivery::{Delivery, Placed, Refusal};
+pub use intake::{Intake, Taken};
+pub use notify::{Call, NotNotifier, Notifier};
+pub use shared::{Areas, SplitRing, full_fence};
+
+use crate::memory::{Hint, MemoryMap};
+use ahead::Ahead;
+
+/// A breach that makes the ring itself unusable; its port is quarantined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingFault {
+    /// The available index moved by more than the ring holds.
+    #[error("the available index jumped by more than the ring size")]
+    IndexJump,
+    /// A head that is no descriptor.
+    #[error("a descriptor head outside the ring")]
+    HeadOutside,
+    /// A head that is still in our hands.
+    #[error("a descriptor head made available twice")]
+    HeadTwice,
+}
+
+/// What was agreed about a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingOptions {
+    /// VIRTIO_F_EVENT_IDX.
+    pub event_index: bool,
+    /// VIRTIO_F_INDIRECT_DESC.
+    pub indirect: bool,
+    /// VIRTIO_F_IN_ORDER.
+    pub in_order: bool,
+    /// Bytes of the virtio-net header: 12, or 10 for a legacy guest without MRG_RXBUF.
+    pub header_length: u8,
+}
+
+/// Device side of one split virtqueue.
+#[derive(Debug)]
+pub struct Ring {
+    split: SplitRing,
+    memory: Arc<MemoryMap>,
+    hint: Hint,
+    options: RingOptions,
+    /// Position of the next available entry to take.
+    next_available: u16,
+    /// The driver's index as last seen.
+    seen_available: u16,
+    /// Position of the next used element to write.
+    next_used: u16,
+    /// Used index that the driver was last shown.
+    published_used: u16,
+    /// Used index up to which calls were considered.
+    considered_used: u16,
+    ahead: Ahead,
+    /// The last head completed by [`Self::complete_unwritten`].
+    last_unwritten: Option<u16>,
+    call: Option<Call>,
+    /// Whether we last asked the driver for kicks.
+    armed: bool,
+    /// Calls made since they were last asked for.
+    calls: u32,
+}
+
+impl Ring {
+    /// A ring that continues at available position `base`, and at the used position that memory holds: what the driver
+    /// made available before `base` was completed by whoever served the ring before.
+    pub fn new(split: SplitRing, memory: Arc<MemoryMap>, options: RingOptions, base: u16) -> Self {
+        let used = split.used_index();
+        Self {
+            split,
+            memory,
+            hint: Hint::default(),
+            options,
+            next_available: base,
+            seen_available: base,
+            next_used: used,
+            published_used: used,
+            considered_used: used,
+            ahead: Ahead::new(base),
+            last_unwritten: None,
+            call: None,
+            armed: true,
+            calls: 0,
+        }
+    }
+
+    /// Sets or clears the way to interrupt the driver (SET_VRING_CALL).
+    pub fn set_call(&mut self, call: Option<Call>) {
+        self.call = call;
+    }
+
+    /// Moves the ring to a new memory map, in which its areas lie at `split`.
+    pub fn set_memory(&mut self, split: SplitRing, memory: Arc<MemoryMap>) {
+        self.split = split;
+        self.memory = memory;
+        self.hint = Hint::default();
+        self.forget_ahead();
+    }
+
+    /// The memory that its buffers lie in.
+    pub fn memory(&self) -> &Arc<MemoryMap> {
+        &self.memory
+    }
+
+    /// Entries.
+    #[inline]
+    pub fn size(&self) -> u16 {
+        self.split.size()
+    }
+
+    /// What was agreed.
+    #[inline]
+    pub fn options(&self) -> RingOptions {
+        self.options
+    }
+
+    /// Position from which another device would continue (GET_VRING_BASE).
+    pub fn base(&self) -> u16 {
+        self.next_available
+    }
+
+    /// Calls made since this was last asked.
+    pub fn take_calls(&mut self) -> u32 {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Entries seen and not taken.
+    #[inline]
+    fn left(&self) -> u16 {
+        self.seen_available.wrapping_sub(self.next_available)
+    }
+
+    /// Looks at the driver's index; returns the entries not taken.
+    #[inline]
+    fn look(&mut self) -> Result<u16, RingFault> {
+        self.seen_available = self.split.available_index();
+        let left = self.left();
+        if left > self.size() { Err(RingFault::IndexJump) } else { Ok(left) }
+    }
+
+    /// True if the driver added entries since we last looked.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.split.available_index() != self.seen_available
+    }
+
+    /// Gives the chain of `head` back with `length` bytes written; the driver sees it at the next [`Self::publish`].
+    #[inline]
+    fn complete(&mut self, head: u16, length: u32) {
+        self.split.put_used(self.next_used, head, length);
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// As [`Self::complete`] for a ring whose driver needs no lengths: with IN_ORDER one element, written when published, stands for all
+    /// that are completed together (virtio 1.4, section 2.7.9).
+    #[inline]
+    fn complete_unwritten(&mut self, head: u16) {
+        if self.options.in_order {
+            self.last_unwritten = Some(head);
+            self.next_used = self.next_used.wrapping_add(1);
+        } else {
+            self.complete(head, 0);
+        }
+    }
+
+    /// Shows the driver what was completed since the last time. Whether it wants to be called is asked by [`Self::call_if_wanted`], after a
+    /// [`full_fence`]: one fence serves all rings of a pass, and its cost is that of waiting for every store before it.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.next_used != self.published_used {
+            if let Some(head) = self.last_unwritten.take() {
+                self.split.put_used(self.published_used, head, 0);
+            }
+            self.published_used = self.next_used;
+            self.split.publish_used(self.next_used);
+        }
+    }
+
+    /// Calls the driver if it asked to hear of what was published since this was last called (virtio 1.4, section 2.7.7.2).
+    #[inline]
+    pub fn call_if_wanted(&mut self) {
+        let (old, new) = (self.considered_used, self.published_used);
+        self.considered_used = new;
+        if self.call.is_some() && new != old && self.wants_call(old, new) {
+            self.call_driver();
+        }
+    }
+
+    #[inline]
+    fn wants_call(&self, old: u16, new: u16) -> bool {
+        if self.options.event_index {
+            let event = self.split.used_event();
+            new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+        } else {
+            self.split.available_flags() & 1 == 0
+        }
+    }
+
+    /// Shows the driver everything, and calls it if it asked for that: for a ring by itself.
+    pub fn publish_alone(&mut self) {
+        self.publish();
+        full_fence();
+        self.call_if_wanted();
+    }
+
+    #[cold]
+    fn call_driver(&mut self) {
+        if let Some(call) = &self.call {
+            call.call();
+            self.calls += 1;
+        }
+    }
+
+    /// Asks the driver for a kick when it adds an entry to those that we have seen. Returns true if it did so meanwhile, in which
+    /// case there may never be a kick (virtio 1.4, section 2.7.10).
+    pub fn arm(&mut self) -> bool {
+        if self.options.event_index {
+            self.split.set_available_event(self.seen_available);
+        } else if !self.armed {
+            self.split.set_used_flags(0);
+        }
+        self.armed = true;
+        full_fence();
+        self.has_news()
+    }
+
+    /// Tells the driver that kicks are not needed. Under EVENT_IDX the old wish simply grows stale.
+    #[inline]
+    pub fn disarm(&mut self) {
+        if self.armed && !self.options.event_index {
+            self.split.set_used_flags(1);
+        }
+        self.armed = false;
+    }
+}

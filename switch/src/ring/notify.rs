@@ -1,0 +1,116 @@
+//! Calls: how the switch interrupts a driver.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
+use thiserror::Error;
+
+/// A file descriptor that interrupts the guest when eight bytes are written to it: an eventfd, or the pipe or socket that UML uses.
+#[derive(Debug)]
+pub struct Call {
+    file: File,
+    is_socket: bool,
+}
+
+/// Why a descriptor cannot be a call or kick.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("a call or kick descriptor that is neither an eventfd nor a pipe nor a Unix socket")]
+pub struct NotNotifier;
+
+impl Call {
+    /// A call through `file`.
+    ///
+    /// # Errors
+    /// [`NotNotifier`] unless it is an eventfd, a pipe or a Unix socket: writing to anything else could block, or do worse.
+    pub fn new(file: File) -> Result<Self, NotNotifier> {
+        let kind = Notifier::of(&file).ok_or(NotNotifier)?;
+        set_nonblocking(&file);
+        Ok(Self { file, is_socket: kind == Notifier::Socket })
+    }
+
+    /// Interrupts the driver. A full pipe or counter means that the driver has unread interrupts, so nothing is lost.
+    #[inline]
+    pub fn call(&self) {
+        let one = 1_u64.to_ne_bytes();
+        if self.is_socket {
+            // SAFETY: eight readable bytes; the descriptor is ours.
+            unsafe { libc::send(self.file.as_raw_fd(), one.as_ptr().cast(), one.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        } else {
+            let _ = (&self.file).write(&one);
+        }
+    }
+}
+
+/// Kinds of descriptors that may notify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notifier {
+    /// An eventfd.
+    Event,
+    /// A pipe.
+    Pipe,
+    /// A Unix socket.
+    Socket,
+}
+
+impl Notifier {
+    /// What `file` is, if it may notify.
+    pub fn of(file: &File) -> Option<Self> {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        let name = link.to_string_lossy();
+        if name.starts_with("anon_inode:[eventfd") {
+            Some(Self::Event)
+        } else if name.starts_with("pipe:[") {
+            Some(Self::Pipe)
+        } else {
+            (name.starts_with("socket:[") && is_unix(file)).then_some(Self::Socket)
+        }
+    }
+}
+
+fn is_unix(file: &File) -> bool {
+    let mut domain: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and length outlive the call and agree.
+    let status =
+        unsafe { libc::getsockopt(file.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut length) };
+    status == 0 && domain == libc::AF_UNIX
+}
+
+fn set_nonblocking(file: &File) {
+    // SAFETY: plain system calls on a descriptor that we own.
+    unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        if flags >= 0 {
+            libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn takes_what_guests_use_and_nothing_else() {
+        let (pipe, _other) = std::io::pipe().unwrap();
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let event = vmm_sys_util::eventfd::EventFd::new(0).unwrap();
+        // SAFETY: the eventfd gives its descriptor away.
+        let event: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(event)) };
+        assert_eq!(Notifier::of(&File::from(OwnedFd::from(pipe))), Some(Notifier::Pipe));
+        assert_eq!(Notifier::of(&File::from(OwnedFd::from(socket))), Some(Notifier::Socket));
+        assert_eq!(Notifier::of(&event), Some(Notifier::Event));
+        assert!(Call::new(File::open("/dev/null").unwrap()).is_err());
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(Call::new(File::from(OwnedFd::from(tcp))).is_err());
+    }
+
+    #[test]
+    fn a_full_pipe_does_not_block() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let call = Call::new(File::from(OwnedFd::from(writer))).unwrap();
+        (0..100_000).for_each(|_| call.call());
+    }
+}

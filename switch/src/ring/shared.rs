@@ -1,0 +1,219 @@
+//! Raw access to a split virtqueue in guest memory (virtio 1.4, section 2.7): every load and store that the driver can see.
+//!
+//! Nothing here believes what it reads. Values come back as copies; indices into our own memory are made from them only by
+//! callers that check them. The three areas were checked to lie inside one region each when the ring was made, and offsets
+//! are masked by the ring size, so no access can leave them.
+
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+/// Largest split ring (virtio 1.4, section 2.7).
+pub const MAX_SIZE: u16 = 32768;
+
+/// The descriptor continues via `next`.
+pub const NEXT: u16 = 1;
+/// The descriptor is writable for the device.
+pub const WRITE: u16 = 2;
+/// The descriptor holds a table of descriptors.
+pub const INDIRECT: u16 = 4;
+
+/// A descriptor, copied out of guest memory; kept as the two words in which it is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    address: u64,
+    /// `len`, `flags`, `next`, from the lowest byte on.
+    rest: u64,
+}
+
+impl Descriptor {
+    /// Bytes of a descriptor in memory.
+    pub const SIZE: usize = 16;
+
+    /// Reads the descriptor at `place`, every byte once.
+    ///
+    /// # Safety
+    /// 16 readable bytes at `place`, of any alignment, valid for the call.
+    #[inline]
+    pub unsafe fn read(place: *const u8) -> Self {
+        // SAFETY: the caller's promise. Volatile, so that each byte is fetched exactly once.
+        let (address, rest) =
+            unsafe { (place.cast::<Unaligned>().read_volatile().0, place.add(8).cast::<Unaligned>().read_volatile().0) };
+        Self { address: u64::from_le(address), rest: u64::from_le(rest) }
+    }
+
+    /// Guest address of the buffer.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        self.rest as u32
+    }
+
+    /// [`NEXT`], [`WRITE`], [`INDIRECT`].
+    #[inline]
+    pub fn flags(&self) -> u16 {
+        (self.rest >> 32) as u16
+    }
+
+    /// Index of the next descriptor if [`NEXT`].
+    #[inline]
+    pub fn next(&self) -> u16 {
+        (self.rest >> 48) as u16
+    }
+}
+
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Unaligned(u64);
+
+/// Where the three areas of a ring lie in our memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Areas {
+    /// Descriptor table, 16 bytes an entry.
+    pub descriptors: *mut u8,
+    /// Driver area: flags, idx, ring, used_event.
+    pub available: *mut u8,
+    /// Device area: flags, idx, ring, avail_event.
+    pub used: *mut u8,
+}
+
+impl Areas {
+    /// Bytes of the descriptor table of a ring of `size`.
+    pub fn descriptor_bytes(size: u16) -> u64 {
+        16 * u64::from(size)
+    }
+
+    /// Bytes of the driver area, `used_event` included.
+    pub fn available_bytes(size: u16) -> u64 {
+        6 + 2 * u64::from(size)
+    }
+
+    /// Bytes of the device area, `avail_event` included.
+    pub fn used_bytes(size: u16) -> u64 {
+        6 + 8 * u64::from(size)
+    }
+}
+
+/// A split ring seen from the device.
+#[derive(Clone, Copy, Debug)]
+pub struct SplitRing {
+    areas: Areas,
+    size: u16,
+    mask: u16,
+}
+
+// SAFETY: the pointers lead into a memory map that the owner of the ring holds; all access is by atomics or volatile copies.
+unsafe impl Send for SplitRing {}
+
+impl SplitRing {
+    /// A ring of `size` entries at `areas`. `None` unless the size is a power of two of at most [`MAX_SIZE`] and the areas are
+    /// aligned to 16, 2 and 4 bytes (virtio 1.4, section 2.7).
+    ///
+    /// # Safety
+    /// The areas must be readable and writable for the sizes that [`Areas`] names, as long as the ring lives.
+    pub unsafe fn new(areas: Areas, size: u16) -> Option<Self> {
+        let aligned = (areas.descriptors as usize).is_multiple_of(16)
+            && (areas.available as usize).is_multiple_of(2)
+            && (areas.used as usize).is_multiple_of(4);
+        (size.is_power_of_two() && size <= MAX_SIZE && aligned).then_some(Self { areas, size, mask: size - 1 })
+    }
+
+    /// Entries.
+    #[inline]
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    #[inline]
+    fn available_u16(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: `offset` is even and inside the area (callers below); the area is 2-aligned; atomics may alias a writer.
+        unsafe { AtomicU16::from_ptr(self.areas.available.add(offset).cast()) }
+    }
+
+    #[inline]
+    fn used_u16(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: as `available_u16`.
+        unsafe { AtomicU16::from_ptr(self.areas.used.add(offset).cast()) }
+    }
+
+    /// The driver's index; entries before it may be read after this load (acquire).
+    #[inline]
+    pub fn available_index(&self) -> u16 {
+        u16::from_le(self.available_u16(2).load(Ordering::Acquire))
+    }
+
+    /// The descriptor head that the driver put at `position`.
+    #[inline]
+    pub fn available_entry(&self, position: u16) -> u16 {
+        u16::from_le(self.available_u16(4 + 2 * usize::from(position & self.mask)).load(Ordering::Relaxed))
+    }
+
+    /// The driver's flags: bit 0 asks for no interrupts.
+    #[inline]
+    pub fn available_flags(&self) -> u16 {
+        u16::from_le(self.available_u16(0).load(Ordering::Relaxed))
+    }
+
+    /// The used position whose filling the driver wants to hear of (EVENT_IDX).
+    #[inline]
+    pub fn used_event(&self) -> u16 {
+        u16::from_le(self.available_u16(4 + 2 * usize::from(self.size)).load(Ordering::Relaxed))
+    }
+
+    /// A copy of descriptor `index & (size - 1)`.
+    #[inline]
+    pub fn descriptor(&self, index: u16) -> Descriptor {
+        // SAFETY: masked, so inside the table.
+        unsafe { Descriptor::read(self.areas.descriptors.add(Descriptor::SIZE * usize::from(index & self.mask))) }
+    }
+
+    /// Writes used element `position`; the driver may read it once [`Self::publish_used`] has passed it.
+    #[inline]
+    pub fn put_used(&self, position: u16, head: u16, length: u32) {
+        let element = (u64::from(head) | u64::from(length) << 32).to_le();
+        // SAFETY: masked, so inside the area, which is only 4-aligned.
+        unsafe { self.areas.used.add(4 + 8 * usize::from(position & self.mask)).cast::<u64>().write_unaligned(element) };
+    }
+
+    /// Asks the CPU for the lines of the `count` used elements from `position` on, to write them.
+    #[inline]
+    pub fn prefetch_used(&self, position: u16, count: u16) {
+        for ahead in (0..count).step_by(8) {
+            let index = usize::from(position.wrapping_add(ahead) & self.mask);
+            crate::copy::prefetch_to_write(self.areas.used.wrapping_add(4 + 8 * index));
+        }
+    }
+
+    /// Shows the driver all used elements before `index` (release).
+    #[inline]
+    pub fn publish_used(&self, index: u16) {
+        self.used_u16(2).store(index.to_le(), Ordering::Release);
+    }
+
+    /// The index that was last published, as memory has it: where a device that takes over continues.
+    pub fn used_index(&self) -> u16 {
+        u16::from_le(self.used_u16(2).load(Ordering::Acquire))
+    }
+
+    /// Asks the driver (bit 0) not to notify us; ignored under EVENT_IDX.
+    #[inline]
+    pub fn set_used_flags(&self, flags: u16) {
+        self.used_u16(0).store(flags.to_le(), Ordering::Relaxed);
+    }
+
+    /// The available position whose filling we want to hear of (EVENT_IDX).
+    #[inline]
+    pub fn set_available_event(&self, position: u16) {
+        self.used_u16(4 + 8 * usize::from(self.size)).store(position.to_le(), Ordering::Relaxed);
+    }
+}
+
+/// Orders what we wrote before against what we read after: needed between publishing and looking at the other side's wish, and
+/// between arming notifications and looking for work (virtio 1.4, sections 2.7.13.3 and 2.7.10).
+#[inline]
+pub fn full_fence() {
+    fence(Ordering::SeqCst);
+}

@@ -1,0 +1,44 @@
+//! Settings of the data path, as the operator gave them or by default.
+
+use std::time::Duration;
+
+/// When a worker looks for work instead of sleeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Poll {
+    /// Sleep as soon as there is nothing to do.
+    Never,
+    /// Look a little longer where that found work before and the CPU has nothing better to do.
+    #[default]
+    Adaptive,
+    /// Never sleep: for a CPU of its own.
+    Always,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// When to poll.
+    pub poll: Poll,
+    /// Whether VIRTIO_F_IN_ORDER is offered. Drivers that poll, such as DPDK's, are faster with it; but then a frame whose receiver has no room holds
+    /// up those behind it, instead of stepping aside.
+    pub in_order: bool,
+    /// How long a receiver may take nothing before what waits for it is dropped.
+    pub patience: Duration,
+    /// Most frames that may wait at one worker.
+    pub parking: usize,
+    /// Seconds after which a silent station is forgotten.
+    pub age: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            poll: Poll::default(),
+            in_order: false,
+            patience: Duration::from_millis(100),
+            parking: 16384,
+            age: crate::table::DEFAULT_AGE,
+        }
+    }
+}

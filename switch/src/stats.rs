@@ -1,0 +1,248 @@
+//! What is counted: frames, bytes, calls, kicks, and drops by reason, for each port; passes and cycles for each worker.
+//!
+//! Every worker counts into cells of its own, so a counter has one writer and needs no locked instruction; whoever asks adds the
+//! workers' cells up. Counters only grow, except where a name says otherwise.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ring::ChainFault;
+
+/// A counter with a single writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `amount`. Only the owning worker may call this.
+    #[inline]
+    pub fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Sets a value that may also fall.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The present value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+        /// Why a frame went nowhere. Reasons before `ReceiverAbsent` are counted at the sender's port, the others at the receiver's.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum DropReason { $($(#[$doc])* $name),* }
+
+        impl DropReason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The name that operators see.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The chain loops or is longer than the ring.
+    ChainLoop = "chain-loop",
+    /// A `next` outside the indirect table.
+    ChainNext = "chain-next-outside",
+    /// An indirect descriptor where none may be.
+    ChainIndirect = "chain-indirect-misplaced",
+    /// An indirect table of an impossible length.
+    ChainIndirectLength = "chain-indirect-length",
+    /// A buffer outside the guest's memory.
+    ChainAddress = "chain-address",
+    /// A writable buffer in a transmit chain.
+    ChainDirection = "chain-direction",
+    /// More bytes or pieces than a frame may have.
+    ChainTooLong = "chain-too-long",
+    /// Shorter than a virtio-net and an Ethernet header.
+    Runt = "runt",
+    /// A checksum range outside the frame.
+    BadChecksumOffload = "bad-checksum-offload",
+    /// A segmentation request that does not fit the frame.
+    BadSegmentation = "bad-segmentation",
+    /// An offload that was not negotiated.
+    OffloadNotAgreed = "offload-not-agreed",
+    /// The source is a group address, all zeroes, or another port's configured address.
+    BadSource = "bad-source",
+    /// The destination is behind the sender's own port.
+    SamePort = "same-port",
+    /// The port's transmit ring is started but disabled.
+    IntakeDisabled = "intake-disabled",
+    /// The sender's ring was stopped or moved while the frame waited.
+    SenderStopped = "sender-stopped",
+    /// The receiver has no running receive ring.
+    ReceiverAbsent = "receiver-absent",
+    /// The sender's share of waiting frames for this receiver is used up.
+    ReceiverFull = "receiver-full",
+    /// The receiver took nothing for too long.
+    ReceiverStalled = "receiver-stalled",
+    /// The receiver's buffers can never hold the frame.
+    TooLongForReceiver = "too-long-for-receiver",
+    /// A flooded frame met a receiver without room; flooded frames never wait.
+    FloodNoRoom = "flood-no-room",
+    /// The kernel refused the frame at a TAP.
+    TapRefused = "tap-refused",
+}
+
+impl From<ChainFault> for DropReason {
+    fn from(fault: ChainFault) -> Self {
+        match fault {
+            ChainFault::Loop => Self::ChainLoop,
+            ChainFault::NextOutside => Self::ChainNext,
+            ChainFault::IndirectMisplaced => Self::ChainIndirect,
+            ChainFault::IndirectLength => Self::ChainIndirectLength,
+            ChainFault::Address => Self::ChainAddress,
+            ChainFault::Direction => Self::ChainDirection,
+            ChainFault::TooLong => Self::ChainTooLong,
+        }
+    }
+}
+
+const REASONS: usize = DropReason::ALL.len();
+
+/// Counters of one port, written by one worker.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct PortCounters {
+    /// Frames taken from the guest.
+    pub intake_frames: Counter,
+    /// Their bytes, virtio-net headers not counted.
+    pub intake_bytes: Counter,
+    /// Frames given to the guest; a segmented frame counts once for each segment.
+    pub delivery_frames: Counter,
+    /// Bytes given to the guest, headers of added segments not counted.
+    pub delivery_bytes: Counter,
+    /// Frames sent to every port of the segment.
+    pub flooded: Counter,
+    /// Kicks received.
+    pub kicks: Counter,
+    /// Calls made.
+    pub calls: Counter,
+    /// Receive chains that broke a rule.
+    pub bad_receive_chains: Counter,
+    /// Frames that wait for this port now.
+    pub waiting: Counter,
+    drops: [Counter; REASONS],
+}
+
+impl PortCounters {
+    /// Counts a dropped frame.
+    #[inline]
+    pub fn drop_frame(&self, reason: DropReason) {
+        self.drops[reason as usize].add(1);
+    }
+
+    /// Frames dropped for `reason`.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].get()
+    }
+}
+
+/// Counters of one worker.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerCounters {
+    /// Passes that moved something.
+    pub busy_passes: Counter,
+    /// Passes that found nothing.
+    pub empty_passes: Counter,
+    /// TSC cycles in busy passes.
+    pub busy_cycles: Counter,
+    /// Frames delivered or dropped in them.
+    pub frames: Counter,
+    /// Times it went to sleep.
+    pub sleeps: Counter,
+    /// Times it looked for events without sleeping.
+    pub polls: Counter,
+    /// Frames handed over to other workers.
+    pub handed_over: Counter,
+    /// Wake-ups sent to other workers.
+    pub wakes: Counter,
+}
+
+/// All counters of a network: for each worker one cell a port, and its own.
+#[derive(Debug)]
+pub struct Counters {
+    ports: Vec<Vec<PortCounters>>,
+    workers: Vec<WorkerCounters>,
+}
+
+/// A port's counters, added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PortTotals {
+    /// See [`PortCounters`].
+    pub intake_frames: u64,
+    /// See [`PortCounters`].
+    pub intake_bytes: u64,
+    /// See [`PortCounters`].
+    pub delivery_frames: u64,
+    /// See [`PortCounters`].
+    pub delivery_bytes: u64,
+    /// See [`PortCounters`].
+    pub flooded: u64,
+    /// See [`PortCounters`].
+    pub kicks: u64,
+    /// See [`PortCounters`].
+    pub calls: u64,
+    /// See [`PortCounters`].
+    pub bad_receive_chains: u64,
+    /// See [`PortCounters`].
+    pub waiting: u64,
+    /// Drops by reason; reasons that never occurred are left out.
+    pub drops: std::collections::BTreeMap<String, u64>,
+}
+
+impl Counters {
+    /// Counters for `workers` workers and `ports` ports.
+    pub fn new(workers: usize, ports: usize) -> Self {
+        let cells = || std::iter::repeat_with(PortCounters::default).take(ports).collect();
+        Self {
+            ports: std::iter::repeat_with(cells).take(workers).collect(),
+            workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
+        }
+    }
+
+    /// The cell of `port` that worker `worker` writes.
+    #[inline]
+    pub fn port(&self, worker: usize, port: usize) -> &PortCounters {
+        &self.ports[worker][port]
+    }
+
+    /// The counters of worker `worker`.
+    #[inline]
+    pub fn worker(&self, worker: usize) -> &WorkerCounters {
+        &self.workers[worker]
+    }
+
+    /// The counters of `port`, all workers' cells added up.
+    pub fn totals(&self, port: usize) -> PortTotals {
+        let sum = |pick: fn(&PortCounters) -> &Counter| self.ports.iter().map(|cells| pick(&cells[port]).get()).sum();
+        let dropped = |reason| self.ports.iter().map(|cells| cells[port].dropped(reason)).sum::<u64>();
+        PortTotals {
+            intake_frames: sum(|c| &c.intake_frames),
+            intake_bytes: sum(|c| &c.intake_bytes),
+            delivery_frames: sum(|c| &c.delivery_frames),
+            delivery_bytes: sum(|c| &c.delivery_bytes),
+            flooded: sum(|c| &c.flooded),
+            kicks: sum(|c| &c.kicks),
+            calls: sum(|c| &c.calls),
+            bad_receive_chains: sum(|c| &c.bad_receive_chains),
+            waiting: sum(|c| &c.waiting),
+            drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
+        }
+    }
+}

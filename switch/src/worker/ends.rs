@@ -1,0 +1,135 @@
+//! The two ends of a way through the worker: a **feed** gives frames, a **sink** takes them. Either is a guest's ring or a TAP.
+
+use super::tap::{TapFeed, TapSink};
+use crate::parcel::Parcel;
+use crate::ring::{Delivery, Intake, Placed, Ring, RingFault, Taken};
+
+/// Where a source's frames come from. See [`Intake`] for what the methods owe each other.
+#[derive(Debug)]
+pub(super) enum Feed {
+    Ring(Box<Intake>),
+    Tap(Box<TapFeed>),
+}
+
+impl Feed {
+    /// The ring, if it is one.
+    #[inline]
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        match self {
+            Self::Ring(intake) => Some(intake.ring()),
+            Self::Tap(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn look(&mut self, most: u16) -> Result<u16, RingFault> {
+        match self {
+            Self::Ring(intake) => intake.look(most),
+            Self::Tap(tap) => Ok(tap.look(most)),
+        }
+    }
+
+    pub(super) fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+        match self {
+            Self::Ring(intake) => intake.open(parcel),
+            Self::Tap(tap) => Ok(tap.open(parcel)),
+        }
+    }
+
+    pub(super) fn discard(&mut self) -> Result<bool, RingFault> {
+        match self {
+            Self::Ring(intake) => intake.discard(),
+            Self::Tap(_) => Ok(false),
+        }
+    }
+
+    pub(super) fn finish(&mut self, parcel: &Parcel) {
+        match self {
+            Self::Ring(intake) => intake.finish(parcel),
+            Self::Tap(tap) => tap.finish(parcel),
+        }
+    }
+
+    pub(super) fn leave(&mut self, parcel: &Parcel) {
+        if let Self::Ring(intake) = self {
+            intake.leave(parcel);
+        }
+    }
+
+    pub(super) fn keep_out(&mut self, parcel: &Parcel, holders: u8) {
+        match self {
+            Self::Ring(intake) => intake.keep_out(parcel, holders),
+            Self::Tap(tap) => tap.keep_out(parcel, holders),
+        }
+    }
+
+    pub(super) fn come_back(&mut self, head: u16) {
+        match self {
+            Self::Ring(intake) => intake.come_back(head),
+            Self::Tap(tap) => tap.come_back(head),
+        }
+    }
+
+    pub(super) fn out_count(&self) -> u16 {
+        match self {
+            Self::Ring(intake) => intake.out_count(),
+            Self::Tap(tap) => tap.out_count(),
+        }
+    }
+
+    /// Frames that may be out at most.
+    pub(super) fn size(&mut self) -> u16 {
+        match self {
+            Self::Ring(intake) => intake.ring().size(),
+            Self::Tap(tap) => tap.size(),
+        }
+    }
+
+    /// Asks to be told of new frames; true if there are some already.
+    pub(super) fn arm(&mut self) -> bool {
+        match self {
+            Self::Ring(intake) => intake.ring().arm(),
+            Self::Tap(tap) => tap.has_news(),
+        }
+    }
+}
+
+/// Where an outlet's frames go.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Ring(Box<Delivery>),
+    Tap(Box<TapSink>),
+}
+
+impl Sink {
+    /// The ring, if it is one.
+    #[inline]
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        match self {
+            Self::Ring(delivery) => Some(delivery.ring()),
+            Self::Tap(_) => None,
+        }
+    }
+
+    pub(super) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+        match self {
+            Self::Ring(delivery) => delivery.place(parcel),
+            Self::Tap(tap) => Ok(tap.place(parcel)),
+        }
+    }
+
+    pub(super) fn take_bad_chains(&mut self) -> u32 {
+        match self {
+            Self::Ring(delivery) => delivery.take_bad_chains(),
+            Self::Tap(_) => 0,
+        }
+    }
+
+    /// Asks to be told of new room; true if there is some already, or if nobody will tell.
+    pub(super) fn arm(&mut self) -> bool {
+        match self {
+            Self::Ring(delivery) => delivery.ring().arm(),
+            Self::Tap(_) => false,
+        }
+    }
+}

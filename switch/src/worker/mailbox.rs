@@ -1,0 +1,105 @@
+//! The mailbox: how other threads have a worker do something between two passes.
+//!
+//! A command is a closure over the worker. It may take locks and allocate: it belongs to the control side and is rare.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use super::Worker;
+use crate::handover::Sleep;
+
+type Command = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// See the module. Its bell also rings when another worker hands something over.
+pub struct Mailbox {
+    post: Mutex<Vec<Command>>,
+    has_post: AtomicBool,
+    /// Whether the worker sleeps.
+    pub sleep: Sleep,
+    bell: EventFd,
+}
+
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox").field("has_post", &self.has_post).finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    /// The kernel refuses an event descriptor.
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
+        Ok(Arc::new(Self { post: Mutex::default(), has_post: AtomicBool::new(false), sleep: Sleep::default(), bell }))
+    }
+
+    /// The descriptor that becomes readable when the worker must wake.
+    pub fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+
+    /// Wakes the worker if it sleeps; true if it did.
+    pub fn wake(&self) -> bool {
+        let asleep = self.sleep.must_wake();
+        if asleep {
+            // Fails only when the counter is at its maximum, in which case the worker is being woken already.
+            let _ = self.bell.write(1);
+        }
+        asleep
+    }
+
+    /// True if there are commands.
+    #[inline]
+    pub fn has_post(&self) -> bool {
+        self.has_post.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn collect(&self, mut each: impl FnMut(Command)) {
+        let post = {
+            let mut post = self.post.lock().unwrap_or_else(PoisonError::into_inner);
+            self.has_post.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *post)
+        };
+        post.into_iter().for_each(&mut each);
+    }
+
+    fn send(&self, command: Command) {
+        self.post.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.has_post.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// What the control side holds of a worker.
+#[derive(Clone, Debug)]
+pub struct WorkerHandle(Arc<Mailbox>);
+
+impl WorkerHandle {
+    /// A handle on the worker that collects from `mailbox`.
+    pub fn new(mailbox: Arc<Mailbox>) -> Self {
+        Self(mailbox)
+    }
+
+    /// Has the worker run `command`, without waiting for it.
+    pub fn tell(&self, command: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.0.send(Box::new(command));
+    }
+
+    /// Has the worker run `command` and waits for what it returns; `None` if the worker is gone.
+    pub fn ask<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Option<R> {
+        self.ask_later(|worker, reply| {
+            let _ = reply.send(command(worker));
+        })
+    }
+
+    /// As [`Self::ask`], for answers that come when something else has happened: the worker keeps the sender until then.
+    pub fn ask_later<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker, mpsc::Sender<R>) + Send + 'static) -> Option<R> {
+        let (reply, answer) = mpsc::channel();
+        self.tell(move |worker| command(worker, reply));
+        answer.recv().ok()
+    }
+}

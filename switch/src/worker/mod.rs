@@ -1,0 +1,179 @@
+//! A worker: a thread that owns rings and moves frames between them.
+//!
+//! - A **source** is where frames come in: an intake or a TAP ([`source`]).
+//! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it ([`outlets`]).
+//! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
+//! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]).
+//!
+//! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
+
+mod ends;
+pub mod mailbox;
+mod outlets;
+mod pass;
+mod peers;
+mod rest;
+mod rings;
+mod source;
+mod tap;
+mod turn;
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+pub use mailbox::{Mailbox, WorkerHandle};
+pub use peers::{Links, links};
+pub use rings::{Direction, RingKey, Start};
+
+use crate::parcel::{IntakeId, Parcel};
+use crate::port::PortId;
+use crate::ring::RingFault;
+use crate::settings::Settings;
+use crate::stats::{Counters, DropReason};
+use crate::table::Table;
+use crate::time::Cycles;
+use outlets::Outlets;
+use peers::Peers;
+use rest::Rest;
+use source::Sources;
+
+/// Frames that are taken from a source at a time.
+pub const BATCH: usize = 32;
+
+/// What all workers of a network share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Counters of ports and workers.
+    pub counters: Counters,
+    /// One table for each segment.
+    pub tables: Vec<Table>,
+    /// The segment of each port.
+    pub segment_of: Vec<usize>,
+    /// What the operator set.
+    pub settings: Settings,
+}
+
+/// What a worker tells the control side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A guest broke its ring; the port is to be quarantined.
+    RingFault(PortId, RingFault),
+    /// Some guest's memory lost its file.
+    MemoryLost,
+}
+
+/// Where frames for one queue of a port are delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The worker that owns the ring.
+    pub worker: u8,
+    /// The outlet's slot there.
+    pub slot: u16,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Worker {
+    index: u8,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    events: Sender<Event>,
+    sources: Sources,
+    outlets: Outlets,
+    peers: Peers,
+    rest: Rest,
+    /// The parcel under consideration.
+    parcel: Box<Parcel>,
+    /// Scratch for parcels that were waiting and no longer are: where from, for whom, what became of them.
+    ended: Vec<(IntakeId, u16, PortId, Result<(), DropReason>)>,
+    /// Ports of each segment.
+    segments: Vec<Vec<PortId>>,
+    now: Cycles,
+    /// Seconds since the worker began, for the tables.
+    second: u32,
+    losses: u32,
+    quit: bool,
+}
+
+impl Worker {
+    /// Worker `index` of a network; `links` connect it with the others.
+    ///
+    /// # Errors
+    /// The kernel refuses an epoll or event descriptor.
+    pub fn new(
+        index: u8,
+        shared: Arc<Shared>,
+        mailbox: Arc<Mailbox>,
+        links: Links,
+        events: Sender<Event>,
+    ) -> std::io::Result<Self> {
+        let ports = shared.segment_of.len();
+        let mut segments = vec![Vec::new(); shared.tables.len()];
+        for (port, &segment) in shared.segment_of.iter().enumerate() {
+            segments[segment].push(PortId(port as u16));
+        }
+        Ok(Self {
+            index,
+            sources: Sources::default(),
+            outlets: Outlets::new(ports, &shared.settings),
+            peers: Peers::new(links),
+            rest: Rest::new(&mailbox, &shared.settings)?,
+            parcel: Box::default(),
+            ended: Vec::new(),
+            segments,
+            now: crate::time::cycles(),
+            second: 0,
+            losses: crate::memory::sigbus::losses(),
+            quit: false,
+            shared,
+            mailbox,
+            events,
+        })
+    }
+
+    /// Works until told to quit.
+    pub fn run(mut self) {
+        loop {
+            let frames = self.step();
+            if self.quit {
+                return;
+            }
+            if frames == 0 {
+                self.rest();
+            } else {
+                self.glance();
+            }
+        }
+    }
+
+    /// Obeys the mailbox and makes one pass, without resting; returns the frames that it moved. For benches, fuzzers and models, which
+    /// drive a worker themselves.
+    #[inline]
+    pub fn step(&mut self) -> u32 {
+        if self.mailbox.has_post() {
+            self.obey();
+        }
+        self.tell_time();
+        self.pass()
+    }
+
+    /// Ends [`Self::run`] after this pass.
+    pub fn quit(&mut self) {
+        self.quit = true;
+    }
+
+    fn obey(&mut self) {
+        let mailbox = Arc::clone(&self.mailbox);
+        mailbox.collect(|command| command(self));
+    }
+
+    fn tell_time(&mut self) {
+        self.now = crate::time::cycles();
+        self.second = self.rest.second(self.now);
+    }
+
+    fn report(&self, event: Event) {
+        // The control side only goes away with the process.
+        let _ = self.events.send(event);
+    }
+}

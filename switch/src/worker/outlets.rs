@@ -1,0 +1,392 @@
+//! Outlets: where frames leave, what waits for each, and the way there.
+
+use std::time::Duration;
+
+use super::Place;
+use super::ends::Sink;
+use super::rings::RingKey;
+use crate::frame::{self, Addresses};
+use crate::parcel::Parcel;
+use crate::port::PortId;
+use crate::ring::{Intake, Placed, Ring, RingFault, express};
+use crate::schedule::{Parking, Turns};
+use crate::settings::Settings;
+use crate::stats::{DropReason, PortCounters};
+use crate::time::{Cycles, in_cycles};
+
+/// Frames that one receiver is served from its waiting ones in a pass.
+const TURN: usize = 64;
+
+/// A sink and its circumstances.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    pub key: RingKey,
+    sink: Sink,
+    /// Enabled, started, and not at fault: frames may go in.
+    open: bool,
+    enabled: bool,
+    /// A kick came, or none is needed.
+    started: bool,
+    /// Broke its ring.
+    faulty: bool,
+    turns: Turns,
+    /// Since when it has taken nothing though something waits.
+    stuck_since: Option<Cycles>,
+    /// It took nothing for longer than the patience, and nothing since.
+    stalled: bool,
+    touched: bool,
+    /// Frames and bytes since the counters were last told.
+    frames: u64,
+    bytes: u64,
+}
+
+/// What became of a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Delivered.
+    Done,
+    /// The receiver has no room now.
+    MustWait,
+    /// It never will be, for this reason.
+    Dropped(DropReason),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    slots: Vec<Option<Outlet>>,
+    /// Where each port's queues are delivered, at whichever worker.
+    routes: Vec<Vec<Place>>,
+    parking: Parking,
+    /// Slots with frames that the driver was not shown yet.
+    touched: Vec<u16>,
+    /// Slots that something waits for.
+    waiting: Vec<u16>,
+    /// Ports whose rings broke a rule here.
+    faults: Vec<(PortId, RingFault)>,
+    patience: Cycles,
+}
+
+impl Outlets {
+    pub(super) fn new(ports: usize, settings: &Settings) -> Self {
+        Self {
+            slots: Vec::new(),
+            routes: vec![Vec::new(); ports],
+            parking: Parking::new(settings.parking),
+            touched: Vec::new(),
+            waiting: Vec::new(),
+            faults: Vec::new(),
+            patience: in_cycles(settings.patience),
+        }
+    }
+
+    pub(super) fn add(&mut self, key: RingKey, sink: Sink, enabled: bool, started: bool) -> u16 {
+        let mut outlet = Outlet {
+            key,
+            sink,
+            open: false,
+            enabled,
+            started,
+            faulty: false,
+            turns: Turns::default(),
+            stuck_since: None,
+            stalled: false,
+            touched: false,
+            frames: 0,
+            bytes: 0,
+        };
+        outlet.settle();
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(outlet);
+        slot as u16
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Outlet> {
+        self.slots.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    pub(super) fn find(&self, key: RingKey) -> Option<u16> {
+        self.slots.iter().position(|outlet| outlet.as_ref().is_some_and(|outlet| outlet.key == key)).map(|slot| slot as u16)
+    }
+
+    /// Takes an outlet away; `returned` hears of what waited for it.
+    pub(super) fn remove(&mut self, slot: u16, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
+        let mut outlet = self.slots.get_mut(usize::from(slot))?.take()?;
+        outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
+        self.waiting.retain(|&other| other != slot);
+        Some(outlet)
+    }
+
+    pub(super) fn set_route(&mut self, port: PortId, places: Vec<Place>) {
+        self.routes[port.index()] = places;
+    }
+
+    /// Where a frame that begins with `start` goes at `port`: flows keep to one queue.
+    #[inline]
+    pub(super) fn place(&self, port: PortId, start: &[u8]) -> Option<Place> {
+        match &self.routes[port.index()][..] {
+            [] => None,
+            [only] => Some(*only),
+            many => Some(many[frame::flow_hash(start) as usize % many.len()]),
+        }
+    }
+
+    /// Delivers `parcel` at `slot` if nothing is ahead of it and there is room.
+    #[inline]
+    pub(super) fn send(&mut self, slot: u16, parcel: &mut Parcel) -> Sent {
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
+        if outlet.turns.waiting() > 0 {
+            return Sent::MustWait;
+        }
+        let sent = outlet.place(parcel, &mut self.faults);
+        if (sent == Sent::Done || parcel.segments_done > 0) && !outlet.touched {
+            outlet.touched = true;
+            self.touched.push(slot);
+        }
+        sent
+    }
+
+    /// Carries up to `most` frames with these `addresses` from `intake` to `port` by the express lane, if it is served by this `worker` and
+    /// nothing waits for it; returns how many, and their bytes.
+    #[inline]
+    pub(super) fn express(&mut self, intake: &mut Intake, addresses: Addresses, port: PortId, worker: u8, most: u16) -> (u16, u64) {
+        let [place] = self.routes[port.index()][..] else { return (0, 0) };
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
+        let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
+        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(intake, delivery) {
+            return (0, 0);
+        }
+        let (mut frames, mut bytes) = (0, 0);
+        while frames < most && delivery.read_ahead(most - frames) > 0 {
+            let carried = express::carry(intake, delivery, addresses, most - frames);
+            frames += carried.0;
+            bytes += carried.1;
+            if carried.0 == 0 {
+                break;
+            }
+        }
+        outlet.frames += u64::from(frames);
+        outlet.bytes += bytes;
+        if frames > 0 {
+            outlet.stalled = false;
+            if !outlet.touched {
+                outlet.touched = true;
+                self.touched.push(place.slot);
+            }
+        }
+        (frames, bytes)
+    }
+
+    /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one, and have room; `dropped` hears of the others.
+    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, mut dropped: impl FnMut(PortId, DropReason)) {
+        for &port in ports {
+            if port == parcel.source {
+                continue;
+            }
+            let Some(place) = self.place(port, parcel.start()).filter(|place| place.worker == worker) else { continue };
+            parcel.segments_done = 0;
+            match self.send(place.slot, parcel) {
+                Sent::Done => {}
+                Sent::MustWait => dropped(port, DropReason::FloodNoRoom),
+                Sent::Dropped(reason) => dropped(port, reason),
+            }
+        }
+    }
+
+    /// True if the receiver at `slot` took nothing for longer than the patience, and nothing since.
+    pub(super) fn is_stalled(&mut self, slot: u16) -> bool {
+        self.get(slot).is_some_and(|outlet| outlet.stalled)
+    }
+
+    /// Ends the patience with the receiver at `slot`.
+    pub(super) fn stall(&mut self, slot: u16) {
+        if let Some(outlet) = self.get(slot) {
+            outlet.stalled = true;
+        }
+    }
+
+    /// Has a copy of `parcel` wait at `slot`.
+    ///
+    /// # Errors
+    /// Why it may not wait.
+    pub(super) fn park(&mut self, slot: u16, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Err(DropReason::ReceiverAbsent) };
+        let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
+        if outlet.turns.waiting() == 0 {
+            outlet.stuck_since = Some(now);
+            self.waiting.push(slot);
+        }
+        outlet.turns.push(parcel.source, spot, &mut self.parking);
+        Ok(())
+    }
+
+    /// Serves everything that waits and can be delivered now, and gives up on receivers that are out of patience. `ended` hears of each
+    /// parcel that is done with, and of the reason if it was dropped.
+    pub(super) fn serve_waiting(&mut self, now: Cycles, mut ended: impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
+        let mut index = 0;
+        while let Some(&slot) = self.waiting.get(index) {
+            self.serve_slot(slot, now, &mut ended);
+            if self.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0) {
+                index += 1;
+            } else {
+                self.waiting.swap_remove(index);
+            }
+        }
+    }
+
+    fn serve_slot(&mut self, slot: u16, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
+        let port = outlet.key.port;
+        let mut moved = false;
+        for _ in 0..TURN {
+            let Some(spot) = outlet.turns.next(&self.parking) else { break };
+            let parcel = self.parking.parcel(spot);
+            let segments = parcel.segments_done;
+            let sent = outlet.place(parcel, &mut self.faults);
+            moved |= sent == Sent::Done || parcel.segments_done != segments;
+            match sent {
+                Sent::Done => ended(parcel, port, Ok(())),
+                Sent::Dropped(reason) => ended(parcel, port, Err(reason)),
+                Sent::MustWait => break,
+            }
+            outlet.turns.served(&mut self.parking);
+        }
+        if moved {
+            outlet.stuck_since = Some(now);
+            if !outlet.touched {
+                outlet.touched = true;
+                self.touched.push(slot);
+            }
+        } else if outlet.stuck_since.is_some_and(|since| now.wrapping_sub(since) > self.patience) {
+            outlet.stalled = true;
+            outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
+        }
+    }
+
+    /// The next port whose ring broke a rule here.
+    pub(super) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
+        self.faults.pop()
+    }
+
+    /// Lets go of all waiting parcels for which `condition` holds.
+    pub(super) fn recall(&mut self, condition: impl Fn(&Parcel) -> bool, mut returned: impl FnMut(&Parcel, PortId)) {
+        for outlet in self.slots.iter_mut().flatten() {
+            let port = outlet.key.port;
+            outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
+        }
+    }
+
+    /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.
+    pub(super) fn publish(&mut self) -> bool {
+        for &slot in &self.touched {
+            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+                outlet.sink.ring().map(Ring::publish);
+            }
+        }
+        !self.touched.is_empty()
+    }
+
+    /// Calls the drivers that asked to hear of what was published, and counts.
+    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+        while let Some(slot) = self.touched.pop() {
+            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+                outlet.touched = false;
+                outlet.sink.ring().map(Ring::call_if_wanted);
+                outlet.count(counters(outlet.key.port));
+            }
+        }
+    }
+
+    /// True while something waits.
+    pub(super) fn anything_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Arms the receiver at `slot`; true if it has new buffers already.
+    pub(super) fn arm(&mut self, slot: u16) -> bool {
+        self.get(slot).is_some_and(|outlet| outlet.sink.arm())
+    }
+
+    /// Arms every receiver that something waits for; true if one of them has new buffers already.
+    pub(super) fn arm_waiting(&mut self) -> bool {
+        let mut news = false;
+        for &slot in &self.waiting {
+            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+                news |= outlet.sink.arm();
+            }
+        }
+        news
+    }
+
+    /// How long until patience with some receiver ends.
+    pub(super) fn patience_left(&self, now: Cycles) -> Option<Duration> {
+        let stuck = self.waiting.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref()?.stuck_since);
+        let left = stuck.map(|since| self.patience.saturating_sub(now.wrapping_sub(since))).min()?;
+        Some(crate::time::duration(left))
+    }
+}
+
+impl Outlet {
+    /// The ring, if it is one.
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        self.sink.ring()
+    }
+
+    #[inline(never)]
+    fn place(&mut self, parcel: &mut Parcel, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
+        if !self.open {
+            return Sent::Dropped(DropReason::ReceiverAbsent);
+        }
+        match self.sink.place(parcel) {
+            Ok(Placed::Whole(frames)) => {
+                self.frames += u64::from(frames);
+                self.bytes += u64::from(parcel.length);
+                self.stalled = false;
+                Sent::Done
+            }
+            Ok(Placed::NoRoom) => Sent::MustWait,
+            Ok(Placed::Refused(reason)) => Sent::Dropped(reason),
+            Err(fault) => {
+                self.close();
+                faults.push((self.key.port, fault));
+                Sent::Dropped(DropReason::ReceiverAbsent)
+            }
+        }
+    }
+
+    pub(super) fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+        self.settle();
+    }
+
+    /// A kick came.
+    pub(super) fn start(&mut self) {
+        self.started = true;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.open = self.enabled && self.started && !self.faulty;
+    }
+
+    fn close(&mut self) {
+        self.faulty = true;
+        self.settle();
+    }
+
+    fn count(&mut self, counters: &PortCounters) {
+        counters.delivery_frames.add(std::mem::take(&mut self.frames));
+        counters.delivery_bytes.add(std::mem::take(&mut self.bytes));
+        counters.waiting.set(u64::from(self.turns.waiting()));
+        let calls = self.sink.ring().map_or(0, Ring::take_calls);
+        let bad = self.sink.take_bad_chains();
+        if calls > 0 || bad > 0 {
+            counters.calls.add(calls.into());
+            counters.bad_receive_chains.add(bad.into());
+        }
+    }
+}

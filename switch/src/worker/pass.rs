@@ -1,0 +1,205 @@
+//! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
+
+use super::outlets::Sent;
+use super::peers::{Message, Return};
+use super::source::State;
+use super::turn::Turn;
+use super::{BATCH, Event, Worker};
+use crate::parcel::{IntakeId, Parcel};
+use crate::port::PortId;
+use crate::ring::{RingFault, full_fence};
+use crate::stats::PortCounters;
+use crate::time::cycles;
+
+/// Frames after which a long pass tells drivers before going on.
+const FLUSH: u32 = 128;
+
+impl Worker {
+    /// One pass; returns the frames that it moved.
+    pub(super) fn pass(&mut self) -> u32 {
+        let mut frames = self.serve_peers();
+        let mut unflushed = frames;
+        let mut index = 0;
+        while let Some(&slot) = self.sources.awake.get(index) {
+            let served = self.serve(slot);
+            frames += served;
+            unflushed += served;
+            if unflushed >= FLUSH {
+                self.flush();
+                unflushed = 0;
+            }
+            // A source that fell silent was taken from the list, and the last one moved here.
+            index += 1;
+        }
+        if self.outlets.anything_waits() {
+            frames += self.serve_waiting();
+        }
+        self.flush();
+        self.account(frames);
+        frames
+    }
+
+    fn account(&mut self, frames: u32) {
+        let counters = self.shared.counters.worker(self.index.into());
+        if frames == 0 {
+            counters.empty_passes.add(1);
+        } else {
+            counters.busy_passes.add(1);
+            counters.frames.add(frames.into());
+            counters.busy_cycles.add(cycles().wrapping_sub(self.now));
+        }
+    }
+
+    #[inline]
+    pub(super) fn counters(&self, port: PortId) -> &PortCounters {
+        self.shared.counters.port(self.index.into(), port.index())
+    }
+
+    /// One source's turn; returns the frames it moved.
+    fn serve(&mut self, slot: u16) -> u32 {
+        if !self.peers.have_room(BATCH) {
+            return 0;
+        }
+        let Some(source) = self.sources.get(slot) else { return 0 };
+        let port = source.port();
+        self.parcel.intake = IntakeId { worker: self.index, slot };
+        self.parcel.source = port;
+        let turn = Turn {
+            worker: self.index,
+            segment: &self.segments[source.segment],
+            source,
+            outlets: &mut self.outlets,
+            peers: &mut self.peers,
+            shared: &self.shared,
+            now: self.now,
+            second: self.second,
+        };
+        match turn.run(&mut self.parcel) {
+            Ok(0) => 0,
+            Ok(frames) => {
+                self.sources.touch(slot);
+                frames
+            }
+            Err(fault) => {
+                self.sources.touch(slot);
+                self.fault(port, fault);
+                0
+            }
+        }
+    }
+
+    /// Serves what waits here.
+    fn serve_waiting(&mut self) -> u32 {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.outlets.serve_waiting(self.now, |parcel, port, result| ended.push((parcel.intake, parcel.head, port, result)));
+        let frames = ended.len() as u32;
+        for (intake, head, port, result) in ended.drain(..) {
+            if let Err(reason) = result {
+                self.counters(port).drop_frame(reason);
+            }
+            self.give_back(intake, head, Some(port));
+        }
+        self.ended = ended;
+        frames
+    }
+
+    /// Returns a parcel that was kept out to its owner.
+    pub(super) fn give_back(&mut self, intake: IntakeId, head: u16, to: Option<PortId>) {
+        if intake.worker == self.index {
+            self.take_back(Return { slot: intake.slot, head, to });
+        } else {
+            self.peers.give_back(intake.worker, Return { slot: intake.slot, head, to });
+        }
+    }
+
+    fn take_back(&mut self, back: Return) {
+        let Some(source) = self.sources.get(back.slot) else { return };
+        source.come_back(back.head, back.to);
+        let awaited = source.when_back.is_some();
+        self.sources.touch(back.slot);
+        self.sources.wake(back.slot);
+        if awaited {
+            self.finish_calling_back(back.slot);
+        }
+    }
+
+    /// Takes what other workers sent.
+    fn serve_peers(&mut self) -> u32 {
+        let mut frames = 0;
+        while let Some(back) = self.peers.receive_return() {
+            self.take_back(back);
+        }
+        for index in 0..self.peers.others.len() {
+            let other = self.peers.others[index];
+            for _ in 0..4 * BATCH {
+                let Some(message) = self.peers.receive(other) else { break };
+                self.accept(other, message);
+                frames += 1;
+            }
+        }
+        frames
+    }
+
+    fn accept(&mut self, from: u8, message: Message) {
+        match message {
+            Message::Deliver(mut parcel, port, outlet) => self.deliver_for_peer(&mut parcel, port, outlet),
+            Message::Flood(mut parcel) => {
+                self.flood(&mut parcel);
+                self.give_back(parcel.intake, parcel.head, None);
+            }
+            Message::Recall(slot) => self.recall(from, slot),
+        }
+    }
+
+    /// Delivers to the ports of the source's segment that are served here.
+    pub(super) fn flood(&mut self, parcel: &mut Parcel) {
+        let segment = self.shared.segment_of[parcel.source.index()];
+        let (shared, worker) = (&self.shared, self.index);
+        self.outlets.flood(parcel, &self.segments[segment], worker, |port, reason| {
+            shared.counters.port(worker.into(), port.index()).drop_frame(reason);
+        });
+    }
+
+    fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {
+        let result = match self.outlets.send(outlet, parcel) {
+            Sent::Done => Ok(()),
+            Sent::MustWait => match self.outlets.park(outlet, parcel, self.now) {
+                Ok(()) => return,
+                Err(reason) => Err(reason),
+            },
+            Sent::Dropped(reason) => Err(reason),
+        };
+        if let Err(reason) = result {
+            self.counters(port).drop_frame(reason);
+        }
+        self.give_back(parcel.intake, parcel.head, Some(port));
+    }
+
+    /// Tells drivers and other workers what happened.
+    fn flush(&mut self) {
+        if self.outlets.publish() | self.sources.publish() {
+            full_fence();
+            let (shared, worker) = (&self.shared, usize::from(self.index));
+            let counters = |port: PortId| shared.counters.port(worker, port.index());
+            self.outlets.call(counters);
+            self.sources.call(counters);
+        }
+        while let Some((port, fault)) = self.outlets.next_fault() {
+            self.fault(port, fault);
+        }
+        if !self.peers.others.is_empty() {
+            let woken = self.peers.flush();
+            self.shared.counters.worker(self.index.into()).wakes.add(woken);
+        }
+    }
+
+    /// Closes the rings of a port that broke one of them here, and reports it; the control side stops the rest.
+    #[cold]
+    fn fault(&mut self, port: PortId, fault: RingFault) {
+        let slots: Vec<u16> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.sources.set_state(slot, State::Closed);
+        }
+        self.report(Event::RingFault(port, fault));
+    }
+}

@@ -1,0 +1,276 @@
+//! Rest: what a worker does when a pass moved nothing.
+//!
+//! In order: it may **linger** (poll on) for a while; then it **arms** every ring that was awake, looks once more, says that it sleeps,
+//! looks once more, and **waits** for kicks, the bell, or the end of somebody's patience. While other rings keep it
+//! busy it only **glances** at the events from time to time.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+
+use super::ends::Feed;
+use super::source::State;
+use super::{Event, Mailbox, Worker};
+use crate::settings::{Poll, Settings};
+use crate::time::{Cycles, cycles, frequency};
+use crate::worker::rings::Direction;
+
+const EVENTS: usize = 64;
+/// The token of the bell; kicks have slot and direction in theirs.
+const BELL: u64 = u64::MAX;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Rest {
+    epoll: Epoll,
+    events: Vec<EpollEvent>,
+    kicks: Vec<(u16, Direction, File)>,
+    poll: Poll,
+    linger: Linger,
+    /// When the last pass moved something.
+    busy_at: Cycles,
+    glanced_at: Cycles,
+    glance_every: Cycles,
+    second: u32,
+    next_second: Cycles,
+}
+
+/// How long to poll before sleeping: grows while sleeps turn out short, shrinks when polling finds nothing, and is
+/// zero whenever the machine has other work for the CPU.
+#[derive(Debug)]
+struct Linger {
+    span: Cycles,
+    least: Cycles,
+    most: Cycles,
+    asked_at: Cycles,
+    idle_cpu: bool,
+}
+
+impl Linger {
+    fn new() -> Self {
+        let microsecond = frequency() / 1_000_000;
+        Self { span: 0, least: 4 * microsecond, most: 64 * microsecond, asked_at: 0, idle_cpu: false }
+    }
+
+    /// After a sleep of `slept`: had polling found the work?
+    fn woke_after(&mut self, slept: Cycles, now: Cycles) {
+        if slept >= self.most {
+            self.span /= 2;
+            return;
+        }
+        if self.cpu_is_idle(now) {
+            self.span = (self.span * 2).clamp(self.least, self.most);
+        } else {
+            self.span = 0;
+        }
+    }
+
+    /// After lingering in vain.
+    fn in_vain(&mut self) {
+        self.span = if self.span > self.least { self.span / 2 } else { 0 };
+    }
+
+    /// True if no more tasks want to run than there are CPUs, asked at most every 10 ms.
+    fn cpu_is_idle(&mut self, now: Cycles) -> bool {
+        if now.wrapping_sub(self.asked_at) > frequency() / 100 {
+            self.asked_at = now;
+            self.idle_cpu = running_tasks().is_some_and(|running| running <= cpus());
+        }
+        self.idle_cpu
+    }
+}
+
+/// Tasks that run or want to, of the whole machine, this thread included.
+fn running_tasks() -> Option<usize> {
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+    load.split(' ').nth(3)?.split('/').next()?.parse().ok()
+}
+
+fn cpus() -> usize {
+    static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+impl Rest {
+    pub(super) fn new(mailbox: &Mailbox, settings: &Settings) -> std::io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.ctl(
+            ControlOperation::Add,
+            mailbox.bell().as_raw_fd(),
+            EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, BELL),
+        )?;
+        let now = cycles();
+        Ok(Self {
+            epoll,
+            events: vec![EpollEvent::default(); EVENTS],
+            kicks: Vec::new(),
+            poll: settings.poll,
+            linger: Linger::new(),
+            busy_at: now,
+            glanced_at: now,
+            glance_every: frequency() / 50_000,
+            second: 0,
+            next_second: now.wrapping_add(frequency()),
+        })
+    }
+
+    /// Whole seconds since the worker began.
+    pub(super) fn second(&mut self, now: Cycles) -> u32 {
+        while now.wrapping_sub(self.next_second) as i64 >= 0 {
+            self.next_second = self.next_second.wrapping_add(frequency());
+            self.second += 1;
+        }
+        self.second
+    }
+
+    /// Watches a kick descriptor. Edge-triggered, so that it need never be read: each kick is one event, and one system call less.
+    pub(super) fn watch(&mut self, kick: File, slot: u16, direction: Direction) {
+        let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, token(slot, direction));
+        if self.epoll.ctl(ControlOperation::Add, kick.as_raw_fd(), event).is_ok() {
+            self.kicks.push((slot, direction, kick));
+        }
+    }
+
+    pub(super) fn unwatch(&mut self, slot: u16, direction: Direction) {
+        let Some(index) = self.kicks.iter().position(|&(s, d, _)| (s, d) == (slot, direction)) else { return };
+        let (_, _, kick) = self.kicks.swap_remove(index);
+        // The front end may hold the same file open, so closing ours does not end the watch.
+        let _ = self.epoll.ctl(ControlOperation::Delete, kick.as_raw_fd(), EpollEvent::default());
+    }
+}
+
+fn token(slot: u16, direction: Direction) -> u64 {
+    u64::from(slot) << 1 | u64::from(direction == Direction::Delivery)
+}
+
+impl Worker {
+    /// After a pass that moved something: look at events now and then, for the sake of rings that sleep.
+    #[inline]
+    pub(super) fn glance(&mut self) {
+        self.rest.busy_at = self.now;
+        if self.now.wrapping_sub(self.rest.glanced_at) > self.rest.glance_every {
+            self.rest.glanced_at = self.now;
+            self.await_events(0);
+            self.check_memory();
+        }
+    }
+
+    /// After a pass that moved nothing.
+    pub(super) fn rest(&mut self) {
+        if self.rest.poll == Poll::Always {
+            self.glance_while_polling();
+            return;
+        }
+        if self.now.wrapping_sub(self.rest.busy_at) < self.rest.linger.span && !self.sources.awake.is_empty() {
+            std::hint::spin_loop();
+            return;
+        }
+        self.check_memory();
+        if self.arm() || self.peers.have_backlog() {
+            return;
+        }
+        self.sleep();
+    }
+
+    fn glance_while_polling(&mut self) {
+        std::hint::spin_loop();
+        if self.now.wrapping_sub(self.rest.glanced_at) > self.rest.glance_every {
+            self.rest.glanced_at = self.now;
+            self.await_events(0);
+            self.check_memory();
+        }
+    }
+
+    /// Arms what is awake and what something waits for; true if there is work after all.
+    fn arm(&mut self) -> bool {
+        let mut index = 0;
+        let mut news = false;
+        while let Some(&slot) = self.sources.awake.get(index) {
+            let Some(source) = self.sources.get(slot) else { return true };
+            let mut has_news = source.feed.arm();
+            let left = source.left;
+            if let Some(left) = left {
+                has_news |= self.outlets.arm(left.slot);
+            }
+            let polled = self.sources.get(slot).is_some_and(|source| source.polled);
+            if has_news || polled || left.is_some() {
+                news |= has_news;
+                index += 1;
+            } else {
+                self.sources.set_state(slot, State::Asleep);
+            }
+        }
+        news | self.outlets.arm_waiting()
+    }
+
+    fn sleep(&mut self) {
+        let mailbox = std::sync::Arc::clone(&self.mailbox);
+        mailbox.sleep.announce();
+        if mailbox.has_post() || self.peers.have_news() {
+            mailbox.sleep.cancel();
+            return;
+        }
+        let lingered = self.now.wrapping_sub(self.rest.busy_at) >= self.rest.linger.span && self.rest.linger.span > 0;
+        if lingered {
+            self.rest.linger.in_vain();
+        }
+        let from = cycles();
+        self.shared.counters.worker(self.index.into()).sleeps.add(1);
+        let milliseconds = if self.sources.awake.is_empty() {
+            self.outlets.patience_left(self.now).map_or(-1, |left| left.as_millis() as i32 + 1)
+        } else {
+            // Drivers that never kick: looked at every millisecond, which is their choice.
+            1
+        };
+        self.await_events(milliseconds);
+        mailbox.sleep.cancel();
+        if self.rest.poll == Poll::Adaptive {
+            let now = cycles();
+            self.rest.linger.woke_after(now.wrapping_sub(from), now);
+        }
+        self.rest.busy_at = cycles();
+    }
+
+    /// Waits for events and acts on them.
+    fn await_events(&mut self, milliseconds: i32) {
+        let mut events = std::mem::take(&mut self.rest.events);
+        // Interrupted by a signal is as good as nothing happened.
+        let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
+        for event in &events[..count] {
+            self.kicked(event.data());
+        }
+        self.rest.events = events;
+    }
+
+    fn kicked(&mut self, token: u64) {
+        if token == BELL {
+            return;
+        }
+        let slot = (token >> 1) as u16;
+        if token & 1 == 0 {
+            let Some(source) = self.sources.get(slot) else { return };
+            let port = source.port();
+            if let Feed::Tap(tap) = &mut source.feed {
+                tap.wake();
+            }
+            if matches!(source.state, State::Unstarted | State::Asleep) {
+                self.sources.set_state(slot, State::Awake);
+            }
+            self.counters(port).kicks.add(1);
+        } else if let Some(outlet) = self.outlets.get(slot) {
+            outlet.start();
+            let port = outlet.key.port;
+            self.counters(port).kicks.add(1);
+        }
+    }
+
+    /// Tells the control side when some mapping lost its file.
+    fn check_memory(&mut self) {
+        let losses = crate::memory::sigbus::losses();
+        if losses != self.losses {
+            self.losses = losses;
+            self.report(Event::MemoryLost);
+        }
+    }
+}

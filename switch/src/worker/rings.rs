@@ -1,0 +1,237 @@
+//! What the control side can have a worker do with rings: commands, run between two passes.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use super::ends::{Feed, Sink};
+use super::outlets::Outlet;
+use super::source::{Source, State, WhenBack};
+use super::tap::{TapFeed, TapSink};
+use super::{Place, Worker};
+use crate::memory::MemoryMap;
+use crate::offload::Offloads;
+use crate::parcel::Parcel;
+use crate::port::PortId;
+use crate::port::tap::Tap;
+use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
+use crate::stats::DropReason;
+
+/// Which way frames move in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Guest to switch.
+    Intake,
+    /// Switch to guest.
+    Delivery,
+}
+
+/// Names a ring of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingKey {
+    /// Whose.
+    pub port: PortId,
+    /// Which queue pair.
+    pub pair: u16,
+    /// Which of the two.
+    pub direction: Direction,
+}
+
+impl Worker {
+    /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`.
+    pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> u16 {
+        let segment = self.shared.segment_of[key.port.index()];
+        let slot = self.sources.add(Source::new(key, segment, Feed::Ring(Box::new(intake)), offloads, &self.shared));
+        if let Some(source) = self.sources.get(slot) {
+            source.enabled = start.enabled;
+            source.polled = start.kick.is_none();
+        }
+        if start.at_once {
+            self.sources.set_state(slot, State::Awake);
+        }
+        if let Some(kick) = start.kick {
+            self.rest.watch(kick, slot, Direction::Intake);
+        }
+        slot
+    }
+
+    /// Takes over a delivery.
+    pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
+        let mut delivery = delivery;
+        delivery.ring().disarm();
+        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), start.enabled, start.at_once);
+        if let Some(kick) = start.kick {
+            self.rest.watch(kick, slot, Direction::Delivery);
+        }
+        slot
+    }
+
+    /// Takes over a TAP: both its directions. Returns the outlet's slot.
+    ///
+    /// # Errors
+    /// The kernel refuses to watch it.
+    pub fn add_tap(&mut self, port: PortId, tap: Tap) -> std::io::Result<u16> {
+        let key = |direction| RingKey { port, pair: 0, direction };
+        let watched = tap.file.try_clone()?;
+        let tap = Arc::new(tap);
+        let segment = self.shared.segment_of[port.index()];
+        let feed = Feed::Tap(Box::new(TapFeed::new(Arc::clone(&tap))));
+        // What the kernel leaves undone is what it was asked to, and that is all.
+        let slot = self.sources.add(Source::new(key(Direction::Intake), segment, feed, Offloads::ALL, &self.shared));
+        if let Some(source) = self.sources.get(slot) {
+            source.enabled = true;
+        }
+        self.sources.set_state(slot, State::Awake);
+        self.rest.watch(watched, slot, Direction::Intake);
+        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), true, true))
+    }
+
+    /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.
+    pub fn stop_intake(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
+        self.call_all_back(key, WhenBack::Stop(reply));
+    }
+
+    /// Closes an intake, calls back what is out, and does `then` once everything is back.
+    fn call_all_back(&mut self, key: RingKey, then: WhenBack) {
+        let Some(slot) = self.sources.find(key) else { return };
+        self.sources.set_state(slot, State::Closed);
+        if let Some(source) = self.sources.get(slot) {
+            source.when_back = Some(then);
+        }
+        self.recall(self.index, slot);
+        for other in self.peers.others.clone() {
+            self.peers.recall(other, slot);
+        }
+        self.finish_calling_back(slot);
+    }
+
+    /// Lets go of every waiting parcel of source `slot` of worker `owner`.
+    pub(super) fn recall(&mut self, owner: u8, slot: u16) {
+        let mut returned = Vec::new();
+        self.outlets.recall(
+            |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
+            |parcel, port| returned.push((parcel.source, parcel.intake, parcel.head, port)),
+        );
+        for (source, intake, head, port) in returned {
+            self.counters(source).drop_frame(DropReason::SenderStopped);
+            self.give_back(intake, head, Some(port));
+        }
+    }
+
+    /// Does what waits for source `slot` to have nothing out, if that is so.
+    pub(super) fn finish_calling_back(&mut self, slot: u16) {
+        let Some(source) = self.sources.get(slot) else { return };
+        if source.feed.out_count() > 0 {
+            return;
+        }
+        match source.when_back.take() {
+            None => {}
+            Some(WhenBack::Stop(reply)) => {
+                let base = source.feed.ring().map_or(0, |ring| {
+                    ring.publish_alone();
+                    ring.base()
+                });
+                self.rest.unwatch(slot, Direction::Intake);
+                self.sources.remove(slot);
+                let _ = reply.send(base);
+            }
+            Some(WhenBack::Move(split, memory, reply)) => {
+                if let Some(ring) = source.feed.ring() {
+                    ring.publish_alone();
+                    ring.set_memory(split, memory);
+                }
+                self.sources.set_state(slot, State::Awake);
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    /// Stops a delivery at once; returns its base. What waits for it is dropped.
+    pub fn stop_delivery(&mut self, key: RingKey) -> Option<u16> {
+        let slot = self.outlets.find(key)?;
+        self.rest.unwatch(slot, Direction::Delivery);
+        let mut returned = Vec::new();
+        let mut outlet = self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head)))?;
+        for (intake, head) in returned {
+            self.counters(key.port).drop_frame(DropReason::ReceiverAbsent);
+            self.give_back(intake, head, Some(key.port));
+        }
+        Some(outlet.ring().map_or(0, |ring| {
+            ring.publish_alone();
+            ring.base()
+        }))
+    }
+
+    /// Tells where frames for `port` are to be delivered.
+    pub fn set_route(&mut self, port: PortId, places: Vec<Place>) {
+        self.outlets.set_route(port, places);
+    }
+
+    /// Enables or disables a ring (SET_VRING_ENABLE).
+    pub fn set_enabled(&mut self, key: RingKey, enabled: bool) {
+        match key.direction {
+            Direction::Intake => {
+                if let Some(slot) = self.sources.find(key) {
+                    if let Some(source) = self.sources.get(slot) {
+                        source.enabled = enabled;
+                    }
+                    self.sources.wake(slot);
+                }
+            }
+            Direction::Delivery => {
+                if let Some(outlet) = self.outlets.find(key).and_then(|slot| self.outlets.get(slot)) {
+                    outlet.set_enabled(enabled);
+                }
+            }
+        }
+    }
+
+    /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new descriptor is rung once, since what the old one told may be lost.
+    pub fn set_call(&mut self, key: RingKey, call: Option<Call>) {
+        if let Some(ring) = self.ring(key) {
+            if let Some(call) = &call {
+                call.call();
+            }
+            ring.set_call(call);
+        }
+    }
+
+    /// Moves a ring to a new memory map; answers once the old one is not used any more.
+    pub fn set_memory(&mut self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>, reply: mpsc::Sender<()>) {
+        match key.direction {
+            Direction::Intake => self.call_all_back(key, WhenBack::Move(split, memory, reply)),
+            Direction::Delivery => {
+                if let Some(ring) = self.ring(key) {
+                    ring.set_memory(split, memory);
+                }
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.
+    pub fn inject(&mut self, port: PortId, frame: &[u8]) {
+        let mut parcel = Parcel::from_bytes(port, frame);
+        self.flood(&mut parcel);
+    }
+
+    fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {
+        match key.direction {
+            Direction::Intake => {
+                self.sources.find(key).and_then(|slot| self.sources.get(slot)).and_then(|source| source.feed.ring())
+            }
+            Direction::Delivery => self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).and_then(Outlet::ring),
+        }
+    }
+}
+
+/// How a ring begins.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// The descriptor that the driver kicks.
+    pub kick: Option<File>,
+    /// Without waiting for a kick: the front end polls, or the ring ran before.
+    pub at_once: bool,
+    /// Enabled from the start.
+    pub enabled: bool,
+}

@@ -1,0 +1,257 @@
+//! Sources: where frames come in, and what a worker keeps about each.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use crate::memory::MemoryMap;
+use crate::offload::Offloads;
+use crate::parcel::Parcel;
+use crate::port::PortId;
+use crate::ring::{Ring, SplitRing};
+use crate::settings::{Poll, Settings};
+use crate::stats::PortCounters;
+use crate::time::{Cycles, in_cycles};
+use crate::verdict::Memo;
+
+use super::Shared;
+use super::ends::Feed;
+use super::rings::RingKey;
+
+/// How long it takes a receiver that polls to take a batch.
+const POLLED_ROOM: Duration = Duration::from_micros(4);
+
+/// A feed and its circumstances.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub key: RingKey,
+    pub segment: usize,
+    pub feed: Feed,
+    /// The driver wants its chains back in order.
+    pub in_order: bool,
+    /// What the sender may leave to others.
+    pub offloads: Offloads,
+    pub memo: Memo,
+    pub state: State,
+    /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
+    pub enabled: bool,
+    /// Parcels that are out to each port.
+    out_for: Vec<u16>,
+    /// What is to be done when nothing is out any more; nothing is taken before.
+    pub when_back: Option<WhenBack>,
+    /// The driver does not kick: it wants to be polled (SET_VRING_KICK without a descriptor).
+    pub polled: bool,
+    /// The next chain, if it was left because its receiver had no room.
+    pub left: Option<Left>,
+    /// How long it may be left.
+    leave_for: Cycles,
+    touched: bool,
+}
+
+/// A chain that was left in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// When it was first left.
+    pub since: Cycles,
+    /// The outlet that had no room.
+    pub slot: u16,
+    /// Segments of it that were delivered already.
+    pub segments_done: u16,
+}
+
+/// See [`Source::when_back`].
+#[derive(Debug)]
+pub(super) enum WhenBack {
+    /// Stop, and answer with the base.
+    Stop(mpsc::Sender<u16>),
+    /// Go on in other memory.
+    Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>),
+}
+
+/// Whether a source is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Waits for its first kick (vhost-user, "Ring states": started by a kick).
+    Unstarted,
+    /// Armed: a kick will tell.
+    Asleep,
+    /// Looked at in every pass.
+    Awake,
+    /// Broke its ring, or is being stopped: nothing more is taken.
+    Closed,
+}
+
+impl Source {
+    pub(super) fn new(key: RingKey, segment: usize, feed: Feed, offloads: Offloads, shared: &Shared) -> Self {
+        let mut feed = feed;
+        let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
+        let leave_for = leave_for(in_order, &shared.settings);
+        Self {
+            key,
+            segment,
+            feed,
+            in_order,
+            offloads,
+            memo: Memo::default(),
+            state: State::Unstarted,
+            enabled: false,
+            out_for: vec![0; shared.segment_of.len()],
+            when_back: None,
+            polled: false,
+            left: None,
+            leave_for,
+            touched: false,
+        }
+    }
+
+    pub(super) fn port(&self) -> PortId {
+        self.key.port
+    }
+
+    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after Choudhury and
+    /// Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring. One that is `stalled` gets a sixteenth of that: it costs
+    /// little, and finds something when it comes to.
+    pub(super) fn may_keep_out(&mut self, port: PortId, stalled: bool) -> bool {
+        let left = self.feed.size().saturating_sub(self.feed.out_count());
+        let most = if stalled { left.div_ceil(16) } else { left };
+        self.out_for[port.index()] < most
+    }
+
+    /// Keeps a parcel for `port` out.
+    pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
+        self.feed.keep_out(parcel, 1);
+        self.out_for[port.index()] += 1;
+    }
+
+    /// Whether an opened parcel that the receiver at `slot` has no room for may be left in the ring for now, to be tried again.
+    ///
+    /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
+    /// parking where receivers poll and will soon have room.
+    pub(super) fn may_leave(&mut self, parcel: &Parcel, slot: u16, now: Cycles) -> bool {
+        let left = self.left.get_or_insert(Left { since: now, slot, segments_done: 0 });
+        left.slot = slot;
+        left.segments_done = parcel.segments_done;
+        now.wrapping_sub(left.since) < self.leave_for
+    }
+
+    /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
+    pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
+        if let Some(port) = from {
+            let out = &mut self.out_for[port.index()];
+            *out = out.saturating_sub(1);
+        }
+        self.feed.come_back(head);
+    }
+}
+
+/// See [`Source::may_leave`].
+fn leave_for(in_order: bool, settings: &Settings) -> Cycles {
+    if in_order {
+        in_cycles(settings.patience)
+    } else if settings.poll == Poll::Always {
+        in_cycles(POLLED_ROOM)
+    } else {
+        0
+    }
+}
+
+/// All sources of a worker, by slot.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    slots: Vec<Option<Source>>,
+    /// Slots to look at in every pass.
+    pub awake: Vec<u16>,
+    /// Slots with completions that the driver was not shown yet.
+    pub touched: Vec<u16>,
+    /// Sources that are armed.
+    pub asleep: usize,
+}
+
+impl Sources {
+    pub(super) fn add(&mut self, source: Source) -> u16 {
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(source);
+        slot as u16
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Source> {
+        self.slots.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    pub(super) fn find(&self, key: RingKey) -> Option<u16> {
+        self.slots.iter().position(|source| source.as_ref().is_some_and(|source| source.key == key)).map(|slot| slot as u16)
+    }
+
+    pub(super) fn remove(&mut self, slot: u16) -> Option<Source> {
+        self.set_state(slot, State::Closed);
+        self.slots.get_mut(usize::from(slot))?.take()
+    }
+
+    pub(super) fn iter(&mut self) -> impl Iterator<Item = (u16, &mut Source)> {
+        self.slots.iter_mut().enumerate().filter_map(|(slot, source)| Some((slot as u16, source.as_mut()?)))
+    }
+
+    pub(super) fn set_state(&mut self, slot: u16, state: State) {
+        let Some(source) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+        let old = std::mem::replace(&mut source.state, state);
+        if old == state {
+            return;
+        }
+        match old {
+            State::Awake => self.awake.retain(|&other| other != slot),
+            State::Asleep => self.asleep -= 1,
+            State::Unstarted | State::Closed => {}
+        }
+        match state {
+            State::Awake => self.awake.push(slot),
+            State::Asleep => self.asleep += 1,
+            State::Unstarted | State::Closed => {}
+        }
+    }
+
+    /// Wakes a source that sleeps; one that was never started stays so.
+    pub(super) fn wake(&mut self, slot: u16) {
+        if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
+            self.set_state(slot, State::Awake);
+        }
+    }
+
+    /// Notes that completions of `slot` are to be published.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: u16) {
+        if let Some(Some(source)) = self.slots.get_mut(usize::from(slot))
+            && !source.touched
+        {
+            source.touched = true;
+            self.touched.push(slot);
+        }
+    }
+
+    /// Shows drivers what went back; true if there was anything. [`Self::call`] is to follow, after a fence.
+    pub(super) fn publish(&mut self) -> bool {
+        for &slot in &self.touched {
+            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
+                source.feed.ring().map(Ring::publish);
+            }
+        }
+        !self.touched.is_empty()
+    }
+
+    /// Calls the drivers that asked to hear of what was published, and counts.
+    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+        while let Some(slot) = self.touched.pop() {
+            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
+                source.touched = false;
+                let Some(ring) = source.feed.ring() else { continue };
+                ring.call_if_wanted();
+                let calls = ring.take_calls();
+                if calls > 0 {
+                    counters(source.port()).calls.add(calls.into());
+                }
+            }
+        }
+    }
+}

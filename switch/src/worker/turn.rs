@@ -1,0 +1,219 @@
+//! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
+
+use super::ends::Feed;
+use super::outlets::{Outlets, Sent};
+use super::peers::{Message, Peers};
+use super::source::Source;
+use super::{BATCH, Shared};
+use crate::frame::{Addresses, NetHeader};
+use crate::offload::{self, Offloads};
+use crate::parcel::Parcel;
+use crate::port::PortId;
+use crate::ring::{RingFault, Taken};
+use crate::stats::{DropReason, PortCounters};
+use crate::table::Table;
+use crate::time::Cycles;
+use crate::verdict::{Moment, Verdict};
+
+/// What a turn works with.
+#[derive(Debug)]
+pub(super) struct Turn<'w> {
+    /// This worker.
+    pub worker: u8,
+    pub source: &'w mut Source,
+    pub outlets: &'w mut Outlets,
+    pub peers: &'w mut Peers,
+    pub shared: &'w Shared,
+    /// Ports of the source's segment.
+    pub segment: &'w [PortId],
+    pub now: Cycles,
+    pub second: u32,
+}
+
+/// What became of an opened parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disposal {
+    /// It is on its way, delivered or dropped.
+    Done,
+    /// Its chain was left for later.
+    Left,
+}
+
+impl Turn<'_> {
+    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch whose `intake` and `source` say where
+    /// it comes from.
+    ///
+    /// # Errors
+    /// The source's ring broke a rule.
+    pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
+        let left = self.source.feed.look(BATCH as u16)?;
+        if left == 0 {
+            return Ok(0);
+        }
+        if let Some(ring) = self.source.feed.ring() {
+            ring.disarm();
+        }
+        if !self.source.enabled {
+            return self.discard(left);
+        }
+        let shared = self.shared;
+        let table = &shared.tables[self.source.segment];
+        let (mut taken, mut frames, mut bytes) = (0, 0, 0);
+        while taken < left {
+            let carried = self.express(table, left - taken);
+            taken += carried.0;
+            frames += u64::from(carried.0);
+            bytes += carried.1;
+            if taken == left {
+                break;
+            }
+            match self.source.feed.open(parcel)? {
+                Taken::Parcel => {
+                    parcel.segments_done = self.source.left.map_or(0, |left| left.segments_done);
+                    if self.forward(parcel, table) == Disposal::Left {
+                        break;
+                    }
+                    self.source.left = None;
+                    frames += 1;
+                    bytes += u64::from(parcel.length);
+                }
+                Taken::Dropped(reason) => self.counters(self.source.port()).drop_frame(reason),
+                Taken::Nothing => break,
+            }
+            taken += 1;
+        }
+        let counters = self.counters(self.source.port());
+        counters.intake_frames.add(frames);
+        counters.intake_bytes.add(bytes);
+        Ok(taken.into())
+    }
+
+    fn moment(&self, table: &Table) -> Moment {
+        Moment { generation: table.generation(), second: self.second }
+    }
+
+    /// Carries frames like the last one by the express lane, as far as they go.
+    #[inline]
+    fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
+        let moment = self.moment(table);
+        match (&mut self.source.feed, self.source.memo.destination(moment)) {
+            (Feed::Ring(intake), Some((addresses, port))) => self.outlets.express(intake, addresses, port, self.worker, most),
+            _ => (0, 0),
+        }
+    }
+
+    fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
+        let mut count = 0;
+        while count < most.into() && self.source.feed.discard()? {
+            self.counters(self.source.port()).drop_frame(DropReason::IntakeDisabled);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn counters(&self, port: PortId) -> &PortCounters {
+        self.shared.counters.port(self.worker.into(), port.index())
+    }
+
+    fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Disposal {
+        if let Err(reason) = check(parcel, &self.source.offloads) {
+            return self.drop_at(parcel.source, parcel, reason);
+        }
+        let moment = self.moment(table);
+        match self.source.memo.decide(Addresses::of(&parcel.start), parcel.source, table, moment) {
+            Verdict::To(port) => self.forward_to(port, parcel),
+            Verdict::Flood => self.flood(parcel),
+            Verdict::Drop(reason) => self.drop_at(parcel.source, parcel, reason),
+        }
+    }
+
+    fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
+        let Some(place) = self.outlets.place(port, parcel.start()) else {
+            return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
+        };
+        if place.worker != self.worker {
+            return self.hand_over(port, place.worker, place.slot, parcel);
+        }
+        match self.outlets.send(place.slot, parcel) {
+            Sent::Done => {
+                self.source.feed.finish(parcel);
+                Disposal::Done
+            }
+            Sent::MustWait => self.wait(port, place.slot, parcel),
+            Sent::Dropped(reason) => self.drop_at(port, parcel, reason),
+        }
+    }
+
+    fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
+        let stalled = self.outlets.is_stalled(slot);
+        if !stalled && self.source.may_leave(parcel, slot, self.now) {
+            self.source.feed.leave(parcel);
+            return Disposal::Left;
+        }
+        if self.source.in_order {
+            self.outlets.stall(slot);
+            return self.drop_at(port, parcel, DropReason::ReceiverStalled);
+        }
+        if !self.source.may_keep_out(port, stalled) {
+            let reason = if stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
+            return self.drop_at(port, parcel, reason);
+        }
+        match self.outlets.park(slot, parcel, self.now) {
+            Ok(()) => {
+                self.source.keep_out(parcel, port);
+                Disposal::Done
+            }
+            Err(reason) => self.drop_at(port, parcel, reason),
+        }
+    }
+
+    fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Disposal {
+        if !self.source.may_keep_out(port, false) {
+            return self.drop_at(port, parcel, DropReason::ReceiverFull);
+        }
+        self.source.keep_out(parcel, port);
+        self.shared.counters.worker(self.worker.into()).handed_over.add(1);
+        if !self.peers.send(worker, Message::Deliver(parcel.clone(), port, slot)) {
+            self.counters(port).drop_frame(DropReason::ReceiverFull);
+            self.source.come_back(parcel.head, Some(port));
+        }
+        Disposal::Done
+    }
+
+    /// Delivers to every other port of the segment that has room; nothing waits. Other workers get a copy each for their ports.
+    #[cold]
+    fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
+        self.counters(parcel.source).flooded.add(1);
+        let others = self.peers.others.len();
+        self.source.feed.keep_out(parcel, 1 + others as u8);
+        for index in 0..others {
+            if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone())) {
+                self.source.feed.come_back(parcel.head);
+            }
+        }
+        self.outlets.flood(parcel, self.segment, self.worker, |port, reason| {
+            self.shared.counters.port(self.worker.into(), port.index()).drop_frame(reason);
+        });
+        self.source.feed.come_back(parcel.head);
+        Disposal::Done
+    }
+
+    /// Drops a parcel for a reason that is counted at `port`.
+    fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
+        self.counters(port).drop_frame(reason);
+        self.source.feed.finish(parcel);
+        Disposal::Done
+    }
+}
+
+/// Checks what the sender asks for; most frames ask for nothing.
+#[inline]
+fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
+    if parcel.header.is_plain() {
+        // Other flags are none of the receiver's business (virtio 1.4, section 5.1.6.2).
+        parcel.header = NetHeader::default();
+        return Ok(());
+    }
+    offload::check(parcel, sender)
+}
