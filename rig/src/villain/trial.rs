@@ -119,7 +119,9 @@ impl Trial {
                 return;
             }
         };
-        let all = traces.wait_returned(self.patience);
+        // What waits for the friend comes back when the friend reads.
+        let friend = &mut self.friend;
+        let all = traces.wait_returned_while(self.patience, || while let Ok(Some(_)) = friend.try_receive() {});
         judgement.chains = (traces.offered, traces.returned());
         judgement.cut_off = traces.cut_off() && traces.guest.is_some();
         judgement.fault_signalled = traces.fault_signalled();
