@@ -146,7 +146,8 @@ impl Feeder {
             return Ok(0);
         }
         let bytes = source.bytes;
-        let sent = outlet.source.push(&self.mould, source, count, now)?;
+        // The round began a while ago: what is stamped is when these frames go.
+        let sent = outlet.source.push(&self.mould, source, count, clock::ticks())?;
         pacer.spend(sent as u64, source.bytes - bytes);
         Ok(sent)
     }

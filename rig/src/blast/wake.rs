@@ -15,7 +15,8 @@ use super::cpu;
 use super::feeder::{Arrivals, Feeder};
 use super::plan::Plan;
 use super::report::{Latency, Machine, SCHEMA, Surroundings};
-use super::run::{RunError, find_ways};
+use super::run::RunError;
+use super::way::find_ways;
 
 /// A frame that has not arrived after so long is given up.
 const GIVE_UP: Duration = Duration::from_secs(1);

@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     };
     let duration = Duration::try_from_secs_f64(arguments.seconds).context("--seconds is no time")?;
     let patience = Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
-    let mut trial = Trial::new(socket, friend, observer, arguments.habit, patience).context("before any misbehaviour")?;
+    let mut trial = Trial::with_habit(arguments.habit, [socket, friend, observer], patience).context("before any misbehaviour")?;
     trial.duration = duration;
     let mut verdict = Verdict::Good;
     for case in chosen {

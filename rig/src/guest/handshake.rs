@@ -8,7 +8,7 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
 use crate::frontend::features::{self, Features};
 use crate::frontend::{Frontend, FrontendError};
-use crate::ring::{DriverRing, RingOptions};
+use crate::ring::{DriverRing, RingError, RingOptions};
 
 use super::{Delivery, Endpoint, GuestError, Intake, Pair, Queue, RingStep, Step, ToyGuest};
 
@@ -57,10 +57,10 @@ impl ToyGuest {
 
     /// Lays all rings out anew, for the features agreed on now, with their receive buffers posted.
     fn renew_rings(&mut self) -> Result<()> {
-        let (delivery, intake) = self.ring_options();
-        for pair in &mut self.pairs {
-            pair.delivery.queue.ring = DriverRing::new(&self.memory, delivery)?;
-            pair.intake.queue.ring = DriverRing::new(&self.memory, intake)?;
+        for index in 0..self.pairs.len() {
+            let (delivery, intake) = self.new_rings()?;
+            let pair = &mut self.pairs[index];
+            (pair.delivery.queue.ring, pair.intake.queue.ring) = (delivery, intake);
             pair.begin_anew()?;
         }
         Ok(())
@@ -232,24 +232,28 @@ impl ToyGuest {
         Ok(())
     }
 
-    /// What a delivery's and an intake's ring shall be able to do.
-    fn ring_options(&self) -> (RingOptions, RingOptions) {
+    /// A delivery's and an intake's ring, for the features agreed on.
+    fn new_rings(&self) -> Result<(DriverRing, DriverRing)> {
         let has = |feature| self.features & feature != 0;
-        let event_idx = has(features::EVENT_IDX);
-        let delivery = RingOptions { size: self.plan.ring_size, event_idx, indirect: 0 };
         let indirect = if has(features::INDIRECT_DESC) { self.plan.indirect } else { 0 };
-        (delivery, RingOptions { indirect, ..delivery })
+        let ring = |indirect| {
+            let options = RingOptions { size: self.plan.ring_size, event_idx: has(features::EVENT_IDX), indirect };
+            let mut ring = DriverRing::new(&self.memory, options)?;
+            if has(features::IN_ORDER) {
+                ring.expect_in_order();
+            }
+            Ok::<_, RingError>(ring)
+        };
+        Ok((ring(0)?, ring(indirect)?))
     }
 
     fn new_pair(&self, index: usize) -> Result<Pair> {
-        let (delivery, intake) = self.ring_options();
         let (plan, memory) = (&self.plan, &self.memory);
-        let call = plan.call.unwrap_or(plan.habit.call);
-        let queue = |options, index| Queue::new(DriverRing::new(memory, options)?, index, plan.kick, call);
+        let (delivery, intake) = self.new_rings()?;
+        let queue = |ring, index| Queue::new(ring, index, plan.kick, plan.call.unwrap_or(plan.habit.call));
         let mut delivery = Delivery::new(queue(delivery, 2 * index)?, memory, plan.receive)?;
         delivery.fill()?;
-        let intake = queue(intake, 2 * index + 1)?;
-        let intake = Intake::new(intake, memory, plan.send.count, plan.send.size)?;
+        let intake = Intake::new(queue(intake, 2 * index + 1)?, memory, plan.send.count, plan.send.size)?;
         Ok(Pair { delivery, intake })
     }
 

@@ -1,7 +1,7 @@
 //! Sending: a frame is copied into a send buffer and described by a chain.
 
 use crate::memory::GuestMemory;
-use crate::ring::Piece;
+use crate::ring::{Interrupts, Piece};
 
 use super::{GuestError, Queue};
 
@@ -66,9 +66,11 @@ pub struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(queue: Queue, memory: &GuestMemory, count: u16, room: u32) -> Result<Self, GuestError> {
+    pub(super) fn new(mut queue: Queue, memory: &GuestMemory, count: u16, room: u32) -> Result<Self, GuestError> {
         let buffers = memory.allocate(u64::from(count) * u64::from(room), 64)?;
         let of_head = vec![None; usize::from(queue.ring.options().size)];
+        // As Linux does: what came back is seen when room is needed, or when somebody waits for it.
+        queue.ring.set_interrupts(Interrupts::Off);
         Ok(Self { queue, buffers, room, count, free: (0..count).rev().collect(), of_head })
     }
 
@@ -107,6 +109,7 @@ impl Intake {
     pub(super) fn forget(&mut self) {
         self.free = (0..self.count).rev().collect();
         self.of_head.fill(None);
+        self.queue.ring.set_interrupts(Interrupts::Off);
     }
 }
 

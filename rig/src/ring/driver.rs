@@ -3,6 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use super::chains::Chains;
+use super::order::InOrder;
 use super::{
     AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, MAX_RING_SIZE, Piece, SharedRing, USED_NO_NOTIFY, Used,
     passes_event,
@@ -91,6 +92,8 @@ pub struct DriverRing {
     taken: u16,
     /// Used index as last read.
     seen: u16,
+    /// With IN_ORDER: what was offered and has not come back.
+    order: Option<InOrder>,
 }
 
 impl DriverRing {
@@ -115,7 +118,13 @@ impl DriverRing {
             decided: 0,
             taken: 0,
             seen: 0,
+            order: None,
         })
+    }
+
+    /// VIRTIO_F_IN_ORDER was negotiated: the device may show only the last chain of a batch (section 2.7.9).
+    pub fn expect_in_order(&mut self) {
+        self.order = Some(InOrder::default());
     }
 
     /// The areas in memory, for raw access and for the device side.
@@ -136,6 +145,7 @@ impl DriverRing {
     pub fn reset(&mut self, base: u16) -> Result<(), RingError> {
         self.shared.clear()?;
         self.chains = Chains::new(self.options.size);
+        self.order = self.order.take().map(|_| InOrder::default());
         self.shared.set_available_index(base);
         self.shared.set_used_index(base);
         (self.offered, self.published, self.decided) = (base, base, base);
@@ -199,6 +209,9 @@ impl DriverRing {
             self.shared.set_available_entry(self.offered, head);
         }
         self.offered = self.offered.wrapping_add(1);
+        if let Some(order) = &mut self.order {
+            order.out.push_back(head);
+        }
     }
 
     /// [`DriverRing::prepare`] and [`DriverRing::offer`] in one.
@@ -256,6 +269,10 @@ impl DriverRing {
             return Ok(None);
         }
         let used = self.take_used();
+        let used = match &mut self.order {
+            Some(order) => order.next(used).ok_or(RingError::NotOut(used.head))?,
+            None => used,
+        };
         if self.chains.is_out(used.head) { Ok(Some(used)) } else { Err(RingError::NotOut(used.head)) }
     }
 

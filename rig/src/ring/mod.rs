@@ -13,6 +13,7 @@
 
 mod chains;
 mod driver;
+mod order;
 mod shared;
 
 pub use driver::{DriverRing, Interrupts, RingError, RingOptions};

@@ -201,9 +201,15 @@ impl Traces {
 
     /// Waits until all chains have come back (`true`), or the deadline is over or the villain is cut off (`false`).
     pub fn wait_returned(&mut self, patience: Duration) -> bool {
+        self.wait_returned_while(patience, || {})
+    }
+
+    /// The same, doing `work` again and again meanwhile.
+    pub fn wait_returned_while(&mut self, patience: Duration, mut work: impl FnMut()) -> bool {
         let offered = self.offered;
         let mut all = false;
         deadline::until(Deadline::after(patience), || {
+            work();
             all = self.returned() >= offered;
             all || self.cut_off()
         });

@@ -54,12 +54,21 @@ const FRIEND: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x01];
 const OBSERVER: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x02];
 
 impl Trial {
-    /// Connects the honest guests, and sees that they reach each other. All front ends have that habit; each wait may take
-    /// that long.
+    /// Connects the honest guests, and sees that they reach each other. Front ends speak as QEMU does; each wait may take
+    /// `patience`.
     ///
     /// # Errors
     /// When they do not.
-    pub fn new(villain: &Path, friend: &Path, observer: &Path, habit: Habit, patience: Duration) -> Result<Self, VillainError> {
+    pub fn new(villain: &Path, friend: &Path, observer: &Path, patience: Duration) -> Result<Self, VillainError> {
+        Self::with_habit(Habit::QEMU, [villain, friend, observer], patience)
+    }
+
+    /// The same with front ends of another habit.
+    ///
+    /// # Errors
+    /// When the honest guests do not reach each other.
+    pub fn with_habit(habit: Habit, ports: [&Path; 3], patience: Duration) -> Result<Self, VillainError> {
+        let [villain, friend, observer] = ports;
         let builder = ToyGuest::builder().habit(habit).patience(patience);
         let mut trial = Self {
             villain: villain.to_path_buf(),
@@ -110,7 +119,9 @@ impl Trial {
                 return;
             }
         };
-        let all = traces.wait_returned(self.patience);
+        // What waits for the friend comes back when the friend reads.
+        let friend = &mut self.friend;
+        let all = traces.wait_returned_while(self.patience, || while let Ok(Some(_)) = friend.try_receive() {});
         judgement.chains = (traces.offered, traces.returned());
         judgement.cut_off = traces.cut_off() && traces.guest.is_some();
         judgement.fault_signalled = traces.fault_signalled();

@@ -6,7 +6,7 @@
 
 use crate::guest::Queue;
 use crate::memory::{GuestMemory, MemoryError};
-use crate::ring::{DESC_INDIRECT, Piece, RingError};
+use crate::ring::{DESC_INDIRECT, Interrupts, Piece, RingError};
 
 use super::{Mould, PortError};
 use crate::blast::flow::Source;
@@ -85,6 +85,8 @@ impl VuSource {
             heads.push(head);
         }
         let free = Heads::new(heads, size);
+        // What came back is seen when room is needed; nobody waits for it.
+        queue.ring.set_interrupts(Interrupts::Off);
         let header_in_frame = shape == Shape::Whole;
         Ok(Self { port, queue, slots, free, header_in_frame, in_order })
     }
