@@ -103,6 +103,7 @@ impl Network {
     fn act(&self, event: Event) {
         match event {
             Event::RingFault(port, fault) => self.quarantine(port, &fault.to_string()),
+            Event::Tick(second) => self.shared.tables.iter().for_each(|table| table.expire(second, self.shared.settings.age)),
             Event::MemoryLost => {
                 let lost: Vec<PortId> = self
                     .ports
