@@ -71,6 +71,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ("tcp-v6-behind-three-extensions", extensions),
         ("three-tags", [vec![2; 12], tags, vec![8, 0, 0x45]].concat()),
         ("an-address", b"02:00:00:0A:0b:ff".to_vec()),
+        ("an-address-with-a-sign", b"02:00:00:0A:0b:+f".to_vec()),
         ("a-fragment", fragment()),
         ("empty", Vec::new()),
     ];
