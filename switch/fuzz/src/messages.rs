@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlane::frame::MacAddress;
 use memlane::network::Network;
@@ -98,7 +98,12 @@ impl Bed {
             self.network.stop_port(settings.id);
             self.network.port(settings.id).forget_front_end();
         }
-        assert_eq!(open_descriptors(), before, "descriptors were left open");
+        // A port in quarantine is cleared away by a thread of its own.
+        let deadline = Instant::now() + PATIENCE;
+        while open_descriptors() != before {
+            assert!(Instant::now() < deadline, "{} descriptors were left open", open_descriptors() - before);
+            std::thread::yield_now();
+        }
         self.friends_hear_each_other();
     }
 

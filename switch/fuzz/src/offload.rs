@@ -173,6 +173,7 @@ impl Receiver {
         let used = u16::from_le_bytes(self.get(USED + 2));
         while self.taken != used {
             let mut frame = self.take(used);
+            assert!(frame.len() >= 12);
             let buffers = u16::from_le_bytes([frame[10], frame[11]]);
             assert!(buffers == 1 || self.mergeable);
             for _ in 1..buffers {
@@ -190,7 +191,7 @@ impl Receiver {
         let index = self.taken % SIZE;
         let element: [u8; 8] = self.get(USED + 4 + 8 * u64::from(index));
         let [head, length] = [0, 4].map(|at| u32::from_le_bytes([element[at], element[at + 1], element[at + 2], element[at + 3]]));
-        assert!(head == u32::from(index) && u64::from(length) <= self.buffer && length >= 12);
+        assert!(head == u32::from(index) && (1..=self.buffer).contains(&length.into()));
         let place = self.place(self.address(index), self.buffer);
         // SAFETY: the buffer is inside the region, and the delivery is not at work now.
         let bytes = unsafe { std::slice::from_raw_parts_mut(place, self.buffer as usize) };

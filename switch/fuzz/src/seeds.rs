@@ -189,6 +189,10 @@ fn conversations() -> Vec<(String, Vec<u8>)> {
         ),
         ("asks-for-the-configuration", script(&[begin(agreed), vec![say(24, 0, 0, &[two(0, 12), 0, 0])]].concat())),
         ("resumes-where-it-was", script(&[begin(agreed), vec![memory_table()], ring(1, 3), ring(0, 2)].concat())),
+        (
+            "resumes-where-it-cannot-have-been",
+            script(&[begin(agreed), vec![memory_table()], ring(0, 0), ring(1, 0x400), vec![memory_table()]].concat()),
+        ),
         ("speaks-before-features", script(&[ring(1, 0), vec![memory_table()]].concat())),
         ("offers-a-region-longer-than-its-file", script(&[begin(agreed), vec![say(5, 1, 5, &[1, 0, MEMORY, USER, 0])]].concat())),
         ("brings-far-too-many-descriptors", script(&[begin(agreed), vec![say(5, 33, 0, &[1, 0, MEMORY, USER, 0])]].concat())),

@@ -74,7 +74,7 @@ impl Hostile {
             }
             acts::ENABLE => self.enable(direction, script.flag(), worker),
             acts::REMAP => self.remap(direction, worker),
-            _ => worker.inject(PortId(self.port), script.bytes(60)),
+            _ => worker.inject(PortId(self.port), &script.array::<60>()),
         }
     }
 

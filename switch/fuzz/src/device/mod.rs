@@ -135,6 +135,7 @@ impl Bed {
                     hostile.stop(&mut self.worker);
                 }
                 Event::MemoryLost => panic!("nobody truncates memory here"),
+                Event::Tick(_) => {}
             }
         }
     }
