@@ -220,7 +220,7 @@ impl Outlets {
             outlet.stuck_since = Some(now);
             self.waiting.push(slot);
         }
-        outlet.turns.push(parcel.source, spot, &mut self.parking);
+        outlet.turns.push(parcel.source, 1, spot, &mut self.parking);
         Ok(())
     }
 
