@@ -78,7 +78,7 @@ impl World {
             .enumerate()
             .map(|(port, segment)| {
                 let mac = if port == PINNED { "\nmac = \"02:00:00:00:aa:aa\"" } else { "" };
-                format!("segment = \"s{segment}\"{mac}")
+                format!("segment = \"s{segment}\"\nstorm = 0{mac}")
             })
             .collect();
         let bed = Bed::with(top, &lines.iter().map(String::as_str).collect::<Vec<_>>());

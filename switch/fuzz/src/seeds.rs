@@ -26,7 +26,7 @@ fn named<const N: usize>(list: [(&str, Vec<u8>); N]) -> Vec<(String, Vec<u8>)> {
     list.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
-const CONFIG: [(&str, &str); 6] = [
+const CONFIG: [(&str, &str); 8] = [
     ("smallest", "[[port]]\nname = \"a\"\nvhost-user = \"/run/a.sock\"\n"),
     (
         "everything",
@@ -38,6 +38,12 @@ const CONFIG: [(&str, &str); 6] = [
         "everything-wrong",
         "workers = 0\npoll = 3\nage = -1\n[[port]]\nname = \"\"\nmac = \"01:00:00:00:00:00\"\nmtu = 1\nqueues = 99\n",
     ),
+    (
+        "shares-and-limits",
+        "share = 0.25\n[[port]]\nname = \"a\"\ntap = \"t\"\nweight = 7\nstorm = 0\nintake = { rate = \"1.5Gbit\", packets = 1000, burst-ms = 5 }\n\
+         delivery = { rate = \"10Mbit\" }\n",
+    ),
+    ("a-share-that-is-no-number", "share = nan\n[[port]]\nname = \"a\"\ntap = \"t\"\n"),
     ("twice-the-same", "[[port]]\nname = \"a\"\ntap = \"t\"\n[[port]]\nname = \"a\"\ntap = \"t\"\n"),
     ("broken-syntax", "workers = \n[[port]\nname = 'a\n\"\"\""),
     ("ports-that-are-no-tables", "port = [1, {name = \"a\"}, [[]]]\n"),
@@ -340,6 +346,10 @@ fn scenes() -> Vec<(String, Vec<u8>)> {
         (
             "receive-buffers-over-the-used-ring",
             scene(&[&[acts::DESCRIBE, 3, 0, 0, 6, 0, 2, 2, 0, acts::OFFER, 3, 0], &hello, &STEP, &ROUND]),
+        ),
+        (
+            "held-to-limits",
+            [&[4], &scene(&[&post(0, 16, 2048), &post(1, 16, 2048), &hello, &STEP, &talk, &talk, &STEP, &ROUND])[1..]].concat(),
         ),
         ("frames-of-the-switch-itself", scene(&[&post(0, 4, 64), &[acts::INJECT, 1], &ethernet(EVERYBODY, 9), &STEP])),
     ])

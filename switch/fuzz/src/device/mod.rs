@@ -16,10 +16,9 @@ use std::sync::mpsc::{Receiver, channel};
 
 use memlane::frame::MacAddress;
 use memlane::offload::Offloads;
+use memlane::policy::{Allowance, Limit};
 use memlane::port::PortId;
 use memlane::settings::{Poll, Settings};
-use memlane::stats::Counters;
-use memlane::table::Table;
 use memlane::worker::{Direction, Event, Mailbox, RingKey, Shared, Worker, links};
 
 use self::honest::Honest;
@@ -90,12 +89,16 @@ impl Bed {
             parking: 1024,
             ..Settings::default()
         };
-        let table = Table::new(4, 64, 77);
+        let shared = Shared::new(1, vec![0; 4], 77, settings);
         for port in [2, 3] {
             // What nobody can take away from them.
-            table.pin(MacAddress::new(honest::address(port)), PortId(port));
+            shared.tables[0].pin(MacAddress::new(honest::address(port)), PortId(port));
         }
-        let shared = Shared { counters: Counters::new(1, 4), tables: vec![table], segment_of: vec![0; 4], settings };
+        if mood & 4 != 0 {
+            let limit = Limit { rate: Some("1Mbit".into()), packets: Some(1000), burst_ms: Some(1) };
+            let allowance = Allowance { weight: 1000, intake: limit.clone(), delivery: limit, storm: 100 };
+            shared.policies[..2].iter().for_each(|policy| policy.set(&allowance));
+        }
         let mailbox = Mailbox::new().expect("an eventfd");
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let (report, events) = channel();
