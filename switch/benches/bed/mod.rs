@@ -57,7 +57,19 @@ fn address(index: u16) -> [u8; 6] {
 }
 
 impl Guest {
+    /// A guest at a worker: its rings served there.
     fn attach(worker: &mut Worker, index: u16) -> Self {
+        let (guest, transmit, receive) = Self::alone();
+        let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
+        let start = || Start { kick: None, at_once: true, enabled: true };
+        worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
+        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
+        worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
+        guest
+    }
+
+    /// A guest, and the device's side of its transmit and receive ring.
+    pub fn alone() -> (Self, Ring, Ring) {
         let memory = GuestMemory::new(4 << 20).unwrap();
         let region = &memory.regions()[0];
         let table = RegionTable {
@@ -78,12 +90,8 @@ impl Guest {
         }
         receive.publish();
         let frame = memory.allocate(65536, 64).unwrap();
-        let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
-        let start = || Start { kick: None, at_once: true, enabled: true };
-        worker.add_intake(key(Direction::Intake), Intake::new(ring(&transmit, &map)), Offloads::ALL, start());
-        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(ring(&receive, &map), Offloads::ALL, true), start());
-        worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
-        Self { memory, transmit, receive, frame, buffers }
+        let rings = (ring(&transmit, &map), ring(&receive, &map));
+        (Self { memory, transmit, receive, frame, buffers }, rings.0, rings.1)
     }
 
     /// Makes `count` frames of `length` bytes from `from` to `to` available.
