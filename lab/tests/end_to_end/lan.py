@@ -1,7 +1,7 @@
 """Guests on the switch: planned, booted together, addressed.
 
-Guest number i is called a, b, c ..., and has the addresses `bed.ipv4(i)` and `bed.ipv6(i)` on its net0, as in the lab's own
-beds. Unlike those, each guest here can differ from the others, and each port be stated in detail.
+Guest number i is called a, b, c ..., and has the addresses `bed.ipv4(i)` and `bed.ipv6(i)` on its net0, as in the
+lab's own beds. Unlike those, each guest here can differ from the others, and each port be stated in detail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,19 +44,32 @@ class Plan:
 class Lan:
     """A switch and its guests."""
 
-    def __init__(self, session: Session, plans: Sequence[Plan | GuestKind], **settings: Any) -> None:
-        """Starts the switch and boots one guest for each plan; `settings` go to the top of the network's file."""
+    def __init__(
+        self,
+        session: Session,
+        plans: Sequence[Plan | GuestKind],
+        *,
+        others: Mapping[str, Mapping[str, Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Starts the switch and boots one guest for each plan.
+
+        `settings` go to the top of the network's file; `others` are vhost-user ports for programs that are no guests:
+        their names, with their keys in the file.
+        """
+        others = others or {}
         self._plans = [plan if isinstance(plan, Plan) else Plan(plan) for plan in plans]
         named = {bed.name(index): plan for index, plan in enumerate(self._plans)}
         hidden = {name: plan.lack.mask if plan.kind is UML else 0 for name, plan in named.items()}
-        self.switch = Switch(session, {name: plan.stated for name, plan in named.items()}, hidden, **settings)
+        stated = {name: plan.stated for name, plan in named.items()} | dict(others)
+        self.switch = Switch(session, stated, hidden, **settings)
         wanted = [
             Port(name, plan.kind, ports.mac(index + 1), plan.mtu, plan.queues)
             for index, (name, plan) in enumerate(named.items())
         ]
-        self.guests: list[Guest] = [
-            _guest(session, nic, plan) for nic, plan in zip(self.switch.lay(wanted), self._plans, strict=True)
-        ]
+        unused = [Port(name, TCG, ports.mac(index + 101)) for index, name in enumerate(others)]
+        nics = self.switch.lay([*wanted, *unused])[: len(wanted)]
+        self.guests: list[Guest] = [_guest(session, nic, plan) for nic, plan in zip(nics, self._plans, strict=True)]
         for guest in self.guests:
             guest.start()
         for index, guest in enumerate(self.guests):
@@ -101,6 +114,10 @@ class _HostGuest(NetnsGuest):
         super().__init__(session, name, [nic], **options)
         assert isinstance(nic.endpoint, Device)
         self._namespace = nic.endpoint.namespace
+
+    def plug(self, index: int, timeout: float = 15.0) -> None:
+        """Nothing is to be taken from elsewhere: the switch makes its TAP in the guest's namespace."""
+        Guest.plug(self, index, timeout)
 
 
 def _guest(session: Session, nic: Nic, plan: Plan) -> Guest:

@@ -40,7 +40,7 @@ class Switch(Memlane):
         hidden: Mapping[str, int],
         **settings: Any,
     ) -> None:
-        """`stated` adds keys to a port in the network's file; `hidden` are virtio features that its guest never sees."""
+        """`stated` adds keys to a port in the network's file; `hidden` are features that its guest never sees."""
         super().__init__(session, control=str(session.folder / "control"), **settings)
         self._stated = stated
         self._hidden = hidden
@@ -63,7 +63,7 @@ class Switch(Memlane):
     def _endpoint(self, port: Port) -> Endpoint:
         if port.kind is GuestKind.NETNS:
             return Device(port.name, self._namespaces[port.name])
-        if hidden := self._hidden[port.name]:
+        if hidden := self._hidden.get(port.name):
             return VhostUser(self._mask(port, hidden))
         return VhostUser(self._socket(port), guest_listens=self._connects(port))
 
@@ -92,8 +92,8 @@ class Switch(Memlane):
         """What the switch says of itself."""
         binary = program()
         assert binary is not None
-        command = [binary, "status", "--json", self._file]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        command: list[str | Path] = [binary, "status", "--json", self._file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         report: Report = json.loads(done.stdout)
         return report
