@@ -74,8 +74,11 @@ impl Intake {
         Ok(Self { queue, buffers, room, count, free: (0..count).rev().collect(), of_head })
     }
 
-    /// Copies `header` and `frame` into a send buffer and offers its chain, unpublished.
-    pub(super) fn add(&mut self, memory: &GuestMemory, header: &[u8], layout: &Layout, frame: &[u8]) -> Result<u16, GuestError> {
+    /// Copies `header` and `frame` into a send buffer and offers its chain, unpublished; returns the chain's head.
+    ///
+    /// # Errors
+    /// [`GuestError::NoSendBuffer`] where all send buffers are in flight.
+    pub fn add(&mut self, memory: &GuestMemory, header: &[u8], layout: &Layout, frame: &[u8]) -> Result<u16, GuestError> {
         self.reclaim()?;
         let lengths = layout.lengths((header.len() + frame.len()) as u32);
         let need: u64 = lengths.iter().map(|&length| u64::from(length) + u64::from(layout.gap)).sum();
