@@ -8,7 +8,7 @@ use memlane::stats::DropReason;
 use memlane_rig::frames::NetHeader;
 use memlane_rig::frontend::features;
 use memlane_rig::frontend::notify::CallKind;
-use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, SendBuffers, ToyGuest};
+use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, RingStep, SendBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
@@ -112,6 +112,22 @@ fn a_ring_is_drained_before_its_base_is_told() {
     let ring = &a.pair(0).intake.queue.ring;
     assert_eq!(base, 41, "everything was taken");
     assert_eq!(u32::from(ring.shared().used_index()), base, "and everything came back before the answer");
+}
+
+#[test]
+fn a_front_end_that_forgot_the_base_goes_on_at_the_used_index() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b, 1);
+    for index in [DELIVERY, INTAKE] {
+        a.ring_step(index, RingStep::Stop).unwrap();
+        a.queues().nth(index).unwrap().base = 0;
+        a.ring_step(index, RingStep::Base).unwrap();
+        a.ring_step(index, RingStep::Kick).unwrap();
+    }
+    a.synchronise().unwrap();
+    exchange(&mut a, &mut b, 2);
 }
 
 #[test]

@@ -20,16 +20,19 @@ class Testpmd:
             for i, port in enumerate(ports)
         )
         self._session = session
+        self._own_sockets = [port.socket for port in ports if port.guest_listens]
         self._command = [
             *("dpdk-testpmd", "--no-pci", "--no-huge", "-m", "128", "--no-telemetry"),
             *(f"--file-prefix={session.name}", "--lcores", "0@(0-1),1@(0-1)", *devices),
             *("--", "--nb-cores=1", f"--forward-mode={forward}", "--no-mlockall", "--total-num-mbufs=16384"),
-            *(f"--rxq={queues}", f"--txq={queues}", "--auto-start", "--no-lsc-interrupt", "--stats-period=3600"),
+            *(f"--rxq={queues}", f"--txq={queues}", "--auto-start", "--stats-period=3600"),
         ]
         self.start()
 
     def start(self) -> None:
-        """Starts it (again, after `kill`)."""
+        """Starts it (again, after `kill`, which leaves the sockets behind that it listened at)."""
+        for socket in self._own_sockets:
+            socket.unlink(missing_ok=True)
         self.process: HostProcess = self._session.start("testpmd", self._command)
 
     def kill(self) -> None:

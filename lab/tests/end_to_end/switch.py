@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from memlane_lab import network
+from memlane_lab import network, procfs
 from memlane_lab.paths import masking
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
@@ -41,7 +41,8 @@ class Switch(Memlane):
         **settings: Any,
     ) -> None:
         """`stated` adds keys to a port in the network's file; `hidden` are features that its guest never sees."""
-        super().__init__(session, control=str(session.folder / "control"), **settings)
+        self._control = session.folder / "control"
+        super().__init__(session, control=str(self._control), **settings)
         self._stated = stated
         self._hidden = hidden
         self._namespaces: dict[str, str] = {}
@@ -50,7 +51,6 @@ class Switch(Memlane):
         for port in ports:
             if port.kind is GuestKind.NETNS:
                 self._namespaces[port.name] = self.session.namespace(port.name)
-                network.silence(self._namespaces[port.name])
         return super()._lay(ports)
 
     def _port(self, port: Port) -> dict[str, Any]:
@@ -81,6 +81,11 @@ class Switch(Memlane):
         if port.kind is GuestKind.NETNS:
             return network.exists(port.name, namespace=self._namespaces[port.name])
         return self._connects(port) or super()._is_there(port, daemon)
+
+    def start(self) -> None:
+        """Starts the daemon, also one whose ports show nothing, and waits until it answers."""
+        super().start()
+        until(lambda: procfs.listens(self.daemon.pid, self._control), timeout=10, what="memlane's control socket")
 
     @property
     def daemon(self) -> HostProcess:

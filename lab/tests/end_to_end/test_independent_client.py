@@ -30,18 +30,18 @@ def test_it_answers_pings(session: Session, build: Builder, connect: bool) -> No
     lan = build(UML, others=others)
     testpmd = Testpmd(session, _sockets(lan, others), "icmpecho")
     for _ in range(2):
-        lan.switch.wait_running("echo")
+        lan.wait_answer(0, _ECHO)
         lan.ping(0, _ECHO)
         lan.ping(0, _ECHO, "-s", "1400")
         testpmd.kill()
         testpmd.start()
-    lan.switch.wait_running("echo")
+    lan.wait_answer(0, _ECHO)
     if connect:  # virtio-user connects once, but listens again
         lan.switch.kill()
         lan.switch.start()
         lan.guests[0].plug(0)
         lan.address(0)
-        lan.switch.wait_running("echo")
+        lan.wait_answer(0, _ECHO)
     lan.ping(0, _ECHO)
 
 
@@ -56,7 +56,6 @@ def test_it_joins_two_segments(session: Session, build: Builder, queues: int) ->
     testpmd = Testpmd(session, _sockets(lan, others), "io", queues=queues)
     libraries = [Library(guest) for guest in lan.guests]
     for again in (False, True):
-        lan.switch.wait_running(*others)
         lan.reach(0, 1)
         for source, target in ((0, 1), (1, 0)):
             libraries[source].fetch(lan.guests[target], bed.ipv4(source)).finish()

@@ -48,7 +48,7 @@ def test_queue_pairs_come_and_go_under_a_flow(pair: Lan, libraries: list[Library
     for pairs in (1, _PAIRS, 1, _PAIRS):
         for guest in pair.guests:
             _use(guest, pairs)
-        flow.wait_progress(4)
+        flow.wait_progress()
     flow.end()
     exchange(pair.guests, libraries)
 

@@ -9,12 +9,12 @@ from memlane_lab.guests import Guest
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import BEDS, HOST, TCG, UML, Lan, Plan
 from tests.end_to_end.switch import Switch
-from tests.end_to_end.transfer import Flow, Library
+from tests.end_to_end.transfer import Flow, Library, pace
 
 pytestmark = pytest.mark.real
 
-_LARGE = {UML: 96, TCG: 48}
-"""Megabytes that take a guest long enough to read for something to happen meanwhile."""
+_LARGE = 32
+"""Megabytes that take a guest at 100 Mbit/s long enough for something to happen meanwhile."""
 
 Ending = Callable[[Guest], None]
 
@@ -37,11 +37,13 @@ def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tupl
     """As the reader and as the server of a file, by a power cut and by its own reboot; the others talk on meanwhile."""
     lan = build(*kinds, UML, UML)
     mortal, peer, *others = lan.guests
-    library = Library(peer, _LARGE[peer.kind])
+    library = Library(peer, _LARGE)
     flow = Flow(others[0], others[1], bed.ipv4(3))
     for end in (_power_cut, _reboot):
         before = _boot(mortal)
-        own = Library(mortal, _LARGE[mortal.kind])
+        own = Library(mortal, _LARGE)
+        pace(mortal)
+        pace(peer)
         fetches = [library.fetch(mortal, bed.ipv4(1)), own.fetch(peer, bed.ipv6(0))]
         for fetch in fetches:
             fetch.wait_under_way()
@@ -70,8 +72,9 @@ def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: t
     lan = build(*plans)
     boots = [_boot(guest) for guest in lan.guests]
     first, second, *_ = lan.guests
-    library = Library(second, _LARGE[second.kind])
+    library = Library(second, _LARGE)
     for end in (Switch.stop, Switch.kill):
+        pace(second)
         fetch = library.fetch(first, bed.ipv4(1))
         fetch.wait_under_way()
         end(lan.switch)

@@ -65,17 +65,17 @@ class Fetch:
 
 
 class Flow:
-    """A TCP flow of 200 Mbit/s from guest `source` to guest `target` that goes on until it is ended."""
+    """A TCP flow of 50 Mbit/s from guest `source` to guest `target` that goes on until it is ended."""
 
     def __init__(self, source: Guest, target: Guest, address: str) -> None:
         self._target = target
         port = str(next(_ports))
         self._server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
         target.wait_listening(int(port))
-        client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--bitrate", "200M"]
+        client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--bitrate", "50M"]
         self._client = source.spawn(client)
 
-    def wait_progress(self, megabytes: int = 8, timeout: float = 30.0) -> None:
+    def wait_progress(self, megabytes: int = 2, timeout: float = 30.0) -> None:
         """Waits until so much more has arrived."""
         goal = received(self._target) + (megabytes << 20)
         until(lambda: received(self._target) > goal, timeout=timeout, what=f"{megabytes} MB more of a flow")
@@ -89,6 +89,14 @@ class Flow:
     def _end(running: Running) -> None:
         running.kill()
         running.wait(10)
+
+
+def pace(guest: Guest) -> None:
+    """Has the guest send at most 100 Mbit/s, so that a transfer lasts until something has happened to it.
+
+    This ends when the guest's NIC is plugged anew, or the guest has rebooted.
+    """
+    guest.run("tc qdisc replace dev net0 root netem rate 100mbit limit 10000").check()
 
 
 def received(guest: Guest) -> int:
