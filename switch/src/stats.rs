@@ -144,7 +144,15 @@ impl PortCounters {
     /// Counts a dropped frame.
     #[inline]
     pub fn drop_frame(&self, reason: DropReason) {
-        self.drops[reason as usize].add(1);
+        self.drop_frames(reason, 1);
+    }
+
+    /// Counts dropped frames.
+    #[inline]
+    pub fn drop_frames(&self, reason: DropReason, count: u32) {
+        if count > 0 {
+            self.drops[reason as usize].add(count.into());
+        }
     }
 
     /// Frames dropped for `reason`.

@@ -220,7 +220,7 @@ impl Outlets {
             outlet.stuck_since = Some(now);
             self.waiting.push(slot);
         }
-        outlet.turns.push(parcel.source, spot, &mut self.parking);
+        outlet.turns.push(parcel.source, 1, spot, &mut self.parking);
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Outlets {
     pub(super) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
-                outlet.sink.ring().map(Ring::publish);
+                outlet.sink.publish();
             }
         }
         !self.touched.is_empty()
@@ -388,6 +388,7 @@ impl Outlet {
         counters.waiting.set(u64::from(self.turns.waiting()));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
+        counters.drop_frames(DropReason::TapRefused, self.sink.take_refused());
         if calls > 0 || bad > 0 {
             counters.calls.add(calls.into());
             counters.bad_receive_chains.add(bad.into());
