@@ -179,6 +179,22 @@ fn memory_comes_and_goes_while_rings_run() {
 }
 
 #[test]
+fn memory_is_told_once_for_every_queue_pair() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let plan = MemoryPlan::spread(8, 4 << 20, 1 << 20);
+    let mut a = bed.guest_like(0, small_buffers(bed.builder(0).memory(plan)));
+    announce(&mut [&mut a, &mut b]);
+    for tell in [ToyGuest::remove_region, ToyGuest::add_region] {
+        for _ in 0..2 {
+            tell(&mut a, 7).unwrap();
+            a.synchronise().unwrap();
+        }
+        exchange(&mut a, &mut b, 1);
+    }
+}
+
+#[test]
 fn a_whole_new_memory_table_may_come_while_rings_run() {
     let bed = Bed::new(2);
     let mut b = bed.guest(1);

@@ -17,6 +17,7 @@ from memlane_lab.session import Session
 from memlane_lab.wait import until
 from tests.end_to_end.features import Lack
 from tests.end_to_end.switch import Switch
+from tests.end_to_end.transfer import iperf
 
 UML, TCG, HOST = GuestKind.UML, GuestKind.TCG, GuestKind.NETNS
 BEDS = {"uml-uml": (UML, UML), "tcg-tcg": (TCG, TCG), "uml-tcg": (UML, TCG)}
@@ -102,6 +103,19 @@ class Lan:
         said = self.guests[source].run(command, timeout=40)
         assert said.status == 0, said.stdout + said.stderr
         assert " 0% packet loss" in said.stdout, said.stdout
+
+    def datagrams(self, source: int, target: int, address: str, *, length: int, rate: str) -> None:
+        """Sends UDP for a second at a rate that every guest keeps up with, most of the time; insists on nearly all.
+
+        What the receiver's kernel drops because its program is not running is not the switch's loss.
+        """
+        before = self.switch.port(bed.name(target))["delivery-frames"]
+        options = ("--udp", "--length", str(length), "--bitrate", rate, "--window", "1M")
+        end = iperf(self.guests[source], self.guests[target], address, *options)["sum"]
+        delivered = self.switch.port(bed.name(target))["delivery-frames"] - before
+        assert end["packets"] > 50, end
+        assert delivered > 0.95 * end["packets"], self.switch.report()
+        assert end["lost_percent"] < 50, end
 
 
 class _TunedGuest(TcgGuest):
