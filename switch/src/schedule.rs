@@ -40,6 +40,7 @@ pub struct Turns {
     /// Turns that were taken.
     taken: u64,
     /// Flows of senders that have nothing waiting any more, to be used again.
+    #[expect(clippy::vec_box, reason = "boxes move between here and senders, the flows stay where they are")]
     spare: Vec<Box<Flows>>,
 }
 
