@@ -123,8 +123,9 @@ fn a_front_end_that_forgot_the_base_goes_on_at_the_used_index() {
     for index in [DELIVERY, INTAKE] {
         a.ring_step(index, RingStep::Stop).unwrap();
         a.queues().nth(index).unwrap().base = 0;
-        a.ring_step(index, RingStep::Base).unwrap();
-        a.ring_step(index, RingStep::Kick).unwrap();
+        for step in [RingStep::Base, RingStep::Call, RingStep::Kick] {
+            a.ring_step(index, step).unwrap();
+        }
     }
     a.synchronise().unwrap();
     exchange(&mut a, &mut b, 2);
