@@ -20,8 +20,6 @@ use super::rings::RingKey;
 
 /// How long it takes a receiver that polls to take a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
-/// How long a sender that has frames for one receiver only may wait for it, rather than lose them.
-const SOLE_ROOM: Duration = Duration::from_millis(1);
 /// How long a sender must have had frames for one receiver only.
 const SOLE_AFTER: Duration = Duration::from_millis(10);
 
@@ -47,8 +45,9 @@ pub(super) struct Source {
     pub polled: bool,
     /// The next chain, if it was left because its receiver had no room.
     pub left: Option<Left>,
-    /// How long it may be left.
+    /// How long it may be left, usually and at most.
     leave_for: Cycles,
+    patience: Cycles,
     /// The port's limit holds it back until then.
     pub held_until: Option<Cycles>,
     share: Share,
@@ -129,6 +128,7 @@ impl Source {
             polled: false,
             left: None,
             leave_for,
+            patience: in_cycles(shared.settings.patience),
             held_until: None,
             share: Share::new(shared.settings.share),
             receiver: PortId::default(),
@@ -158,9 +158,9 @@ impl Source {
     pub(super) fn may_keep_out(&mut self, port: PortId, health: Health, now: Cycles) -> bool {
         let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
         let factor = match health {
+            Health::Stalled => self.share.stalled,
             Health::Moving if self.has_one_receiver(now) => self.share.sole,
             Health::Moving | Health::Stuck => self.share.usual,
-            Health::Stalled => self.share.stalled,
         };
         16 * u32::from(self.out_for[port.index()]) < left * factor
     }
@@ -175,7 +175,7 @@ impl Source {
     ///
     /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
     /// parking where receivers poll and will soon have room; and where the receiver's share of the ring is used up, so that it may
-    /// not be kept out, it saves the frame of a sender that has nothing to send to others.
+    /// not be kept out, it saves the frame of a sender that has nothing to send to others, who feels the receiver's pace instead.
     pub(super) fn may_leave(&mut self, parcel: &Parcel, slot: u16, health: Health, may_keep_out: bool, now: Cycles) -> bool {
         if health == Health::Stalled {
             return false;
@@ -184,8 +184,8 @@ impl Source {
         left.slot = slot;
         left.segments_done = parcel.segments_done;
         let waited = now.wrapping_sub(left.since);
-        let sole = !may_keep_out && health == Health::Moving && self.has_one_receiver(now);
-        waited < if sole { self.leave_for.max(in_cycles(SOLE_ROOM)) } else { self.leave_for }
+        let sole = !may_keep_out && self.has_one_receiver(now);
+        waited < if sole { self.patience } else { self.leave_for }
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
