@@ -55,13 +55,18 @@ class Memlane(NetworkPath):
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir(exist_ok=True)
         self._ports = list(ports)
-        self._file.write_text(tomli_w.dumps(self._settings | {"port": [self._port(port) for port in ports]}))
+        stated = {**self._settings, "control": str(self._control), "port": [self._port(port) for port in ports]}
+        self._file.write_text(tomli_w.dumps(stated))
         self.start()
         return {port.name: self._endpoint(port) for port in ports}
 
     @property
     def _file(self) -> Path:
         return self._folder / "net.toml"
+
+    @property
+    def _control(self) -> Path:
+        return self._folder / "control.sock"
 
     def _port(self, port: Port) -> dict[str, Any]:
         """The port as the network's file states it."""
@@ -86,7 +91,8 @@ class Memlane(NetworkPath):
 
         def listening() -> bool:
             daemon.check()
-            return all(self._is_there(port, daemon) for port in self._ports)
+            control = procfs.listens(daemon.pid, self._control)
+            return control and all(self._is_there(port, daemon) for port in self._ports)
 
         until(listening, timeout=10, what="memlane's ports to appear")
 
