@@ -21,9 +21,13 @@ class Bed:
         *,
         mtu: int = 1500,
         queues: int = 1,
+        cpus: Sequence[Sequence[int]] = (),
         **options: Any,  # noqa: ANN401
     ) -> None:
-        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`."""
+        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
+
+        `cpus` are the host's CPUs that each guest is kept on; none: any.
+        """
         self.path = path
         wanted = [
             Port(name(index), kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
@@ -31,7 +35,8 @@ class Bed:
         ]
         nics = path.lay(wanted)
         self.guests: list[Guest] = [
-            guests.make(session, nic.port.kind, nic.port.name, [nic], **options) for nic in nics
+            guests.make(session, nic.port.kind, nic.port.name, [nic], cpus=kept, **options)
+            for nic, kept in zip(nics, cpus or [()] * len(nics), strict=True)
         ]
         for guest in self.guests:
             guest.start()

@@ -49,7 +49,7 @@ def table(findings: Iterator[Finding]) -> Table:
 
 
 def _note(kind: GuestKind) -> str:
-    if kind is not GuestKind.UML:
+    if kind != GuestKind.UML:
         return ""
     kernel = uml_kernel.built()
     return f"Linux {'.'.join(map(str, kernel.version))}" if kernel else "its kernel will be built once, in some minutes"

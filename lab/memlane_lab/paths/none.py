@@ -14,6 +14,8 @@ class NoPath(NetworkPath):
 
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "two namespaces joined by veth: no virtualisation"
+    rank: ClassVar[int] = 0
+    only: ClassVar[GuestKind | None] = GuestKind.NETNS
 
     @classmethod
     def missing(cls) -> str | None:
@@ -21,7 +23,7 @@ class NoPath(NetworkPath):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return None if kind is GuestKind.NETNS else "a veth pair ends in namespaces; a virtual machine needs a NIC"
+        return None if kind == GuestKind.NETNS else "a veth pair ends in namespaces; a virtual machine needs a NIC"
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         if len(ports) != 2:
