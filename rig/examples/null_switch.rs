@@ -36,14 +36,7 @@ struct Ring {
 impl Default for Ring {
     fn default() -> Self {
         let null = std::ptr::null_mut();
-        Self {
-            size: 0,
-            descriptors: null as _,
-            available: null as _,
-            used: null,
-            next: 0,
-            done: 0,
-        }
+        Self { size: 0, descriptors: null as _, available: null as _, used: null, next: 0, done: 0 }
     }
 }
 
@@ -70,32 +63,21 @@ impl Port {
     }
 
     fn hear(&mut self, stream: &UnixStream, message: &Message) {
-        let word = |at: usize| {
-            u64::from_le_bytes(message.body[at..at + 8].try_into().expect("eight bytes"))
-        };
-        let ring = message
-            .body
-            .first()
-            .map_or(0, |index| usize::from(index & 1));
+        let word = |at: usize| u64::from_le_bytes(message.body[at..at + 8].try_into().expect("eight bytes"));
+        let ring = message.body.first().map_or(0, |index| usize::from(index & 1));
         match message.code {
             1 => answer(stream, message, VERSION_1 | MRG_RXBUF),
             5 => self.map(message),
             8 => self.rings[ring].size = (word(0) >> 32) as u16,
             9 => {
-                let (descriptors, used, available) =
-                    (self.user(word(8)), self.user(word(16)), self.user(word(24)));
+                let (descriptors, used, available) = (self.user(word(8)), self.user(word(16)), self.user(word(24)));
                 let ring = &mut self.rings[ring];
-                (ring.descriptors, ring.used, ring.available) =
-                    (descriptors.cast(), used, available.cast());
+                (ring.descriptors, ring.used, ring.available) = (descriptors.cast(), used, available.cast());
             }
             11 => {
                 // What comes after the first stop is of no interest: the run is over.
                 self.kicked[ring] = false;
-                answer(
-                    stream,
-                    message,
-                    word(0) | u64::from(self.rings[ring].next) << 32,
-                );
+                answer(stream, message, word(0) | u64::from(self.rings[ring].next) << 32);
             }
             12 => {
                 self.kicked[ring] = true;
@@ -108,26 +90,14 @@ impl Port {
     }
 
     fn map(&mut self, message: &Message) {
-        let word = |at: usize| {
-            u64::from_le_bytes(message.body[at..at + 8].try_into().expect("eight bytes"))
-        };
+        let word = |at: usize| u64::from_le_bytes(message.body[at..at + 8].try_into().expect("eight bytes"));
         for (index, fd) in message.fds.iter().enumerate() {
             let at = 8 + 32 * index;
-            let (guest, size, user, offset) =
-                (word(at), word(at + 8), word(at + 16), word(at + 24));
+            let (guest, size, user, offset) = (word(at), word(at + 8), word(at + 16), word(at + 24));
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let (null, length) = (std::ptr::null_mut(), size as usize);
             // SAFETY: a fresh shared mapping of a descriptor that we own, at an address of the kernel's choice.
-            let start = unsafe {
-                libc::mmap(
-                    null,
-                    length,
-                    protection,
-                    libc::MAP_SHARED,
-                    fd.as_raw_fd(),
-                    offset as i64,
-                )
-            };
+            let start = unsafe { libc::mmap(null, length, protection, libc::MAP_SHARED, fd.as_raw_fd(), offset as i64) };
             assert_ne!(start, libc::MAP_FAILED, "mapping the guest's memory");
             self.regions.push((user, guest, size, start.cast()));
         }
@@ -139,26 +109,20 @@ impl Port {
     }
 
     fn user(&self, address: u64) -> *mut u8 {
-        let region = self
-            .regions
-            .iter()
-            .find(|region| (region.0..region.0 + region.2).contains(&address));
+        let region = self.regions.iter().find(|region| (region.0..region.0 + region.2).contains(&address));
         let region = region.expect("an address inside the memory");
         region.3.wrapping_add((address - region.0) as usize)
     }
 
     #[inline(always)]
     fn guest(&self, address: u64) -> *mut u8 {
-        self.regions[0]
-            .3
-            .wrapping_add((address - self.regions[0].1) as usize)
+        self.regions[0].3.wrapping_add((address - self.regions[0].1) as usize)
     }
 }
 
 fn answer(stream: &UnixStream, message: &Message, number: u64) {
     let flags = wire::VERSION | wire::REPLY;
-    wire::send(stream, message.code, flags, &number.to_le_bytes(), &[])
-        .expect("a guest that listens");
+    wire::send(stream, message.code, flags, &number.to_le_bytes(), &[]).expect("a guest that listens");
 }
 
 impl Ring {
@@ -200,12 +164,7 @@ impl Ring {
         let slot = usize::from(self.done & (self.size - 1));
         self.done = self.done.wrapping_add(1);
         // SAFETY: as in `take`.
-        unsafe {
-            self.used
-                .add(4 + 8 * slot)
-                .cast::<[u32; 2]>()
-                .write_volatile([head.into(), length])
-        };
+        unsafe { self.used.add(4 + 8 * slot).cast::<[u32; 2]>().write_volatile([head.into(), length]) };
     }
 
     #[inline(always)]
@@ -234,11 +193,7 @@ fn prefetch(place: *mut u8) {
 #[inline(always)]
 fn forward(from: &mut Port, to: &mut Port) {
     let count = from.rings[1].waiting().min(BURST);
-    let count = if count > 0 {
-        count.min(to.rings[0].waiting())
-    } else {
-        0
-    };
+    let count = if count > 0 { count.min(to.rings[0].waiting()) } else { 0 };
     for ahead in 0..count {
         prefetch(from.guest(from.rings[1].peek(ahead)));
         prefetch(to.guest(to.rings[0].peek(ahead)));
@@ -246,10 +201,7 @@ fn forward(from: &mut Port, to: &mut Port) {
     for _ in 0..count {
         let (head, source, length) = from.rings[1].take();
         let (place, target, room) = to.rings[0].take();
-        assert!(
-            length <= room,
-            "this switch is for frames that fit one buffer"
-        );
+        assert!(length <= room, "this switch is for frames that fit one buffer");
         let (source, target) = (from.guest(source), to.guest(target));
         // SAFETY: as in `take`; two guests' buffers do not overlap.
         unsafe {
@@ -281,9 +233,7 @@ fn main() {
         (stream, port)
     };
     let (streams, mut ports): (Vec<UnixStream>, Vec<Port>) = listeners.iter().map(guest).unzip();
-    let [one, other] = &mut ports[..] else {
-        unreachable!("two ports")
-    };
+    let [one, other] = &mut ports[..] else { unreachable!("two ports") };
     loop {
         for _ in 0..100_000 {
             if one.running() && other.running() {

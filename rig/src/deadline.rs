@@ -84,10 +84,7 @@ pub fn readable(fd: &impl AsFd, deadline: Deadline) -> io::Result<bool> {
 /// # Errors
 /// What poll(2) says.
 pub fn any_readable(fds: &[std::os::fd::BorrowedFd<'_>], deadline: Deadline) -> io::Result<bool> {
-    let mut polled: Vec<_> = fds
-        .iter()
-        .map(|&fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
+    let mut polled: Vec<_> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     loop {
         match poll(&mut polled, deadline.timeout()) {
             Ok(0) if deadline.is_over() => return Ok(false),
@@ -102,8 +99,5 @@ pub fn any_readable(fds: &[std::os::fd::BorrowedFd<'_>], deadline: Deadline) -> 
 pub fn hung_up(fd: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(fd.as_fd(), PollFlags::empty())];
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
-    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..))
-        && polled[0]
-            .revents()
-            .is_some_and(|events| events.intersects(gone))
+    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..)) && polled[0].revents().is_some_and(|events| events.intersects(gone))
 }

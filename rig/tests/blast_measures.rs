@@ -18,9 +18,7 @@ use memlane_rig::memory::Pages;
 
 fn plan(hub: &Hub, ports: usize) -> Plan {
     Plan {
-        ports: (0..ports)
-            .map(|port| PortPlace::Connect(hub.path(port).to_path_buf()))
-            .collect(),
+        ports: (0..ports).map(|port| PortPlace::Connect(hub.path(port).to_path_buf())).collect(),
         port: PortPlan {
             queues: 1,
             ring_size: 256,
@@ -52,19 +50,9 @@ fn plan(hub: &Hub, ports: usize) -> Plan {
 fn report(plan: &Plan) -> Report {
     assert_eq!(plan.mistakes(), Vec::<String>::new());
     let outcome = run(plan, &AtomicBool::new(false), &|_| {}).unwrap();
-    let report = Report::new(
-        plan,
-        &outcome,
-        Machine::here(),
-        Surroundings::watch((0, 0), None).finish(),
-    );
+    let report = Report::new(plan, &outcome, Machine::here(), Surroundings::watch((0, 0), None).finish());
     let fate = &report.fate;
-    assert_eq!(
-        (fate.lost, fate.reordered, fate.duplicated, fate.corrupt),
-        (0, 0, 0, 0),
-        "{}",
-        report.table()
-    );
+    assert_eq!((fate.lost, fate.reordered, fate.duplicated, fate.corrupt), (0, 0, 0, 0), "{}", report.table());
     assert!(report.total.received > 20, "{}", report.table());
     report
 }
@@ -92,6 +80,23 @@ fn long_frames_with_segmentation_asked_for_get_through() {
     plan.sizes = "60000,72".parse().unwrap();
     plan.port.features |= features::TCP_OFFLOADS;
     report(&plan);
+}
+
+#[test]
+fn segments_are_counted_where_the_receiver_wants_them() {
+    let hub = Hub::new(2, OFFERED);
+    let mut plan = plan(&hub, 2);
+    plan.carrier = Carrier::Tcp { mss: 1000 };
+    plan.sizes = "9554".parse().unwrap();
+    plan.port.features |= features::TCP_OFFLOADS & !(features::GUEST_TSO4 | features::GUEST_TSO6);
+    let report = report(&plan);
+    // Nine segments of 1000 bytes and one of 500, each with its headers.
+    assert_eq!(report.fate.sent % 10, 0);
+    let (frames, bytes) = (report.total.received as f64, report.total.bytes as f64);
+    assert!((bytes / frames - 1004.0).abs() < 50.0, "{}", bytes / frames);
+    plan.sizes = "9554,3054".parse().unwrap();
+    let mixed = run(&plan, &AtomicBool::new(false), &|_| {}).err().unwrap();
+    assert!(mixed.to_string().contains("only one frame size"), "{mixed}");
 }
 
 #[test]
@@ -166,20 +171,11 @@ fn single_frames_wake_the_hub() {
 fn a_way_that_is_shut_is_an_error_that_names_it() {
     let hubs = [Hub::new(1, OFFERED), Hub::new(1, OFFERED)];
     let mut plan = plan(&hubs[0], 1);
-    plan.ports
-        .push(PortPlace::Connect(hubs[1].path(0).to_path_buf()));
+    plan.ports.push(PortPlace::Connect(hubs[1].path(0).to_path_buf()));
     plan.patience = Duration::from_millis(200);
     let error = run(&plan, &AtomicBool::new(false), &|_| {}).err().unwrap();
-    assert!(
-        matches!(error, RunError::NoWay { from: 0, to: 1, .. }),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("no frame from port 0 reached port 1"),
-        "{error}"
-    );
+    assert!(matches!(error, RunError::NoWay { from: 0, to: 1, .. }), "{error}");
+    assert!(error.to_string().contains("no frame from port 0 reached port 1"), "{error}");
 }
 
 #[test]

@@ -14,9 +14,7 @@ use memlane_rig::memory::MemoryPlan;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length)
-        .map(|index| (index * 7 + index / 256) as u8)
-        .collect()
+    (0..length).map(|index| (index * 7 + index / 256) as u8).collect()
 }
 
 fn pair(hub: &Hub, builder: &GuestBuilder) -> [ToyGuest; 2] {
@@ -50,12 +48,7 @@ fn guests_of_every_habit_talk_to_each_other() {
 
 #[test]
 fn every_kind_of_call_descriptor_wakes_the_guest() {
-    for kind in [
-        CallKind::Eventfd,
-        CallKind::Pipe,
-        CallKind::SocketPair,
-        CallKind::None,
-    ] {
+    for kind in [CallKind::Eventfd, CallKind::Pipe, CallKind::SocketPair, CallKind::None] {
         let hub = Hub::new(2, OFFERED);
         exchange(&mut pair(&hub, &ToyGuest::builder().call(kind)), 20);
     }
@@ -71,22 +64,14 @@ fn plain_guests_without_event_idx_or_protocol_features_talk_too() {
 
 #[test]
 fn long_frames_fill_many_small_buffers_or_one_big_chain() {
-    let header = NetHeader {
-        gso_size: 1448,
-        ..NetHeader::default()
-    };
+    let header = NetHeader { gso_size: 1448, ..NetHeader::default() };
     let frame = pattern(60_000);
-    for (features, buffers, filled) in [
-        (OFFERED, ReceiveBuffers::SMALL, 30),
-        (OFFERED & !features::MRG_RXBUF, ReceiveBuffers::BIG, 1),
-    ] {
+    for (features, buffers, filled) in
+        [(OFFERED, ReceiveBuffers::SMALL, 30), (OFFERED & !features::MRG_RXBUF, ReceiveBuffers::BIG, 1)]
+    {
         let hub = Hub::new(2, features);
         let mut guests = pair(&hub, &ToyGuest::builder().receive_buffers(buffers));
-        for layout in [
-            Layout::whole(),
-            Layout::pieces([12, 54, 4000]),
-            Layout::pieces([5, 7, 1, 13]).indirect(),
-        ] {
+        for layout in [Layout::whole(), Layout::pieces([12, 54, 4000]), Layout::pieces([5, 7, 1, 13]).indirect()] {
             guests[0].send_with(&header, &layout, &frame).unwrap();
             let seen = guests[1].receive(PATIENCE).unwrap();
             assert_eq!((seen.header.gso_size, seen.buffers), (1448, filled));
@@ -98,14 +83,8 @@ fn long_frames_fill_many_small_buffers_or_one_big_chain() {
 #[test]
 fn a_slow_reader_gets_its_frames_once_it_posts_buffers() {
     let hub = Hub::new(2, OFFERED);
-    let none = ReceiveBuffers {
-        count: Some(0),
-        ..ReceiveBuffers::SMALL
-    };
-    let mut slow = ToyGuest::builder()
-        .receive_buffers(none)
-        .connect(hub.path(0))
-        .unwrap();
+    let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
+    let mut slow = ToyGuest::builder().receive_buffers(none).connect(hub.path(0)).unwrap();
     let mut sender = ToyGuest::builder().connect(hub.path(1)).unwrap();
     sender.send(&pattern(99)).unwrap();
     sender.wait_sent(PATIENCE).unwrap();
@@ -168,18 +147,10 @@ fn a_back_end_may_connect_to_the_guest() {
 fn memory_may_be_many_regions_and_change_while_running() {
     let hub = Hub::new(2, OFFERED);
     let plan = MemoryPlan::spread(9, 40 << 20, 1 << 20).file_gap(4096);
-    let mut guests = pair(
-        &hub,
-        &ToyGuest::builder()
-            .memory(plan)
-            .habit(Habit::UML)
-            .ring_size(64),
-    );
+    let mut guests = pair(&hub, &ToyGuest::builder().memory(plan).habit(Habit::UML).ring_size(64));
     assert_eq!(hub.port(0).regions(), 9);
     exchange(&mut guests, 100);
-    guests[0]
-        .announce_memory(&(0..8).collect::<Vec<_>>())
-        .unwrap();
+    guests[0].announce_memory(&(0..8).collect::<Vec<_>>()).unwrap();
     exchange(&mut guests, 100);
     guests[0].add_region(8).unwrap();
     exchange(&mut guests, 100);
@@ -191,9 +162,7 @@ fn two_queue_pairs_carry_frames() {
     let hub = Hub::new(2, OFFERED);
     let mut guests = pair(&hub, &ToyGuest::builder().queue_pairs(2));
     for pair in [0, 1, 1, 0] {
-        guests[0]
-            .send_from(pair, &NetHeader::default(), &Layout::whole(), &pattern(64))
-            .unwrap();
+        guests[0].send_from(pair, &NetHeader::default(), &Layout::whole(), &pattern(64)).unwrap();
         assert_eq!(guests[1].receive(PATIENCE).unwrap().bytes, pattern(64));
     }
 }
@@ -201,18 +170,8 @@ fn two_queue_pairs_carry_frames() {
 #[test]
 fn a_silent_back_end_is_an_error_and_not_a_hang() {
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let error = ToyGuest::builder()
-        .patience(Duration::from_millis(50))
-        .on_stream(ours)
-        .unwrap_err();
+    let error = ToyGuest::builder().patience(Duration::from_millis(50)).on_stream(ours).unwrap_err();
     assert!(error.to_string().contains("GET_FEATURES"), "{error}");
-    let nowhere = ToyGuest::builder()
-        .patience(Duration::from_millis(20))
-        .connect("/nowhere/at.all");
-    assert!(
-        nowhere
-            .unwrap_err()
-            .to_string()
-            .contains("start the switch first")
-    );
+    let nowhere = ToyGuest::builder().patience(Duration::from_millis(20)).connect("/nowhere/at.all");
+    assert!(nowhere.unwrap_err().to_string().contains("start the switch first"));
 }

@@ -14,16 +14,11 @@ fn legal_oddities_are_served_by_an_honest_hub() {
     let mut trial = Trial::new(hub.path(0), hub.path(1), hub.path(2), patience).unwrap();
     trial.duration = Duration::from_millis(50);
     let wanted = |group| matches!(group, Group::Descriptor | Group::Header | Group::Delivery);
-    let legal: Vec<_> = cases()
-        .filter(|case| case.worst == Worst::Nothing && wanted(case.group))
-        .collect();
+    let legal: Vec<_> = cases().filter(|case| case.worst == Worst::Nothing && wanted(case.group)).collect();
     assert!(legal.len() > 5);
     for case in legal {
         let judgement = trial.run(case);
-        assert!(
-            judgement.harm.is_empty() && judgement.not_done.is_none(),
-            "{judgement:?}"
-        );
+        assert!(judgement.harm.is_empty() && judgement.not_done.is_none(), "{judgement:?}");
         assert_eq!(judgement.chains.0, judgement.chains.1, "{}", case.name);
     }
 }

@@ -15,26 +15,16 @@ fn mapped(memory: &GuestMemory) -> GuestMemoryMmap {
     let region = &memory.regions()[0];
     let file = memory.file().try_clone_to_owned().unwrap().into();
     let offset = FileOffset::new(file, region.file_offset());
-    let range = (
-        GuestAddress(region.guest()),
-        region.size() as usize,
-        Some(offset),
-    );
+    let range = (GuestAddress(region.guest()), region.size() as usize, Some(offset));
     GuestMemoryMmap::from_ranges_with_files([range]).unwrap()
 }
 
 fn device(ring: &DriverRing, start: u16) -> Queue {
     let (options, at) = (ring.options(), ring.shared().addresses());
     let mut queue = Queue::new(options.size).unwrap();
-    queue
-        .try_set_desc_table_address(GuestAddress(at.descriptors))
-        .unwrap();
-    queue
-        .try_set_avail_ring_address(GuestAddress(at.available))
-        .unwrap();
-    queue
-        .try_set_used_ring_address(GuestAddress(at.used))
-        .unwrap();
+    queue.try_set_desc_table_address(GuestAddress(at.descriptors)).unwrap();
+    queue.try_set_avail_ring_address(GuestAddress(at.available)).unwrap();
+    queue.try_set_used_ring_address(GuestAddress(at.used)).unwrap();
     queue.set_event_idx(options.event_idx);
     queue.set_next_avail(start);
     queue.set_next_used(start);
@@ -53,14 +43,8 @@ struct Chain {
 fn chain() -> impl Strategy<Value = Chain> {
     let lengths = || prop::collection::vec(1u32..300, 0..4);
     (lengths(), lengths(), any::<bool>())
-        .prop_map(|(readable, writable, indirect)| Chain {
-            readable,
-            writable,
-            indirect,
-        })
-        .prop_filter("a chain has pieces", |chain| {
-            chain.readable.len() + chain.writable.len() > 0
-        })
+        .prop_map(|(readable, writable, indirect)| Chain { readable, writable, indirect })
+        .prop_filter("a chain has pieces", |chain| chain.readable.len() + chain.writable.len() > 0)
 }
 
 #[derive(Debug, Clone)]
@@ -126,11 +110,7 @@ impl Bed {
         let mut piece = |&length| {
             let address = self.next;
             self.next += u64::from(length) + 3;
-            Piece {
-                address,
-                length,
-                writable,
-            }
+            Piece { address, length, writable }
         };
         lengths.iter().map(&mut piece).collect()
     }
@@ -139,17 +119,10 @@ impl Bed {
         let readable = self.pieces(&chain.readable, false);
         let writable = self.pieces(&chain.writable, true);
         let pieces = [readable.clone(), writable.clone()].concat();
-        let added = if chain.indirect {
-            self.ring.add_indirect(&pieces)
-        } else {
-            self.ring.add(&pieces)
-        };
+        let added = if chain.indirect { self.ring.add_indirect(&pieces) } else { self.ring.add(&pieces) };
         let Ok(head) = added else {
             let needed = if chain.indirect { 1 } else { pieces.len() };
-            assert!(
-                usize::from(self.ring.free()) < needed,
-                "refused although there is room"
-            );
+            assert!(usize::from(self.ring.free()) < needed, "refused although there is room");
             return;
         };
         let mut bytes = Vec::new();
@@ -159,41 +132,23 @@ impl Bed {
             self.memory.write(piece.address, &part).unwrap();
             bytes.extend(part);
         }
-        assert!(
-            self.sent[usize::from(head)]
-                .replace(Sent {
-                    readable: bytes,
-                    writable
-                })
-                .is_none()
-        );
+        assert!(self.sent[usize::from(head)].replace(Sent { readable: bytes, writable }).is_none());
         self.expected.push_back(head);
         self.ring.publish();
     }
 
     fn take(&mut self) {
         let popped = self.queue.pop_descriptor_chain(&self.device_memory);
-        assert_eq!(
-            popped.as_ref().map(|chain| chain.head_index()),
-            self.expected.pop_front()
-        );
+        assert_eq!(popped.as_ref().map(|chain| chain.head_index()), self.expected.pop_front());
         let Some(chain) = popped else { return };
         let head = chain.head_index();
         let mut bytes = Vec::new();
-        chain
-            .clone()
-            .reader(&self.device_memory)
-            .unwrap()
-            .read_to_end(&mut bytes)
-            .unwrap();
+        chain.clone().reader(&self.device_memory).unwrap().read_to_end(&mut bytes).unwrap();
         let sent = self.sent[usize::from(head)].as_ref().unwrap();
         assert_eq!(bytes, sent.readable);
         let mut writer = chain.writer(&self.device_memory).unwrap();
         let room = writer.available_bytes();
-        assert_eq!(
-            room as u32,
-            sent.writable.iter().map(|piece| piece.length).sum::<u32>()
-        );
+        assert_eq!(room as u32, sent.writable.iter().map(|piece| piece.length).sum::<u32>());
         writer.write_all(&vec![head as u8; room]).unwrap();
         self.held.push((head, room as u32));
     }
@@ -201,9 +156,7 @@ impl Bed {
     fn give_back(&mut self, which: usize) {
         if !self.held.is_empty() {
             let (head, length) = self.held.swap_remove(which % self.held.len());
-            self.queue
-                .add_used(&self.device_memory, head, length)
-                .unwrap();
+            self.queue.add_used(&self.device_memory, head, length).unwrap();
             self.returned.push_back((head, length));
         }
     }
@@ -215,10 +168,7 @@ impl Bed {
         let Some((head, _)) = expected else { return };
         let sent = self.sent[usize::from(head)].take().unwrap();
         for piece in sent.writable {
-            let bytes = self
-                .memory
-                .bytes(piece.address, piece.length as usize)
-                .unwrap();
+            let bytes = self.memory.bytes(piece.address, piece.length as usize).unwrap();
             assert!(bytes.iter().all(|&byte| byte == head as u8));
         }
     }
@@ -281,30 +231,18 @@ proptest! {
 #[test]
 fn rings_of_all_sizes_go_round() {
     for power in 0..=15 {
-        let options = RingOptions {
-            size: 1 << power,
-            event_idx: false,
-            indirect: 0,
-        };
+        let options = RingOptions { size: 1 << power, event_idx: false, indirect: 0 };
         let memory = GuestMemory::new(8 << 20).unwrap();
         let mut ring = DriverRing::new(&memory, options).unwrap();
         let mut queue = device(&ring, 0);
         let device_memory = mapped(&memory);
         let buffer = memory.allocate(64, 64).unwrap();
         for _ in 0..3 {
-            let heads: Vec<u16> = (0..options.size)
-                .map(|_| ring.add(&[Piece::readable(buffer, 64)]).unwrap())
-                .collect();
+            let heads: Vec<u16> = (0..options.size).map(|_| ring.add(&[Piece::readable(buffer, 64)]).unwrap()).collect();
             assert!(ring.add(&[Piece::readable(buffer, 64)]).is_err(), "full");
             ring.publish();
             for head in heads {
-                assert_eq!(
-                    queue
-                        .pop_descriptor_chain(&device_memory)
-                        .unwrap()
-                        .head_index(),
-                    head
-                );
+                assert_eq!(queue.pop_descriptor_chain(&device_memory).unwrap().head_index(), head);
                 queue.add_used(&device_memory, head, 0).unwrap();
                 assert_eq!(ring.reclaim().unwrap().unwrap().head, u32::from(head));
             }
@@ -312,10 +250,7 @@ fn rings_of_all_sizes_go_round() {
     }
     let memory = GuestMemory::new(1 << 20).unwrap();
     for wrong in [0, 3, 1000, 32769] {
-        assert!(
-            DriverRing::new(&memory, RingOptions::new(wrong)).is_err(),
-            "{wrong}"
-        );
+        assert!(DriverRing::new(&memory, RingOptions::new(wrong)).is_err(), "{wrong}");
     }
 }
 
@@ -323,15 +258,9 @@ fn rings_of_all_sizes_go_round() {
 fn a_lying_device_is_found_out() {
     let memory = GuestMemory::new(1 << 20).unwrap();
     let mut ring = DriverRing::new(&memory, RingOptions::new(8)).unwrap();
-    ring.shared()
-        .set_used_entry(0, memlane_rig::ring::Used { head: 5, length: 0 });
+    ring.shared().set_used_entry(0, memlane_rig::ring::Used { head: 5, length: 0 });
     ring.shared().set_used_index(1);
     assert!(ring.poll().unwrap_err().to_string().contains("not out"));
     ring.shared().set_used_index(100);
-    assert!(
-        ring.poll()
-            .unwrap_err()
-            .to_string()
-            .contains("by more than")
-    );
+    assert!(ring.poll().unwrap_err().to_string().contains("by more than"));
 }

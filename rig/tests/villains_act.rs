@@ -19,21 +19,10 @@ fn every_villain_can_act() {
         let mut friend = ToyGuest::builder().mac(PEER).connect(deaf.path()).unwrap();
         let mut stage = Stage::new(deaf.path(), MAC, PEER).with_friend(&mut friend);
         stage.duration = Duration::from_millis(20);
-        let mut traces = case
-            .act(&mut stage)
-            .unwrap_or_else(|error| panic!("{}: {error}", case.name));
-        assert_eq!(
-            traces.returned(),
-            0,
-            "{}: a deaf back end returns nothing",
-            case.name
-        );
+        let mut traces = case.act(&mut stage).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(traces.returned(), 0, "{}: a deaf back end returns nothing", case.name);
         let shows_chains = matches!(case.group, Group::Descriptor | Group::Header);
-        assert!(
-            !shows_chains || traces.offered > 0,
-            "{} shows no chain",
-            case.name
-        );
+        assert!(!shows_chains || traces.offered > 0, "{} shows no chain", case.name);
     }
 }
 
@@ -48,16 +37,9 @@ fn a_villain_without_the_friend_that_it_needs_says_so() {
 
 #[test]
 fn there_are_cases_of_every_group() {
-    for group in [
-        Group::Descriptor,
-        Group::Header,
-        Group::Delivery,
-        Group::Race,
-        Group::Ring,
-        Group::Message,
-        Group::Region,
-        Group::Abuse,
-    ] {
+    for group in
+        [Group::Descriptor, Group::Header, Group::Delivery, Group::Race, Group::Ring, Group::Message, Group::Region, Group::Abuse]
+    {
         let count = cases().filter(|case| case.group == group).count();
         assert!(count >= 10, "{group:?}: {count}");
     }

@@ -67,6 +67,8 @@ drop_reasons! {
     ChainDirection = "chain-direction",
     /// More bytes or pieces than a frame may have.
     ChainTooLong = "chain-too-long",
+    /// A head made available again while its frame was still out.
+    HeadTwice = "head-twice",
     /// Shorter than a virtio-net and an Ethernet header.
     Runt = "runt",
     /// A checksum range outside the frame.

@@ -9,9 +9,7 @@ use crate::ring::RingError;
 
 use super::flow::Source;
 use super::plan::{Plan, PortPlace};
-use super::port::{
-    Mould, SinkPort, SourcePort, TapPlace, TapSink, TapSource, VuSink, VuSource, open_tap,
-};
+use super::port::{Mould, SinkPort, SourcePort, TapPlace, TapSink, TapSource, VuSink, VuSource, open_tap};
 use super::stamp::{Carrier, Parts, Template, host};
 
 /// Why a bed cannot be made.
@@ -44,9 +42,7 @@ pub enum BedError {
         cause: String,
     },
     /// Segments of frames of several sizes cannot be told apart.
-    #[error(
-        "port {port} takes no unsegmented TCP (guest_tso4): then only one frame size can be measured; give one --sizes"
-    )]
+    #[error("port {port} takes no unsegmented TCP (guest_tso4): then only one frame size can be measured; give one --sizes")]
     MixedSegments {
         /// The receiving port.
         port: usize,
@@ -127,11 +123,7 @@ impl Bed {
             sources: Vec::new(),
             lengths: Vec::new(),
             parts: Vec::new(),
-            mould: Mould {
-                templates: Vec::new(),
-                carrier: plan.carrier,
-                touch: plan.touch,
-            },
+            mould: Mould { templates: Vec::new(), carrier: plan.carrier, touch: plan.touch },
             features: Vec::new(),
             guests: Vec::new(),
         };
@@ -150,28 +142,16 @@ impl Bed {
 
     fn add_tap(&mut self, plan: &Plan, port: usize, place: &TapPlace) -> Result<(), BedError> {
         let offloads = plan.carrier != Carrier::Udp;
-        let device =
-            Arc::new(open_tap(place, offloads).map_err(|cause| BedError::Tap { port, cause })?);
+        let device = Arc::new(open_tap(place, offloads).map_err(|cause| BedError::Tap { port, cause })?);
         let source = SourcePort::Tap(TapSource::new(port, Arc::clone(&device)));
-        self.outlets.push(Outlet {
-            port,
-            source,
-            flows: Vec::new(),
-        });
-        self.inlets.push(Inlet {
-            port,
-            sink: SinkPort::Tap(TapSink::new(port, device)),
-        });
+        self.outlets.push(Outlet { port, source, flows: Vec::new() });
+        self.inlets.push(Inlet { port, sink: SinkPort::Tap(TapSink::new(port, device)) });
         self.features.push(0);
         Ok(())
     }
 
     fn add_guest(&mut self, plan: &Plan, port: usize, place: &PortPlace) -> Result<(), BedError> {
-        let fault = |cause| BedError::Guest {
-            port,
-            place: place.to_string(),
-            cause,
-        };
+        let fault = |cause| BedError::Guest { port, place: place.to_string(), cause };
         let mut guest = connect(plan, port, place).map_err(fault)?;
         let features = guest.features();
         demand(plan, port, features)?;
@@ -181,21 +161,12 @@ impl Bed {
         for pair in guest.take_pairs() {
             let (delivery, intake) = pair.into_queues();
             let ring = |cause| BedError::Ring { port, cause };
-            let mut sink =
-                VuSink::new(port, delivery, room, mergeable, plan.touch).map_err(ring)?;
+            let mut sink = VuSink::new(port, delivery, room, mergeable, plan.touch).map_err(ring)?;
             sink.announce();
             let longest = plan.longest() as usize;
-            let source =
-                VuSource::new(port, intake, plan.port.shape, longest, in_order).map_err(ring)?;
-            self.inlets.push(Inlet {
-                port,
-                sink: SinkPort::Vu(sink),
-            });
-            self.outlets.push(Outlet {
-                port,
-                source: SourcePort::Vu(source),
-                flows: Vec::new(),
-            });
+            let source = VuSource::new(port, intake, plan.port.shape, longest, in_order).map_err(ring)?;
+            self.inlets.push(Inlet { port, sink: SinkPort::Vu(sink) });
+            self.outlets.push(Outlet { port, source: SourcePort::Vu(source), flows: Vec::new() });
         }
         self.features.push(features);
         self.guests.push(guest);
@@ -212,29 +183,17 @@ impl Bed {
             Carrier::Tcp { mss } if segmented => Parts::segments(plan.carrier, length, mss),
             _ => Parts::WHOLE,
         };
-        let template = |&(size, _): &(u32, u32)| {
-            Template::new(plan.carrier, way.from, way.to, way.number, size).in_parts(parts(size))
-        };
+        let template =
+            |&(size, _): &(u32, u32)| Template::new(plan.carrier, way.from, way.to, way.number, size).in_parts(parts(size));
         let templates: Vec<Template> = sizes.0.iter().map(template).collect();
-        let count = templates
-            .iter()
-            .map(|template| template.parts.count)
-            .max()
-            .unwrap_or(1);
+        let count = templates.iter().map(|template| template.parts.count).max().unwrap_or(1);
         if count > 1 && templates.len() > 1 {
             return Err(BedError::MixedSegments { port: way.to });
         }
         let order = sizes.schedule();
-        let arriving = order.iter().flat_map(|&index| {
-            templates[index]
-                .parts
-                .lengths(plan.carrier, templates[index].length)
-        });
+        let arriving = order.iter().flat_map(|&index| templates[index].parts.lengths(plan.carrier, templates[index].length));
         self.lengths.push(arriving.collect());
-        let schedule = order
-            .iter()
-            .map(|&index| (first + index as u32, templates[index].length))
-            .collect();
+        let schedule = order.iter().map(|&index| (first + index as u32, templates[index].length)).collect();
         self.sources.push(Source::new(flow as u16, schedule));
         self.parts.push(count);
         self.mould.templates.extend(templates);
@@ -243,18 +202,13 @@ impl Bed {
 
     /// Whether a port's guest takes no unsegmented TCP.
     fn must_be_segmented(&self, plan: &Plan, port: usize) -> bool {
-        !matches!(plan.ports[port], PortPlace::Tap(_))
-            && self.features[port] & features::GUEST_TSO4 == 0
+        !matches!(plan.ports[port], PortPlace::Tap(_)) && self.features[port] & features::GUEST_TSO4 == 0
     }
 
     /// Spreads each port's flows over its queues.
     fn assign_flows(&mut self) {
         for (flow, way) in self.ways.iter().enumerate() {
-            let mut queues: Vec<_> = self
-                .outlets
-                .iter_mut()
-                .filter(|outlet| outlet.port == way.from)
-                .collect();
+            let mut queues: Vec<_> = self.outlets.iter_mut().filter(|outlet| outlet.port == way.from).collect();
             let least = queues.iter_mut().min_by_key(|outlet| outlet.flows.len());
             least.into_iter().for_each(|outlet| outlet.flows.push(flow));
         }
@@ -263,12 +217,7 @@ impl Bed {
 
 fn connect(plan: &Plan, port: usize, place: &PortPlace) -> Result<ToyGuest, GuestError> {
     // The rings get buffers of our own; the guest's are kept out of the way.
-    let none = ReceiveBuffers {
-        count: Some(0),
-        size: 0,
-        piece: 1,
-        repost: false,
-    };
+    let none = ReceiveBuffers { count: Some(0), size: 0, piece: 1, repost: false };
     let builder = ToyGuest::builder()
         .mac(host(port).mac)
         .features(plan.port.features | features::PROTOCOL_FEATURES | features::VERSION_1)
@@ -319,11 +268,7 @@ fn demand(plan: &Plan, port: usize, features: Features) -> Result<(), BedError> 
         let lacking = needed & !features;
         if lacking != 0 {
             let lacking = features::names(lacking).join(", ");
-            return Err(BedError::Lacking {
-                port,
-                lacking,
-                purpose,
-            });
+            return Err(BedError::Lacking { port, lacking, purpose });
         }
     }
     Ok(())
@@ -331,8 +276,5 @@ fn demand(plan: &Plan, port: usize, features: Features) -> Result<(), BedError> 
 
 fn ways(plan: &Plan) -> Vec<Way> {
     let pairs = plan.pattern.pairs(plan.ports.len());
-    pairs
-        .into_iter()
-        .flat_map(|(from, to)| (0..plan.flows).map(move |number| Way { from, to, number }))
-        .collect()
+    pairs.into_iter().flat_map(|(from, to)| (0..plan.flows).map(move |number| Way { from, to, number })).collect()
 }

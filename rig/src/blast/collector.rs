@@ -72,11 +72,7 @@ impl Collector {
             lengths,
             parts,
         };
-        Self {
-            inlets,
-            books,
-            burst: plan.burst,
-        }
+        Self { inlets, books, burst: plan.burst }
     }
 
     /// Takes a burst from each inlet: how many frames came.
@@ -109,11 +105,7 @@ impl Collector {
         if self.inlets.iter_mut().any(|inlet| inlet.sink.arm()) {
             return Ok(());
         }
-        let fds: Vec<BorrowedFd<'_>> = self
-            .inlets
-            .iter()
-            .filter_map(|inlet| inlet.sink.waitable())
-            .collect();
+        let fds: Vec<BorrowedFd<'_>> = self.inlets.iter().filter_map(|inlet| inlet.sink.waitable()).collect();
         deadline::any_readable(&fds, Deadline::after(patience))?;
         self.inlets.iter().for_each(|inlet| inlet.sink.drain());
         Ok(())
@@ -147,8 +139,7 @@ impl Books {
             return None;
         }
         let length = arrival.length();
-        let sound = length as u32 == self.length(flow, stamp.sequence)
-            && (!self.touch || self.holds(arrival, &stamp));
+        let sound = length as u32 == self.length(flow, stamp.sequence) && (!self.touch || self.holds(arrival, &stamp));
         let sink = &mut self.sinks[flow];
         if !sound {
             sink.corrupt += 1;

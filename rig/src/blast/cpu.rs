@@ -50,10 +50,7 @@ pub fn distance(one: usize, other: usize) -> Option<Distance> {
         220.0.. => "far",
         _ => "between",
     };
-    Some(Distance {
-        nanoseconds,
-        verdict,
-    })
+    Some(Distance { nanoseconds, verdict })
 }
 
 /// The tenth percentile of some round trips to a thread on `other`: others may be at work there.

@@ -36,13 +36,7 @@ impl Pacer {
             Load::Bits(rate) => (rate, f64::from(burst) * f64::from(longest) * 8.0),
         };
         // A millisecond's worth may be caught up, so that a scheduler's hiccup costs no rate.
-        Self {
-            load,
-            credit: 0.0,
-            depth: burst.max(rate / 1000.0),
-            per_tick: rate / clock::frequency(),
-            since: now,
-        }
+        Self { load, credit: 0.0, depth: burst.max(rate / 1000.0), per_tick: rate / clock::frequency(), since: now }
     }
 
     /// How many frames of `flow` may go now, at most `burst`.
@@ -56,11 +50,7 @@ impl Pacer {
         let passed = now.saturating_sub(self.since) as f64;
         self.since = now.max(self.since);
         self.credit = (self.credit + passed * self.per_tick).min(self.depth);
-        let frames = if matches!(self.load, Load::Bits(_)) {
-            (self.credit / unit).ceil()
-        } else {
-            self.credit
-        };
+        let frames = if matches!(self.load, Load::Bits(_)) { (self.credit / unit).ceil() } else { self.credit };
         frames.clamp(0.0, burst as f64) as usize
     }
 
@@ -99,25 +89,13 @@ pub struct Feeder {
 
 impl Feeder {
     /// A side that sends `sources` through `outlets` as `plan` wants it.
-    pub fn new(
-        plan: &Plan,
-        outlets: Vec<Outlet>,
-        sources: Vec<Source>,
-        mould: Mould,
-        arrivals: Arrivals,
-    ) -> Self {
+    pub fn new(plan: &Plan, outlets: Vec<Outlet>, sources: Vec<Source>, mould: Mould, arrivals: Arrivals) -> Self {
         let now = clock::ticks();
         let pacer = |_| Pacer::new(plan.load, plan.burst, plan.longest(), now);
         Self {
             turns: vec![0; outlets.len()],
             pacers: (0..plan.ports.len()).map(pacer).collect(),
-            windows: vec![
-                Window {
-                    changed: now,
-                    ..Window::default()
-                };
-                sources.len()
-            ],
+            windows: vec![Window { changed: now, ..Window::default() }; sources.len()],
             outlets,
             sources,
             mould,
@@ -156,11 +134,7 @@ impl Feeder {
         let outlet = &mut self.outlets[index];
         let turn = &mut self.turns[index];
         let flow = outlet.flows[*turn];
-        *turn = if *turn + 1 == outlet.flows.len() {
-            0
-        } else {
-            *turn + 1
-        };
+        *turn = if *turn + 1 == outlet.flows.len() { 0 } else { *turn + 1 };
         let source = &mut self.sources[flow];
         let pacer = &mut self.pacers[outlet.port];
         let mut count = pacer.allows(source, self.burst, now);
@@ -172,7 +146,8 @@ impl Feeder {
             return Ok(0);
         }
         let bytes = source.bytes;
-        let sent = outlet.source.push(&self.mould, source, count, now)?;
+        // The round began a while ago: what is stamped is when these frames go.
+        let sent = outlet.source.push(&self.mould, source, count, clock::ticks())?;
         pacer.spend(sent as u64, source.bytes - bytes);
         Ok(sent)
     }
@@ -197,11 +172,7 @@ impl Feeder {
     /// # Errors
     /// [`PortError`] when the port fails.
     pub fn push_bytes(&mut self, flow: usize, frame: &[u8]) -> Result<bool, PortError> {
-        match self
-            .outlets
-            .iter_mut()
-            .find(|outlet| outlet.flows.contains(&flow))
-        {
+        match self.outlets.iter_mut().find(|outlet| outlet.flows.contains(&flow)) {
             Some(outlet) => outlet.source.push_bytes(frame),
             None => Ok(false),
         }

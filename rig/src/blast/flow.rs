@@ -19,13 +19,7 @@ pub struct Source {
 impl Source {
     /// A flow whose frames have these templates (and lengths) in turn.
     pub fn new(flow: u16, schedule: Vec<(u32, u32)>) -> Self {
-        Self {
-            flow,
-            next: 0,
-            bytes: 0,
-            schedule,
-            turn: 0,
-        }
+        Self { flow, next: 0, bytes: 0, schedule, turn: 0 }
     }
 
     /// The template of the next frame.
@@ -43,11 +37,7 @@ impl Source {
     /// The stamp of the next frame.
     #[inline(always)]
     pub fn stamp(&self, ticks: u64) -> Stamp {
-        Stamp {
-            flow: self.flow,
-            sequence: self.next,
-            ticks,
-        }
+        Stamp { flow: self.flow, sequence: self.next, ticks }
     }
 
     /// Goes on to the frame after the next.
@@ -112,9 +102,7 @@ impl Sink {
     /// Notes a frame of a flow that has gaps; `false` if it was there before.
     #[cold]
     fn out_of_turn(&mut self, sequence: u64) -> bool {
-        let arrived = self
-            .arrived
-            .get_or_insert_with(|| Box::new([u64::MAX; MEMORY as usize / 64]));
+        let arrived = self.arrived.get_or_insert_with(|| Box::new([u64::MAX; MEMORY as usize / 64]));
         if sequence >= self.expected {
             let forget = (sequence - self.expected).min(MEMORY);
             for gap in sequence - forget..sequence {
@@ -160,35 +148,17 @@ mod tests {
 
     fn fate(sequences: &[u64]) -> Sink {
         let mut sink = Sink::default();
-        sequences
-            .iter()
-            .for_each(|&sequence| sink.note(sequence, 60));
+        sequences.iter().for_each(|&sequence| sink.note(sequence, 60));
         sink
     }
 
     #[test]
     fn loss_lateness_and_repetition_are_told_apart() {
         let sink = fate(&[0, 1, 2, 5, 6, 3, 6, 3, 7]);
-        assert_eq!(
-            (
-                sink.received,
-                sink.reordered,
-                sink.duplicated,
-                sink.missing()
-            ),
-            (7, 1, 2, 1)
-        );
+        assert_eq!((sink.received, sink.reordered, sink.duplicated, sink.missing()), (7, 1, 2, 1));
         assert_eq!(sink.bytes, 7 * 60);
         let sink = fate(&[0, 10_000, 10_001, 9_999, 9_999]);
-        assert_eq!(
-            (
-                sink.received,
-                sink.reordered,
-                sink.duplicated,
-                sink.missing()
-            ),
-            (4, 1, 1, 9_998)
-        );
+        assert_eq!((sink.received, sink.reordered, sink.duplicated, sink.missing()), (4, 1, 1, 9_998));
     }
 
     proptest! {

@@ -46,8 +46,7 @@ impl Meter {
             senders: ways.iter().map(|way| way.from).collect(),
             sender_bytes: vec![0; plan.ports.len()],
             series: Vec::new(),
-            latencies: Histogram::new_with_bounds(1, LONGEST_LATENCY, 3)
-                .expect("bounds that the crate allows"),
+            latencies: Histogram::new_with_bounds(1, LONGEST_LATENCY, 3).expect("bounds that the crate allows"),
             nanoseconds_a_tick: 1e9 / clock::frequency(),
         }
     }
@@ -77,8 +76,7 @@ impl Meter {
         self.span.1 = now;
         let (since, before) = self.slice;
         if now - since >= self.slice_ticks {
-            self.slices
-                .push((frames - before) as f64 / clock::seconds(now - since));
+            self.slices.push((frames - before) as f64 / clock::seconds(now - since));
             self.slice = (now, frames);
         }
         let over = now - self.series_since >= self.series_ticks;
@@ -101,20 +99,14 @@ impl Meter {
     #[inline]
     pub fn latency(&mut self, ticks: u64) {
         if self.running() {
-            self.latencies
-                .saturating_record((ticks as f64 * self.nanoseconds_a_tick) as u64);
+            self.latencies.saturating_record((ticks as f64 * self.nanoseconds_a_tick) as u64);
         }
     }
 
     fn close_window(&mut self, now: u64, sinks: &[Sink]) {
         let bytes = self.bytes(sinks);
-        let gained = bytes
-            .iter()
-            .zip(&self.sender_bytes)
-            .map(|(now, before)| now - before)
-            .collect();
-        self.series
-            .push((clock::seconds(now - self.series_since), gained));
+        let gained = bytes.iter().zip(&self.sender_bytes).map(|(now, before)| now - before).collect();
+        self.series.push((clock::seconds(now - self.series_since), gained));
         self.sender_bytes = bytes;
         self.series_since = now;
     }
@@ -133,11 +125,7 @@ impl Meter {
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
-    if squares == 0.0 {
-        1.0
-    } else {
-        sum * sum / (shares.len() as f64 * squares)
-    }
+    if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
 /// The value below which `share` (0 to 1) of the values lie.
@@ -145,10 +133,7 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let index = (share * sorted.len() as f64) as usize;
-    sorted
-        .get(index.min(sorted.len().saturating_sub(1)))
-        .copied()
-        .unwrap_or(0.0)
+    sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

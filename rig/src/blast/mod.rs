@@ -23,3 +23,4 @@ pub mod report;
 pub mod run;
 pub mod stamp;
 pub mod wake;
+mod way;

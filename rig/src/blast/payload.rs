@@ -17,46 +17,46 @@ fn word(seed: u64, index: usize) -> u64 {
     seed.wrapping_add((index as u64).wrapping_mul(STEP))
 }
 
+/// The eight pattern bytes from byte `offset` of a frame on.
+#[inline(always)]
+fn eight(seed: u64, offset: usize) -> [u8; 8] {
+    let (first, shift) = (word(seed, offset / 8), 8 * (offset % 8) as u32);
+    let second = first.wrapping_add(STEP);
+    // Shifting by 64 is no shift in Rust: do it in two steps.
+    (first >> shift | second << (63 - shift) << 1).to_le_bytes()
+}
+
 /// Writes the pattern into a piece that starts at byte `offset` of its frame.
+#[inline]
 pub fn fill(piece: &mut [u8], offset: usize, seed: u64) {
-    let (edge, rest) = piece.split_at_mut(edge(offset, piece.len()));
-    fill_edge(edge, offset, seed);
-    let start = offset + edge.len();
-    let words = rest.len() / 8;
-    let (body, tail) = rest.split_at_mut(words * 8);
-    dispatch_fill(body, start / 8, seed);
-    fill_edge(tail, start + words * 8, seed);
+    let length = piece.len();
+    if length < 8 {
+        return piece.copy_from_slice(&eight(seed, offset)[..length]);
+    }
+    // The edges are written as whole words that overlap the body.
+    piece[..8].copy_from_slice(&eight(seed, offset));
+    piece[length - 8..].copy_from_slice(&eight(seed, offset + length - 8));
+    let (start, end) = body(offset, length);
+    dispatch_fill(&mut piece[start..end], (offset + start) / 8, seed);
 }
 
 /// Whether a piece that starts at byte `offset` of its frame holds the pattern.
+#[inline]
 pub fn holds(piece: &[u8], offset: usize, seed: u64) -> bool {
-    let (edge, rest) = piece.split_at(edge(offset, piece.len()));
-    let start = offset + edge.len();
-    let words = rest.len() / 8;
-    let (body, tail) = rest.split_at(words * 8);
-    edge_holds(edge, offset, seed)
-        && dispatch_holds(body, start / 8, seed)
-        && edge_holds(tail, start + words * 8, seed)
-}
-
-/// Bytes before the first whole word.
-fn edge(offset: usize, length: usize) -> usize {
-    (offset.next_multiple_of(8) - offset).min(length)
-}
-
-fn fill_edge(piece: &mut [u8], offset: usize, seed: u64) {
-    for (index, byte) in piece.iter_mut().enumerate() {
-        let at = offset + index;
-        *byte = word(seed, at / 8).to_le_bytes()[at % 8];
+    let length = piece.len();
+    if length < 8 {
+        return piece == &eight(seed, offset)[..length];
     }
+    let (start, end) = body(offset, length);
+    let edges = piece[..8] == eight(seed, offset) && piece[length - 8..] == eight(seed, offset + length - 8);
+    edges && dispatch_holds(&piece[start..end], (offset + start) / 8, seed)
 }
 
-fn edge_holds(piece: &[u8], offset: usize, seed: u64) -> bool {
-    let right = |(index, byte): (usize, &u8)| {
-        let at = offset + index;
-        *byte == word(seed, at / 8).to_le_bytes()[at % 8]
-    };
-    piece.iter().enumerate().all(right)
+/// Where the whole words of a piece begin and end, in the piece.
+#[inline(always)]
+fn body(offset: usize, length: usize) -> (usize, usize) {
+    let start = (offset.next_multiple_of(8) - offset).min(length);
+    (start, start + (length - start) / 8 * 8)
 }
 
 #[inline(always)]

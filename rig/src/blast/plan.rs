@@ -31,9 +31,7 @@ impl FromStr for PortPlace {
             Some(("vu", path)) if !path.is_empty() => Ok(Self::Connect(path.into())),
             Some(("vu-listen", path)) if !path.is_empty() => Ok(Self::Listen(path.into())),
             Some(("tap", place)) if !place.is_empty() => Ok(Self::Tap(tap_place(place))),
-            _ => Err(format!(
-                "{text:?} is no port: vu:/path.sock, vu-listen:/path.sock or tap:NAME[@NETNS][,bridge=NAME] is"
-            )),
+            _ => Err(format!("{text:?} is no port: vu:/path.sock, vu-listen:/path.sock or tap:NAME[@NETNS][,bridge=NAME] is")),
         }
     }
 }
@@ -47,11 +45,7 @@ fn tap_place(text: &str) -> TapPlace {
         Some((name, netns)) => (name, Some(netns.to_owned())),
         None => (text, None),
     };
-    TapPlace {
-        name: name.to_owned(),
-        netns,
-        bridge,
-    }
+    TapPlace { name: name.to_owned(), netns, bridge }
 }
 
 impl std::fmt::Display for PortPlace {
@@ -86,16 +80,10 @@ impl Pattern {
         let couples = (0..ports / 2).map(|index| (2 * index, 2 * index + 1));
         match self {
             Self::OneWay => couples.collect(),
-            Self::BothWays => couples
-                .flat_map(|(one, two)| [(one, two), (two, one)])
-                .collect(),
+            Self::BothWays => couples.flat_map(|(one, two)| [(one, two), (two, one)]).collect(),
             Self::Ring => (0..ports).map(|port| (port, (port + 1) % ports)).collect(),
             Self::AllToAll => {
-                let others = |from| {
-                    (0..ports)
-                        .filter(move |to| *to != from)
-                        .map(move |to| (from, to))
-                };
+                let others = |from| (0..ports).filter(move |to| *to != from).map(move |to| (from, to));
                 (0..ports).flat_map(others).collect()
             }
             Self::ManyToOne => (0..ports - 1).map(|port| (port, ports - 1)).collect(),
@@ -114,20 +102,13 @@ impl FromStr for SizeMix {
     fn from_str(text: &str) -> Result<Self, String> {
         let entry = |entry: &str| {
             let (size, weight) = entry.split_once(':').unwrap_or((entry, "1"));
-            let number = |text: &str| {
-                text.trim()
-                    .parse::<u32>()
-                    .map_err(|_| format!("{text:?} is no number"))
-            };
+            let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is no number"));
             match (number(size)?, number(weight)?) {
                 (_, 0) => Err(format!("size {size} has weight 0: leave it out")),
                 pair => Ok(pair),
             }
         };
-        text.split(',')
-            .map(entry)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        text.split(',').map(entry).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -142,13 +123,8 @@ impl SizeMix {
         let total: u32 = self.0.iter().map(|(_, weight)| weight).sum();
         let mut credit = vec![0i64; self.0.len()];
         let next = |_| {
-            credit
-                .iter_mut()
-                .zip(&self.0)
-                .for_each(|(credit, (_, weight))| *credit += i64::from(*weight));
-            let index = (0..credit.len())
-                .max_by_key(|&index| (credit[index], std::cmp::Reverse(index)))
-                .unwrap_or(0);
+            credit.iter_mut().zip(&self.0).for_each(|(credit, (_, weight))| *credit += i64::from(*weight));
+            let index = (0..credit.len()).max_by_key(|&index| (credit[index], std::cmp::Reverse(index))).unwrap_or(0);
             credit[index] -= i64::from(total);
             index
         };
@@ -237,77 +213,40 @@ impl Plan {
             }
         };
         let ports = self.ports.len();
-        unless(
-            ports >= 2,
-            format!("{ports} ports are too few: give --port twice or more"),
-        );
-        let even =
-            !matches!(self.pattern, Pattern::OneWay | Pattern::BothWays) || ports.is_multiple_of(2);
-        unless(
-            even,
-            format!("{ports} ports make no pairs: give an even number, or another --pattern"),
-        );
+        unless(ports >= 2, format!("{ports} ports are too few: give --port twice or more"));
+        let even = !matches!(self.pattern, Pattern::OneWay | Pattern::BothWays) || ports.is_multiple_of(2);
+        unless(even, format!("{ports} ports make no pairs: give an even number, or another --pattern"));
         let shortest = self.carrier.shortest();
         for size in self.all_sizes() {
             let fits = (shortest..=LONGEST).contains(&(size as usize));
-            unless(
-                fits,
-                format!("a frame of {size} bytes cannot be sent: {shortest} to {LONGEST} can"),
-            );
+            unless(fits, format!("a frame of {size} bytes cannot be sent: {shortest} to {LONGEST} can"));
         }
         if let Carrier::Tcp { mss } = self.carrier {
-            unless(
-                usize::from(mss) >= STAMP_BYTES,
-                format!("--tso {mss}: a segment must hold {STAMP_BYTES} bytes"),
-            );
+            unless(usize::from(mss) >= STAMP_BYTES, format!("--tso {mss}: a segment must hold {STAMP_BYTES} bytes"));
             for size in self.all_sizes().filter(|size| *size as usize >= shortest) {
                 let last = (size as usize - self.carrier.stamp_at()) % usize::from(mss.max(1));
                 unless(
                     last == 0 || last >= STAMP_BYTES,
-                    format!(
-                        "a frame of {size} bytes ends in a segment of {last}: at least {STAMP_BYTES} must be"
-                    ),
+                    format!("a frame of {size} bytes ends in a segment of {last}: at least {STAMP_BYTES} must be"),
                 );
             }
         }
         for (port, _) in &self.sizes_of {
-            unless(
-                *port < ports,
-                format!(
-                    "--size-of names port {port}, the last is {}",
-                    ports.saturating_sub(1)
-                ),
-            );
+            unless(*port < ports, format!("--size-of names port {port}, the last is {}", ports.saturating_sub(1)));
         }
-        let flows = if ports < 2 {
-            0
-        } else {
-            self.pattern.pairs(ports).len() * usize::from(self.flows)
-        };
-        unless(
-            flows <= 1 << 16,
-            format!("{flows} flows are too many: 65536 can be told apart"),
-        );
+        let flows = if ports < 2 { 0 } else { self.pattern.pairs(ports).len() * usize::from(self.flows) };
+        unless(flows <= 1 << 16, format!("{flows} flows are too many: 65536 can be told apart"));
         unless(self.burst > 0, "a burst of 0 frames sends nothing".into());
         unless(self.flows > 0, "0 flows send nothing".into());
         let ring = self.port.ring_size;
-        unless(
-            ring.is_power_of_two() && ring <= 32768,
-            format!("{ring} is no ring size: a power of two to 32768 is"),
-        );
-        unless(
-            (1..=128).contains(&self.port.queues),
-            "1 to 128 queue pairs can be had".into(),
-        );
+        unless(ring.is_power_of_two() && ring <= 32768, format!("{ring} is no ring size: a power of two to 32768 is"));
+        unless((1..=128).contains(&self.port.queues), "1 to 128 queue pairs can be had".into());
         mistakes
     }
 
     /// What port `port` sends.
     pub fn sizes(&self, port: usize) -> &SizeMix {
-        self.sizes_of
-            .iter()
-            .find(|(of, _)| *of == port)
-            .map_or(&self.sizes, |(_, sizes)| sizes)
+        self.sizes_of.iter().find(|(of, _)| *of == port).map_or(&self.sizes, |(_, sizes)| sizes)
     }
 
     /// The longest frame of all.
@@ -339,10 +278,7 @@ mod tests {
         let mix: SizeMix = "64:7,570:4,1518:1".parse().unwrap();
         let schedule = mix.schedule();
         let count = |index| schedule.iter().filter(|&&at| at == index).count();
-        assert_eq!(
-            (schedule.len(), count(0), count(1), count(2)),
-            (12, 7, 4, 1)
-        );
+        assert_eq!((schedule.len(), count(0), count(1), count(2)), (12, 7, 4, 1));
         assert_eq!("60,90".parse::<SizeMix>().unwrap().schedule(), [0, 1]);
         assert!("60:0".parse::<SizeMix>().is_err() && "sixty".parse::<SizeMix>().is_err());
     }
@@ -353,11 +289,7 @@ mod tests {
         assert_eq!("vu-listen:/a".parse(), Ok(PortPlace::Listen("/a".into())));
         let place = |netns: Option<&str>, bridge: Option<&str>| {
             let [netns, bridge] = [netns, bridge].map(|name| name.map(str::to_owned));
-            PortPlace::Tap(TapPlace {
-                name: "t0".into(),
-                netns,
-                bridge,
-            })
+            PortPlace::Tap(TapPlace { name: "t0".into(), netns, bridge })
         };
         assert_eq!("tap:t0".parse(), Ok(place(None, None)));
         assert_eq!("tap:t0@n,bridge=b".parse(), Ok(place(Some("n"), Some("b"))));

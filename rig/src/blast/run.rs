@@ -5,23 +5,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{self, ticks};
-use crate::deadline::Deadline;
-use crate::frames::control;
+use crate::frames::Mac;
+use crate::guest::ToyGuest;
 
-use super::bed::{Bed, BedError, Way};
+use super::bed::{Bed, BedError};
 use super::collector::Collector;
 use super::cpu;
 use super::feeder::{Arrivals, Feeder};
 use super::flow::Sink;
 use super::plan::Plan;
 use super::port::PortError;
-use super::stamp::{PROBE, Stamp, Template, address, host};
+use super::way::find_ways;
 
 /// How long after the last arrival nothing more is expected.
 const QUIET: f64 = 0.2;
-/// How often a probe is repeated.
-const PROBE_EVERY: Duration = Duration::from_millis(20);
-
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -52,6 +49,12 @@ pub enum RunError {
         cpu: usize,
         /// Why not.
         cause: std::io::Error,
+    },
+    /// A back end went away.
+    #[error("the switch hung up on the guest with MAC address {}", mac_text(mac))]
+    Lost {
+        /// Whose connection it was.
+        mac: Mac,
     },
     /// Waiting for calls failed.
     #[error("waiting for calls: {0}")]
@@ -94,11 +97,7 @@ impl Effort {
     /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self {
-            busy: self.busy + other.busy,
-            idle: self.idle + other.idle,
-            since: 0,
-        }
+        Self { busy: self.busy + other.busy, idle: self.idle + other.idle, since: 0 }
     }
 }
 
@@ -141,7 +140,11 @@ pub struct Outcome {
 struct Run<'a> {
     plan: &'a Plan,
     quit: &'a AtomicBool,
+    /// Set by the side that cannot go on, for the other.
+    failed: AtomicBool,
     progress: &'a (dyn Fn(&Collector) + Sync),
+    /// They hold memory and connections.
+    guests: &'a [ToyGuest],
     /// When the measurement begins and ends, in ticks.
     begin: u64,
     stop: u64,
@@ -151,47 +154,23 @@ struct Run<'a> {
 ///
 /// # Errors
 /// [`RunError`].
-pub fn run(
-    plan: &Plan,
-    quit: &AtomicBool,
-    progress: &(dyn Fn(&Collector) + Sync),
-) -> Result<Outcome, RunError> {
+pub fn run(plan: &Plan, quit: &AtomicBool, progress: &(dyn Fn(&Collector) + Sync)) -> Result<Outcome, RunError> {
     let bed = Bed::new(plan)?;
     let arrivals: Arrivals = bed.ways.iter().map(|_| AtomicU64::new(0)).collect();
-    // The guests hold memory and connections: they must outlive the run.
-    let Bed {
-        outlets,
-        inlets,
-        ways,
-        sources,
-        lengths,
-        parts,
-        mould,
-        guests,
-        features,
-    } = bed;
+    let Bed { outlets, inlets, ways, sources, lengths, parts, mould, guests, features } = bed;
     let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
     let mut collector = Collector::new(plan, inlets, ways, lengths, parts.clone(), arrivals);
     find_ways(plan, quit, &mut feeder, &mut collector)?;
     let begin = ticks() + clock::ticks_of(plan.warm_up);
-    let run = Run {
-        plan,
-        quit,
-        progress,
-        begin,
-        stop: begin + clock::ticks_of(plan.duration),
-    };
-    let (sent, received) = if plan.split {
-        run.split(&mut feeder, &mut collector)?
-    } else {
-        run.alone(&mut feeder, &mut collector)?
-    };
+    let stop = begin + clock::ticks_of(plan.duration);
+    let run = Run { plan, quit, failed: AtomicBool::new(false), progress, guests: &guests, begin, stop };
+    let (sent, received) =
+        if plan.split { run.split(&mut feeder, &mut collector)? } else { run.alone(&mut feeder, &mut collector)? };
     if !collector.books.meter.running() {
         return Err(RunError::Interrupted);
     }
     let end = collector.books.sinks.clone();
     drain(&feeder, &mut collector, &parts)?;
-    drop(guests);
     Ok(Outcome {
         effort: sent.effort.and(received.effort),
         sent,
@@ -216,15 +195,11 @@ struct Received {
 impl Run<'_> {
     #[inline(always)]
     fn over(&self, now: u64) -> bool {
-        now >= self.stop || self.quit.load(Ordering::Relaxed)
+        now >= self.stop || self.quit.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)
     }
 
     /// One thread sends and receives in turns.
-    fn alone(
-        &self,
-        feeder: &mut Feeder,
-        collector: &mut Collector,
-    ) -> Result<(Sent, Received), RunError> {
+    fn alone(&self, feeder: &mut Feeder, collector: &mut Collector) -> Result<(Sent, Received), RunError> {
         bind(self.plan.cpus.first())?;
         let (mut sent, mut received) = (Sent::default(), Received::default());
         let mut moved = 0;
@@ -233,14 +208,12 @@ impl Run<'_> {
             if self.over(now) {
                 break;
             }
-            if self.measure(now, collector, &mut received, moved) {
+            if self.measure(now, collector, &mut received, moved)? {
                 sent.begin = counts(feeder);
             }
             moved = collector.round()? + feeder.round(now)?;
             if self.plan.port.interrupts && moved == 0 {
-                collector
-                    .wait(Duration::from_millis(1))
-                    .map_err(RunError::Wait)?;
+                collector.wait(Duration::from_millis(1)).map_err(RunError::Wait)?;
             }
         }
         sent.end = counts(feeder);
@@ -249,19 +222,21 @@ impl Run<'_> {
     }
 
     /// One thread sends, this one receives.
-    fn split(
-        &self,
-        feeder: &mut Feeder,
-        collector: &mut Collector,
-    ) -> Result<(Sent, Received), RunError> {
+    fn split(&self, feeder: &mut Feeder, collector: &mut Collector) -> Result<(Sent, Received), RunError> {
         std::thread::scope(|scope| {
-            let feeding = scope.spawn(|| self.feed(feeder));
-            let collected = self.collect(collector);
-            let sent = feeding
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let feeding = scope.spawn(|| self.or_fail(self.feed(feeder)));
+            let collected = self.or_fail(self.collect(collector));
+            let sent = feeding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok((sent?, collected?))
         })
+    }
+
+    /// Passes a side's result on; when it is an error the other side is told.
+    fn or_fail<T>(&self, result: Result<T, RunError>) -> Result<T, RunError> {
+        if result.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        result
     }
 
     fn feed(&self, feeder: &mut Feeder) -> Result<Sent, RunError> {
@@ -292,12 +267,10 @@ impl Run<'_> {
             if self.over(now) {
                 break;
             }
-            self.measure(now, collector, &mut received, moved);
+            self.measure(now, collector, &mut received, moved)?;
             moved = collector.round()?;
             if self.plan.port.interrupts && moved == 0 {
-                collector
-                    .wait(Duration::from_millis(1))
-                    .map_err(RunError::Wait)?;
+                collector.wait(Duration::from_millis(1)).map_err(RunError::Wait)?;
             }
         }
         self.finish(collector);
@@ -306,28 +279,32 @@ impl Run<'_> {
 
     /// Between two rounds: keeps the meter going. `moved` is what the last one did. `true` when the measurement begins.
     #[inline(always)]
-    fn measure(
-        &self,
-        now: u64,
-        collector: &mut Collector,
-        received: &mut Received,
-        moved: usize,
-    ) -> bool {
+    fn measure(&self, now: u64, collector: &mut Collector, received: &mut Received, moved: usize) -> Result<bool, RunError> {
         let books = &mut collector.books;
         if books.meter.running() {
             received.effort.end(now, moved);
             if books.meter.tick(now, books.frames, &books.sinks) {
-                (self.progress)(collector);
+                self.look_round(collector)?;
             }
-            return false;
+            return Ok(false);
         }
         if now < self.begin {
-            return false;
+            return Ok(false);
         }
         books.meter.begin(now, books.frames, &books.sinks);
         received.begin.clone_from(&books.sinks);
         received.effort.begin(now);
-        true
+        Ok(true)
+    }
+
+    /// Once a window: shows the progress, and sees whether the switch is still there.
+    #[cold]
+    fn look_round(&self, collector: &Collector) -> Result<(), RunError> {
+        (self.progress)(collector);
+        match self.guests.iter().find(|guest| !guest.connected()) {
+            Some(lost) => Err(RunError::Lost { mac: lost.mac() }),
+            None => Ok(()),
+        }
     }
 
     fn finish(&self, collector: &mut Collector) {
@@ -336,6 +313,10 @@ impl Run<'_> {
             books.meter.end(ticks(), &books.sinks);
         }
     }
+}
+
+fn mac_text(mac: &Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 fn counts(feeder: &Feeder) -> Vec<u64> {
@@ -349,85 +330,9 @@ fn bind(cpu: Option<&usize>) -> Result<(), RunError> {
     }
 }
 
-/// Lets every port say where it is, then sends probes until one of each flow has arrived.
-pub(super) fn find_ways(
-    plan: &Plan,
-    quit: &AtomicBool,
-    feeder: &mut Feeder,
-    collector: &mut Collector,
-) -> Result<(), RunError> {
-    let deadline = Deadline::after(plan.patience);
-    let mut again = Deadline::after(Duration::ZERO);
-    let probes: Vec<Vec<u8>> = collector
-        .books
-        .ways()
-        .iter()
-        .enumerate()
-        .map(|(flow, way)| probe(plan, flow, way))
-        .collect();
-    loop {
-        collector.round()?;
-        let shut: Vec<usize> = (0..probes.len())
-            .filter(|&flow| !collector.books.reached[flow])
-            .collect();
-        let Some(&first) = shut.first() else {
-            return Ok(());
-        };
-        if quit.load(Ordering::Relaxed) {
-            return Err(RunError::Interrupted);
-        }
-        if deadline.is_over() {
-            let way = collector.books.ways()[first];
-            let more = if shut.len() > 1 {
-                format!(" (and {} other flows)", shut.len() - 1)
-            } else {
-                String::new()
-            };
-            return Err(RunError::NoWay {
-                from: way.from,
-                to: way.to,
-                waited: plan.patience,
-                more,
-            });
-        }
-        if again.is_over() {
-            again = Deadline::after(PROBE_EVERY);
-            feeder.announce(|port| control::announcement(host(port).mac, address(port)))?;
-            for flow in shut {
-                feeder.push_bytes(flow, &probes[flow])?;
-            }
-        }
-        std::thread::yield_now();
-    }
-}
-
-/// The shortest frame of a flow, marked as a probe.
-fn probe(plan: &Plan, flow: usize, way: &Way) -> Vec<u8> {
-    let template = Template::new(
-        plan.carrier,
-        way.from,
-        way.to,
-        way.number,
-        plan.carrier.shortest() as u32,
-    );
-    let mut frame = template.head[12..].to_vec();
-    frame.resize(template.length as usize, 0);
-    let stamp = Stamp {
-        flow: flow as u16,
-        sequence: PROBE,
-        ticks: 0,
-    };
-    // SAFETY: the shortest frame ends with its stamp.
-    unsafe { stamp.write(frame[plan.carrier.stamp_at()..].as_mut_ptr()) };
-    frame
-}
-
 /// Receives until everything that was sent has arrived, or nothing has for a while.
 fn drain(feeder: &Feeder, collector: &mut Collector, parts: &[u32]) -> Result<(), RunError> {
-    let arriving = counts(feeder)
-        .into_iter()
-        .zip(parts)
-        .map(|(count, parts)| count * u64::from(*parts));
+    let arriving = counts(feeder).into_iter().zip(parts).map(|(count, parts)| count * u64::from(*parts));
     let sent: u64 = arriving.sum();
     let mut last = ticks();
     while collector.books.frames < sent && clock::seconds(ticks() - last) < QUIET {

@@ -115,26 +115,19 @@ pub struct Parts {
 
 impl Parts {
     /// As it was sent.
-    pub const WHOLE: Self = Self {
-        count: 1,
-        size: u32::MAX,
-    };
+    pub const WHOLE: Self = Self { count: 1, size: u32::MAX };
 
     /// In segments of `mss` payload bytes.
     pub fn segments(carrier: Carrier, length: u32, mss: u16) -> Self {
         let payload = length - carrier.stamp_at() as u32;
-        Self {
-            count: payload.div_ceil(mss.into()),
-            size: mss.into(),
-        }
+        Self { count: payload.div_ceil(mss.into()), size: mss.into() }
     }
 
     /// Lengths of the arriving frames, of a sent one of `length` bytes.
     pub fn lengths(self, carrier: Carrier, length: u32) -> impl Iterator<Item = u32> {
         let headers = carrier.stamp_at() as u32;
         let payload = length - headers;
-        (0..self.count)
-            .map(move |part| headers + (payload - part * self.size.min(payload)).min(self.size))
+        (0..self.count).map(move |part| headers + (payload - part * self.size.min(payload)).min(self.size))
     }
 }
 
@@ -145,10 +138,7 @@ impl Template {
         let destination = host(to).port(MARK);
         let payload = vec![0; length as usize - carrier.stamp_at()];
         let (header, mut frame) = match carrier {
-            Carrier::Udp => (
-                NetHeader::default(),
-                Packet::udp(source, destination, payload).frame(),
-            ),
+            Carrier::Udp => (NetHeader::default(), Packet::udp(source, destination, payload).frame()),
             Carrier::Tcp { mss } => segmented(Packet::tcp(source, destination, 0, payload), mss),
         };
         if carrier == Carrier::Udp {
@@ -156,11 +146,7 @@ impl Template {
             frame[40..42].fill(0);
         }
         let head = [&header.bytes()[..], &frame[..carrier.stamp_at()]].concat();
-        Self {
-            head,
-            length,
-            parts: Parts::WHOLE,
-        }
+        Self { head, length, parts: Parts::WHOLE }
     }
 
     /// The same for a receiver that wants it segmented.
@@ -178,15 +164,7 @@ fn segmented(packet: Packet, mss: u16) -> (NetHeader, Vec<u8>) {
     if long {
         return (header, frame);
     }
-    (
-        NetHeader {
-            gso: GsoKind::None,
-            gso_size: 0,
-            header_length: 0,
-            ..header
-        },
-        frame,
-    )
+    (NetHeader { gso: GsoKind::None, gso_size: 0, header_length: 0, ..header }, frame)
 }
 
 /// Who port `index` is: 02:00:00:00:hh:ll with hhll counted from 1, and 10.0.hh.ll.
@@ -207,11 +185,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_read_as_it_was_written() {
-        let stamp = Stamp {
-            flow: 513,
-            sequence: 1 << 40,
-            ticks: 77,
-        };
+        let stamp = Stamp { flow: 513, sequence: 1 << 40, ticks: 77 };
         for carrier in [Carrier::Udp, Carrier::Tcp { mss: 1448 }] {
             let template = Template::new(carrier, 0, 1, 3, carrier.shortest() as u32);
             let mut frame = template.head[12..].to_vec();
@@ -229,14 +203,8 @@ mod tests {
     fn parts_make_the_whole() {
         let carrier = Carrier::Tcp { mss: 1448 };
         let parts = Parts::segments(carrier, 3054, 1448);
-        assert_eq!(
-            parts.lengths(carrier, 3054).collect::<Vec<_>>(),
-            [1502, 1502, 158]
-        );
-        assert_eq!(
-            Parts::WHOLE.lengths(carrier, 3054).collect::<Vec<_>>(),
-            [3054]
-        );
+        assert_eq!(parts.lengths(carrier, 3054).collect::<Vec<_>>(), [1502, 1502, 158]);
+        assert_eq!(Parts::WHOLE.lengths(carrier, 3054).collect::<Vec<_>>(), [3054]);
         assert_eq!(Parts::segments(carrier, 100, 1448).count, 1);
     }
 

@@ -15,7 +15,8 @@ use super::cpu;
 use super::feeder::{Arrivals, Feeder};
 use super::plan::Plan;
 use super::report::{Latency, Machine, SCHEMA, Surroundings};
-use super::run::{RunError, find_ways};
+use super::run::RunError;
+use super::way::find_ways;
 
 /// A frame that has not arrived after so long is given up.
 const GIVE_UP: Duration = Duration::from_secs(1);
@@ -55,17 +56,7 @@ pub struct Woken {
 pub fn run(plan: &Plan, interval: Duration, quit: &AtomicBool) -> Result<Woken, RunError> {
     let bed = Bed::new(plan)?;
     let arrivals: Arrivals = bed.ways.iter().map(|_| AtomicU64::new(0)).collect();
-    let Bed {
-        outlets,
-        inlets,
-        ways,
-        sources,
-        lengths,
-        parts,
-        mould,
-        guests,
-        ..
-    } = bed;
+    let Bed { outlets, inlets, ways, sources, lengths, parts, mould, guests, .. } = bed;
     let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
     let mut collector = Collector::new(plan, inlets, ways, lengths, parts, arrivals);
     find_ways(plan, quit, &mut feeder, &mut collector)?;
@@ -85,11 +76,7 @@ pub fn run(plan: &Plan, interval: Duration, quit: &AtomicBool) -> Result<Woken, 
         lost += await_frames(plan, &mut collector, count)?;
     }
     drop(guests);
-    Ok(Woken {
-        sent,
-        lost,
-        collector,
-    })
+    Ok(Woken { sent, lost, collector })
 }
 
 /// Receives `count` frames: how many did not come.
@@ -112,23 +99,13 @@ fn await_frames(plan: &Plan, collector: &mut Collector, count: u64) -> Result<u6
 
 impl WakeReport {
     /// Puts a report together.
-    pub fn new(
-        plan: &Plan,
-        interval: Duration,
-        woken: &Woken,
-        machine: Machine,
-        surroundings: Surroundings,
-    ) -> Self {
+    pub fn new(plan: &Plan, interval: Duration, woken: &Woken, machine: Machine, surroundings: Surroundings) -> Self {
         Self {
             schema: SCHEMA,
             machine,
             surroundings,
             interval_ms: interval.as_secs_f64() * 1e3,
-            receiver: if plan.port.interrupts {
-                "waits for its call"
-            } else {
-                "polls"
-            },
+            receiver: if plan.port.interrupts { "waits for its call" } else { "polls" },
             sent: woken.sent,
             lost: woken.lost,
             latency_us: Latency::new(&woken.collector.books.meter.latencies),

@@ -64,12 +64,7 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value_t = ShapeName::Whole)]
     shape: ShapeName,
     /// Bytes of a receive buffer without the header; default: 2048, or the longest frame without mergeable buffers.
-    #[arg(
-        long,
-        default_value_t = 0,
-        hide_default_value = true,
-        value_name = "BYTES"
-    )]
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "BYTES")]
     receive_bytes: u32,
     /// Mergeable receive buffers.
     #[arg(long, value_enum, default_value_t = Switch::On)]
@@ -167,13 +162,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     let watch = Surroundings::watch((generator, arguments.switch_cpu), arguments.switch_pid);
     if arguments.wake {
         let woken = wake::run(&plan, arguments.interval()?, quit)?;
-        return arguments.tell_wake(&WakeReport::new(
-            &plan,
-            arguments.interval()?,
-            &woken,
-            machine,
-            watch.finish(),
-        ));
+        return arguments.tell_wake(&WakeReport::new(&plan, arguments.interval()?, &woken, machine, watch.finish()));
     }
     let terminal = std::io::stderr().is_terminal();
     let progress = |collector: &Collector| {
@@ -187,18 +176,11 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     }
     let report = Report::new(&plan, &outcome, machine, watch.finish());
     if arguments.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&report).context("writing JSON")?
-        );
+        println!("{}", serde_json::to_string_pretty(&report).context("writing JSON")?);
     } else {
         print!("{}", report.table());
     }
-    Ok(if report.fate.is_bad() {
-        Verdict::Bad
-    } else {
-        Verdict::Good
-    })
+    Ok(if report.fate.is_bad() { Verdict::Bad } else { Verdict::Good })
 }
 
 fn show_progress(collector: &Collector) {
@@ -208,10 +190,7 @@ fn show_progress(collector: &Collector) {
     };
     let gbps = bytes.iter().sum::<u64>() as f64 * 8.0 / seconds / 1e9;
     let mpps = meter.slices.last().copied().unwrap_or(0.0) / 1e6;
-    eprint!(
-        "\r\x1b[K{:6.1} s  {gbps:8.2} Gbit/s  {mpps:8.3} Mpps",
-        meter.seconds()
-    );
+    eprint!("\r\x1b[K{:6.1} s  {gbps:8.2} Gbit/s  {mpps:8.3} Mpps", meter.seconds());
     // A terminal that cannot be written to is no reason to stop.
     let _ = std::io::stderr().flush();
 }
@@ -223,24 +202,16 @@ impl Arguments {
 
     fn tell_wake(&self, report: &WakeReport) -> anyhow::Result<Verdict> {
         if self.json {
-            println!(
-                "{}",
-                serde_json::to_string_pretty(report).context("writing JSON")?
-            );
+            println!("{}", serde_json::to_string_pretty(report).context("writing JSON")?);
         } else {
             print!("{}", report.table());
         }
-        Ok(if report.lost > 0 {
-            Verdict::Bad
-        } else {
-            Verdict::Good
-        })
+        Ok(if report.lost > 0 { Verdict::Bad } else { Verdict::Good })
     }
 
     fn plan(&self) -> anyhow::Result<Plan> {
         let seconds = |name: &str, seconds: f64| {
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|_| anyhow::anyhow!("{name} {seconds} is no time"))
+            Duration::try_from_secs_f64(seconds).map_err(|_| anyhow::anyhow!("{name} {seconds} is no time"))
         };
         Ok(Plan {
             ports: self.ports.clone(),
@@ -290,15 +261,9 @@ impl Arguments {
 
     fn wanted_features(&self) -> anyhow::Result<Features> {
         let mut wanted = features::VERSION_1 | features::ANY_LAYOUT;
-        let switches = [
-            (self.mergeable, features::MRG_RXBUF),
-            (self.event_idx, features::EVENT_IDX),
-            (self.in_order, features::IN_ORDER),
-        ];
-        for (_, feature) in switches
-            .into_iter()
-            .filter(|(switch, _)| *switch == Switch::On)
-        {
+        let switches =
+            [(self.mergeable, features::MRG_RXBUF), (self.event_idx, features::EVENT_IDX), (self.in_order, features::IN_ORDER)];
+        for (_, feature) in switches.into_iter().filter(|(switch, _)| *switch == Switch::On) {
             wanted |= feature;
         }
         if matches!(self.shape, ShapeName::Indirect) {
@@ -316,13 +281,8 @@ impl Arguments {
                 (_, Some(name)) => (false, name),
                 _ => bail!("--features {word:?}: begin each name with + or -"),
             };
-            let feature = features::by_name(name)
-                .with_context(|| format!("there is no virtio feature {name:?}"))?;
-            wanted = if take {
-                wanted | feature
-            } else {
-                wanted & !feature
-            };
+            let feature = features::by_name(name).with_context(|| format!("there is no virtio feature {name:?}"))?;
+            wanted = if take { wanted | feature } else { wanted & !feature };
         }
         Ok(wanted)
     }
@@ -330,9 +290,7 @@ impl Arguments {
 
 fn size_of(text: &str) -> Result<(usize, SizeMix), String> {
     let (port, sizes) = text.split_once('=').ok_or("PORT=SIZES is wanted")?;
-    let port = port
-        .parse()
-        .map_err(|_| format!("{port:?} is no port number"))?;
+    let port = port.parse().map_err(|_| format!("{port:?} is no port number"))?;
     Ok((port, sizes.parse()?))
 }
 
@@ -344,12 +302,6 @@ fn number(text: &str) -> Result<f64, String> {
         Some('G') => (&text[..text.len() - 1], 1e9),
         _ => (text, 1.0),
     };
-    let number: f64 = digits
-        .parse()
-        .map_err(|_| format!("{text:?} is no number"))?;
-    if number > 0.0 {
-        Ok(number * factor)
-    } else {
-        Err(format!("{text} is not above 0"))
-    }
+    let number: f64 = digits.parse().map_err(|_| format!("{text:?} is no number"))?;
+    if number > 0.0 { Ok(number * factor) } else { Err(format!("{text} is not above 0")) }
 }

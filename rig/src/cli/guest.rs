@@ -72,41 +72,21 @@ struct Session<'a> {
 /// Answers until the end.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     let quit = signal::quit_flag()?;
-    let builder = ToyGuest::builder()
-        .mac(arguments.mac)
-        .habit(arguments.habit);
+    let builder = ToyGuest::builder().mac(arguments.mac).habit(arguments.habit);
     let connected = match arguments.listen {
         true => builder.listen(&arguments.socket),
         false => builder.connect(&arguments.socket),
     };
     let guest = connected.with_context(|| arguments.socket.display().to_string())?;
-    let me = Identity {
-        mac: arguments.mac,
-        v4: arguments.ip,
-        v6: arguments.ip6,
-    };
-    let mut session = Session {
-        arguments,
-        guest,
-        me,
-        pinged: None,
-        asked: 0,
-        last: Instant::now(),
-        answered: 0,
-        seen: 0,
-    };
+    let me = Identity { mac: arguments.mac, v4: arguments.ip, v6: arguments.ip6 };
+    let mut session = Session { arguments, guest, me, pinged: None, asked: 0, last: Instant::now(), answered: 0, seen: 0 };
     session.greet()?;
-    let end = arguments
-        .seconds
-        .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+    let end = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
     while !quit.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         session.turn()?;
     }
     let (seen, answered) = (session.seen, session.answered);
-    session.tell(
-        "end",
-        &format!("{seen} frames seen, {answered} questions answered"),
-    );
+    session.tell("end", &format!("{seen} frames seen, {answered} questions answered"));
     Ok(Verdict::Good)
 }
 
@@ -114,8 +94,7 @@ impl Session<'_> {
     fn greet(&mut self) -> anyhow::Result<()> {
         let agreed = features::names(self.guest.features()).join(" ");
         self.tell("connected", &format!("features {agreed}"));
-        self.guest
-            .send(&control::announcement(self.me.mac, self.me.v4))?;
+        self.guest.send(&control::announcement(self.me.mac, self.me.v4))?;
         Ok(())
     }
 
@@ -128,9 +107,7 @@ impl Session<'_> {
         }
         if !self.guest.connected() {
             self.tell("lost", "the switch is gone; waiting for it");
-            self.guest
-                .reconnect()
-                .context("the switch did not come back")?;
+            self.guest.reconnect().context("the switch did not come back")?;
             self.greet()?;
         }
         Ok(())
@@ -154,11 +131,7 @@ impl Session<'_> {
 
     /// Sends an ARP request or a ping once a second.
     fn ask(&mut self) -> anyhow::Result<()> {
-        let Some(wanted) = self
-            .arguments
-            .ping
-            .filter(|_| self.last.elapsed() >= Duration::from_secs(1))
-        else {
+        let Some(wanted) = self.arguments.ping.filter(|_| self.last.elapsed() >= Duration::from_secs(1)) else {
             return Ok(());
         };
         self.last = Instant::now();
@@ -166,12 +139,7 @@ impl Session<'_> {
             None => control::arp_request(self.me.mac, self.me.v4, wanted),
             Some(mac) => {
                 self.asked = self.asked.wrapping_add(1);
-                control::ping(
-                    (self.me.mac, self.me.v4),
-                    (mac, wanted),
-                    self.asked,
-                    b"memlane-rig",
-                )
+                control::ping((self.me.mac, self.me.v4), (mac, wanted), self.asked, b"memlane-rig")
             }
         };
         self.guest.send(&question)?;
@@ -190,10 +158,7 @@ impl Session<'_> {
             control::Answer::Arp(mac) => self.pinged = Some(mac),
             control::Answer::Ping(number) if number == self.asked => {
                 let microseconds = self.last.elapsed().as_micros();
-                self.tell(
-                    "pinged",
-                    &format!("{wanted} number {number}: {microseconds} us"),
-                );
+                self.tell("pinged", &format!("{wanted} number {number}: {microseconds} us"));
             }
             control::Answer::Ping(_) => {}
         }
@@ -222,7 +187,5 @@ fn mac(text: &str) -> Result<Mac, String> {
         .map(|byte| u8::from_str_radix(byte, 16))
         .collect::<Result<_, _>>()
         .map_err(|_| format!("{text:?} is no MAC address"))?;
-    bytes
-        .try_into()
-        .map_err(|_| format!("{text:?} is no MAC address: six bytes are"))
+    bytes.try_into().map_err(|_| format!("{text:?} is no MAC address: six bytes are"))
 }

@@ -41,22 +41,14 @@ Examples:
 /// Connects guests and waits.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     let quit = signal::quit_flag()?;
-    let patience =
-        Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
-    let mut guests: Vec<ToyGuest> = arguments
-        .paths()
-        .iter()
-        .map(|path| connect(path, arguments.ring_size, patience))
-        .collect::<Result<_, _>>()?;
+    let patience = Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
+    let mut guests: Vec<ToyGuest> =
+        arguments.paths().iter().map(|path| connect(path, arguments.ring_size, patience)).collect::<Result<_, _>>()?;
     tell(arguments.json, "connected", &mut guests)?;
-    let end = arguments
-        .seconds
-        .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+    let end = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
     // Doing nothing is the point here: this is no wait for a condition but for the operator.
     while !quit.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        let left = end.map_or(Duration::MAX, |end| {
-            end.saturating_duration_since(Instant::now())
-        });
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         std::thread::sleep(left.min(Duration::from_millis(200)));
     }
     tell(arguments.json, "done", &mut guests)?;
@@ -67,9 +59,7 @@ impl Arguments {
     fn paths(&self) -> Vec<PathBuf> {
         let expand = |path: &String| -> Vec<PathBuf> {
             match path.contains("{}") {
-                true => (0..self.count)
-                    .map(|number| path.replace("{}", &number.to_string()).into())
-                    .collect(),
+                true => (0..self.count).map(|number| path.replace("{}", &number.to_string()).into()).collect(),
                 false => vec![path.into()],
             }
         };
@@ -81,10 +71,7 @@ fn connect(path: &PathBuf, ring_size: u16, patience: Duration) -> Result<ToyGues
     ToyGuest::builder()
         .ring_size(ring_size)
         .receive_buffers(ReceiveBuffers::SMALL)
-        .send_buffers(SendBuffers {
-            count: 1,
-            size: 4096,
-        })
+        .send_buffers(SendBuffers { count: 1, size: 4096 })
         .patience(patience)
         .connect(path)
 }
@@ -92,19 +79,12 @@ fn connect(path: &PathBuf, ring_size: u16, patience: Duration) -> Result<ToyGues
 /// How many guests are connected, and how often they were called (nobody should have).
 fn tell(json: bool, state: &str, guests: &mut [ToyGuest]) -> anyhow::Result<()> {
     let connected = guests.iter().filter(|guest| guest.connected()).count();
-    let calls: u64 = guests
-        .iter_mut()
-        .flat_map(ToyGuest::queues)
-        .map(|queue| queue.call.drain())
-        .sum();
+    let calls: u64 = guests.iter_mut().flat_map(ToyGuest::queues).map(|queue| queue.call.drain()).sum();
     if json {
         let line = serde_json::json!({ "state": state, "guests": guests.len(), "connected": connected, "calls": calls });
         println!("{line}");
     } else {
-        println!(
-            "{state}: {connected} of {} guests connected, {calls} calls",
-            guests.len()
-        );
+        println!("{state}: {connected} of {} guests connected, {calls} calls", guests.len());
     }
     std::io::Write::flush(&mut std::io::stdout()).context("writing to standard output")
 }

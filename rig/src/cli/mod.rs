@@ -65,12 +65,7 @@ pub(crate) fn main() -> ExitCode {
         Action::Villain(arguments) => villain::run(&arguments),
         Action::Placement(arguments) => placement::run(&arguments),
         Action::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Arguments::command(),
-                "memlane-rig",
-                &mut std::io::stdout(),
-            );
+            clap_complete::generate(shell, &mut Arguments::command(), "memlane-rig", &mut std::io::stdout());
             Ok(Verdict::Good)
         }
     };

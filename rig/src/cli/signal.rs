@@ -12,11 +12,7 @@ extern "C" fn note(_: libc::c_int) {
 
 /// The flag that SIGINT and SIGTERM set from now on. A second signal ends the process at once.
 pub(super) fn quit_flag() -> anyhow::Result<&'static AtomicBool> {
-    let action = SigAction::new(
-        SigHandler::Handler(note),
-        SaFlags::SA_RESETHAND,
-        SigSet::empty(),
-    );
+    let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESETHAND, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         // SAFETY: the handler only stores into an atomic, which a signal handler may do.
         unsafe { sigaction(signal, &action) }?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use memlane_rig::guest::Habit;
 use memlane_rig::villain::{self, Case, Judgement, Trial};
 
 use super::Verdict;
@@ -30,6 +31,9 @@ pub(super) struct Arguments {
     /// Socket of another honest guest's port: whether the two still reach each other tells whether others were hurt.
     #[arg(long, value_name = "PATH", required_unless_present = "list")]
     observer: Option<PathBuf>,
+    /// In which order the front ends speak: qemu, uml or dpdk.
+    #[arg(long, default_value = "qemu", value_parser = super::habit)]
+    habit: Habit,
     /// Seconds that races and floods last.
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
@@ -55,17 +59,12 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     if arguments.list {
         return list(&chosen, arguments.json);
     }
-    let (Some(socket), Some(friend), Some(observer)) =
-        (&arguments.socket, &arguments.friend, &arguments.observer)
-    else {
+    let (Some(socket), Some(friend), Some(observer)) = (&arguments.socket, &arguments.friend, &arguments.observer) else {
         bail!("--socket, --friend and --observer are needed to misbehave");
     };
-    let duration =
-        Duration::try_from_secs_f64(arguments.seconds).context("--seconds is no time")?;
-    let patience =
-        Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
-    let mut trial =
-        Trial::new(socket, friend, observer, patience).context("before any misbehaviour")?;
+    let duration = Duration::try_from_secs_f64(arguments.seconds).context("--seconds is no time")?;
+    let patience = Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
+    let mut trial = Trial::with_habit(arguments.habit, [socket, friend, observer], patience).context("before any misbehaviour")?;
     trial.duration = duration;
     let mut verdict = Verdict::Good;
     for case in chosen {
@@ -109,12 +108,7 @@ fn list(cases: &[&Case], json: bool) -> anyhow::Result<Verdict> {
             });
             println!("{line}");
         } else {
-            println!(
-                "{:<11} {:<32} {}",
-                group(case).to_lowercase(),
-                case.name,
-                case.about
-            );
+            println!("{:<11} {:<32} {}", group(case).to_lowercase(), case.name, case.about);
         }
     }
     Ok(Verdict::Good)
@@ -122,13 +116,9 @@ fn list(cases: &[&Case], json: bool) -> anyhow::Result<Verdict> {
 
 fn tell(judgement: &Judgement, json: bool) -> anyhow::Result<()> {
     if json {
-        println!(
-            "{}",
-            serde_json::to_string(judgement).context("writing JSON")?
-        );
+        println!("{}", serde_json::to_string(judgement).context("writing JSON")?);
         return Ok(());
     }
-    let (offered, returned) = judgement.chains;
     let state = match &judgement.not_done {
         _ if !judgement.harm.is_empty() => "HURT",
         Some(_) => "not done",
@@ -139,10 +129,11 @@ fn tell(judgement: &Judgement, json: bool) -> anyhow::Result<()> {
         (_, true) => ", fault signalled",
         _ => "",
     };
-    println!(
-        "{state:<8} {:<32} chains {returned}/{offered}{port}, {} ms",
-        judgement.case, judgement.milliseconds
-    );
+    let chains = match judgement.chains {
+        (0, _) => String::new(),
+        (offered, returned) => format!(", {returned} of {offered} chains came back"),
+    };
+    println!("{state:<8} {:<32} {} ms{chains}{port}", judgement.case, judgement.milliseconds);
     for line in judgement.not_done.iter().chain(&judgement.harm) {
         println!("           {line}");
     }

@@ -79,8 +79,7 @@ struct Carried<'a> {
 /// # Errors
 /// The first [`Flaw`] found.
 pub fn check(header: &NetHeader, frame: &[u8]) -> Result<Sound, Flaw> {
-    let sliced =
-        SlicedPacket::from_ethernet(frame).map_err(|error| Flaw::Malformed(error.to_string()))?;
+    let sliced = SlicedPacket::from_ethernet(frame).map_err(|error| Flaw::Malformed(error.to_string()))?;
     let Some(net) = &sliced.net else {
         return no_promises(header).map(|()| Sound::Other);
     };
@@ -89,10 +88,7 @@ pub fn check(header: &NetHeader, frame: &[u8]) -> Result<Sound, Flaw> {
     };
     let end = ip.end;
     if end != frame.len() && frame.len() > SHORTEST_FRAME {
-        return Err(Flaw::Length {
-            packet: end,
-            frame: frame.len(),
-        });
+        return Err(Flaw::Length { packet: end, frame: frame.len() });
     }
     let Some((carried, sound)) = transport(&sliced, &ip, frame) else {
         return no_promises(header).map(|()| Sound::Network);
@@ -118,100 +114,43 @@ fn network(net: &NetSlice<'_>, frame: &[u8]) -> Result<Option<Routed>, Flaw> {
             if checksum(0, header.slice()) != 0 {
                 return Err(Flaw::HeaderChecksum);
             }
-            (
-                header.source_addr().into(),
-                header.destination_addr().into(),
-                ip.payload().payload,
-            )
+            (header.source_addr().into(), header.destination_addr().into(), ip.payload().payload)
         }
         NetSlice::Ipv6(ip) => {
             let header = ip.header();
-            (
-                header.source_addr().into(),
-                header.destination_addr().into(),
-                ip.payload().payload,
-            )
+            (header.source_addr().into(), header.destination_addr().into(), ip.payload().payload)
         }
         NetSlice::Arp(_) => return Ok(None),
     };
     let end = offset(frame, payload) + payload.len();
-    Ok(Some(Routed {
-        source,
-        destination,
-        end,
-    }))
+    Ok(Some(Routed { source, destination, end }))
 }
 
-fn transport<'a>(
-    sliced: &SlicedPacket<'_>,
-    ip: &Routed,
-    frame: &'a [u8],
-) -> Option<(Carried<'a>, Sound)> {
+fn transport<'a>(sliced: &SlicedPacket<'_>, ip: &Routed, frame: &'a [u8]) -> Option<(Carried<'a>, Sound)> {
     let (name, protocol, header, checksum_offset, sound) = match sliced.transport.as_ref()? {
         TransportSlice::Tcp(tcp) => {
-            let sound = Sound::Tcp {
-                payload: tcp.payload().len(),
-                sequence: tcp.sequence_number(),
-            };
+            let sound = Sound::Tcp { payload: tcp.payload().len(), sequence: tcp.sequence_number() };
             ("TCP", 6, tcp.header_slice(), 16, sound)
         }
-        TransportSlice::Udp(udp) => (
-            "UDP",
-            17,
-            udp.header_slice(),
-            6,
-            Sound::Udp {
-                payload: udp.payload().len(),
-            },
-        ),
+        TransportSlice::Udp(udp) => ("UDP", 17, udp.header_slice(), 6, Sound::Udp { payload: udp.payload().len() }),
         _ => return None,
     };
     let start = offset(frame, header);
     let segment = &frame[start..ip.end];
     let (source, destination, header_length) = (ip.source, ip.destination, header.len());
-    Some((
-        Carried {
-            name,
-            source,
-            destination,
-            protocol,
-            start,
-            segment,
-            checksum_offset,
-            header_length,
-        },
-        sound,
-    ))
+    Some((Carried { name, source, destination, protocol, start, segment, checksum_offset, header_length }, sound))
 }
 
 fn check_checksum(header: &NetHeader, carried: &Carried<'_>) -> Result<(), Flaw> {
     let at = carried.checksum_offset;
     let found = u16::from_be_bytes([carried.segment[at], carried.segment[at + 1]]);
-    let pseudo = pseudo_header_sum(
-        carried.source,
-        carried.destination,
-        carried.protocol,
-        carried.segment.len(),
-    );
+    let pseudo = pseudo_header_sum(carried.source, carried.destination, carried.protocol, carried.segment.len());
     if header.needs_checksum {
-        if (
-            usize::from(header.checksum_start),
-            usize::from(header.checksum_offset),
-        ) != (carried.start, at)
-        {
-            return Err(Flaw::Header(
-                "says that the checksum is elsewhere than it is",
-            ));
+        if (usize::from(header.checksum_start), usize::from(header.checksum_offset)) != (carried.start, at) {
+            return Err(Flaw::Header("says that the checksum is elsewhere than it is"));
         }
         let right = found == pseudo;
-        return if right {
-            Ok(())
-        } else {
-            Err(Flaw::PartialChecksum {
-                found,
-                wanted: pseudo,
-            })
-        };
+        return if right { Ok(()) } else { Err(Flaw::PartialChecksum { found, wanted: pseudo }) };
     }
     // UDP over IPv4 may go without (RFC 768).
     let absent = found == 0 && carried.protocol == 17 && carried.source.is_ipv4();
@@ -231,9 +170,7 @@ fn check_segmentation(header: &NetHeader, carried: &Carried<'_>, frame: usize) -
         _ => GsoKind::UdpL4,
     };
     if header.gso != fitting {
-        return Err(Flaw::Header(
-            "asks for another kind of segmentation than the packet's",
-        ));
+        return Err(Flaw::Header("asks for another kind of segmentation than the packet's"));
     }
     if header.gso_size == 0 {
         return Err(Flaw::Header("asks for segments of 0 bytes"));
@@ -243,9 +180,7 @@ fn check_segmentation(header: &NetHeader, carried: &Carried<'_>, frame: usize) -
     }
     let headers = carried.start + carried.header_length;
     if frame <= headers {
-        return Err(Flaw::Header(
-            "asks for segmentation of a packet without payload",
-        ));
+        return Err(Flaw::Header("asks for segmentation of a packet without payload"));
     }
     Ok(())
 }
@@ -253,9 +188,7 @@ fn check_segmentation(header: &NetHeader, carried: &Carried<'_>, frame: usize) -
 /// A frame that is neither TCP nor UDP can promise nothing.
 fn no_promises(header: &NetHeader) -> Result<(), Flaw> {
     match header.needs_checksum || header.gso != GsoKind::None {
-        true => Err(Flaw::Header(
-            "asks for offloads on a frame that is neither TCP nor UDP",
-        )),
+        true => Err(Flaw::Header("asks for offloads on a frame that is neither TCP nor UDP")),
         false => Ok(()),
     }
 }
@@ -272,26 +205,14 @@ mod tests {
 
     fn packets() -> Vec<Packet> {
         let pairs = [(Host::v4(1), Host::v4(2)), (Host::v6(1), Host::v6(2))];
-        let both = |(from, to)| {
-            [
-                Packet::udp(from, to, vec![5; 2000]),
-                Packet::tcp(from, to, 1, vec![6; 2001]),
-            ]
-        };
-        pairs
-            .into_iter()
-            .flat_map(both)
-            .flat_map(|packet| [packet.clone().tagged(5), packet])
-            .collect()
+        let both = |(from, to)| [Packet::udp(from, to, vec![5; 2000]), Packet::tcp(from, to, 1, vec![6; 2001])];
+        pairs.into_iter().flat_map(both).flat_map(|packet| [packet.clone().tagged(5), packet]).collect()
     }
 
     #[test]
     fn sound_frames_are_sound() {
         for packet in packets() {
-            assert!(
-                check(&NetHeader::default(), &packet.frame()).is_ok(),
-                "{packet:?}"
-            );
+            assert!(check(&NetHeader::default(), &packet.frame()).is_ok(), "{packet:?}");
             let (header, frame) = packet.partial();
             assert!(check(&header, &frame).is_ok());
             let (header, frame) = packet.gso(1000);
@@ -310,13 +231,9 @@ mod tests {
                 let mut spoilt = frame.clone();
                 spoilt[at] ^= 0x11;
                 // Traffic class, flow label and hop limit of IPv6 are under no checksum.
-                let free = frame[packet.network_offset()] >> 4 == 6
-                    && matches!(at - packet.network_offset(), 0..4 | 7);
+                let free = frame[packet.network_offset()] >> 4 == 6 && matches!(at - packet.network_offset(), 0..4 | 7);
                 let flawed = check(&NetHeader::default(), &spoilt);
-                assert!(
-                    free || !matches!(flawed, Ok(Sound::Tcp { .. } | Sound::Udp { .. })),
-                    "byte {at}: {flawed:?}"
-                );
+                assert!(free || !matches!(flawed, Ok(Sound::Tcp { .. } | Sound::Udp { .. })), "byte {at}: {flawed:?}");
             }
         }
     }
@@ -326,45 +243,15 @@ mod tests {
         let packet = Packet::tcp(Host::v4(1), Host::v4(2), 1, vec![1; 100]);
         let (header, frame) = packet.gso(50);
         let flawed = |header: NetHeader| check(&header, &frame).unwrap_err();
-        assert!(matches!(
-            flawed(NetHeader {
-                gso_size: 0,
-                ..header
-            }),
-            Flaw::Header(_)
-        ));
-        assert!(matches!(
-            flawed(NetHeader {
-                gso: GsoKind::Tcp6,
-                ..header
-            }),
-            Flaw::Header(_)
-        ));
-        assert!(matches!(
-            flawed(NetHeader {
-                checksum_start: 33,
-                ..header
-            }),
-            Flaw::Header(_)
-        ));
-        assert!(matches!(
-            flawed(NetHeader::default()),
-            Flaw::TransportChecksum("TCP")
-        ));
+        assert!(matches!(flawed(NetHeader { gso_size: 0, ..header }), Flaw::Header(_)));
+        assert!(matches!(flawed(NetHeader { gso: GsoKind::Tcp6, ..header }), Flaw::Header(_)));
+        assert!(matches!(flawed(NetHeader { checksum_start: 33, ..header }), Flaw::Header(_)));
+        assert!(matches!(flawed(NetHeader::default()), Flaw::TransportChecksum("TCP")));
         let complete = packet.frame();
-        let partial = NetHeader {
-            gso: GsoKind::None,
-            ..header
-        };
-        assert!(matches!(
-            check(&partial, &complete),
-            Err(Flaw::PartialChecksum { .. })
-        ));
+        let partial = NetHeader { gso: GsoKind::None, ..header };
+        assert!(matches!(check(&partial, &complete), Err(Flaw::PartialChecksum { .. })));
         let longer = [packet.frame(), vec![0; 3]].concat();
-        assert!(matches!(
-            check(&NetHeader::default(), &longer),
-            Err(Flaw::Length { .. })
-        ));
+        assert!(matches!(check(&NetHeader::default(), &longer), Err(Flaw::Length { .. })));
         assert_eq!(check(&NetHeader::default(), &[0xff; 60]), Ok(Sound::Other));
         assert!(check(&partial, &[0xff; 60]).is_err());
     }

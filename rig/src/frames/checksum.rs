@@ -24,12 +24,8 @@ pub fn checksum(sum: u16, bytes: &[u8]) -> u16 {
 /// When the addresses are of different families.
 pub fn pseudo_header_sum(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> u16 {
     let sum = match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            folded(folded(0, &source.octets()), &destination.octets())
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            folded(folded(0, &source.octets()), &destination.octets())
-        }
+        (IpAddr::V4(source), IpAddr::V4(destination)) => folded(folded(0, &source.octets()), &destination.octets()),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => folded(folded(0, &source.octets()), &destination.octets()),
         _ => panic!("a packet has addresses of one family"),
     };
     let length = (length as u32).to_be_bytes();

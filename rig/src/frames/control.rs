@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{
-    ArpEthIpv4Packet, ArpOperation, Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, NetSlice,
-    PacketBuilder, SlicedPacket, TransportSlice,
+    ArpEthIpv4Packet, ArpOperation, Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket,
+    TransportSlice,
 };
 
 use super::{BROADCAST, ETHERNET_BYTES, Mac, SHORTEST_FRAME};
@@ -33,12 +33,7 @@ pub enum Question {
 
 /// An ARP request for `wanted`.
 pub fn arp_request(from: Mac, source: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
-    arp(
-        BROADCAST,
-        ArpOperation::REQUEST,
-        (from, source),
-        ([0; 6], wanted),
-    )
+    arp(BROADCAST, ArpOperation::REQUEST, (from, source), ([0; 6], wanted))
 }
 
 /// An announcement of one's own address (gratuitous ARP), from which a switch learns where `mac` is.
@@ -57,9 +52,8 @@ pub fn hello(mac: Mac) -> Vec<u8> {
 
 /// A ping (IPv4).
 pub fn ping(from: (Mac, Ipv4Addr), to: (Mac, Ipv4Addr), number: u16, payload: &[u8]) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2(from.0, to.0)
-        .ipv4(from.1.octets(), to.1.octets(), 64)
-        .icmpv4_echo_request(0x6d6c, number);
+    let builder =
+        PacketBuilder::ethernet2(from.0, to.0).ipv4(from.1.octets(), to.1.octets(), 64).icmpv4_echo_request(0x6d6c, number);
     let mut frame = Vec::new();
     builder.write(&mut frame, payload).expect("a short payload");
     padded(frame)
@@ -72,15 +66,9 @@ pub fn answer(me: &Identity, frame: &[u8]) -> Option<(Question, Vec<u8>)> {
     match (sliced.net.as_ref()?, sliced.transport.as_ref()) {
         (NetSlice::Arp(packet), _) => {
             let packet: ArpEthIpv4Packet = packet.to_packet().try_eth_ipv4().ok()?;
-            let asked =
-                packet.operation == ArpOperation::REQUEST && packet.target_ipv4 == me.v4.octets();
+            let asked = packet.operation == ArpOperation::REQUEST && packet.target_ipv4 == me.v4.octets();
             let target = (asker, packet.sender_ipv4.into());
-            asked.then(|| {
-                (
-                    Question::Arp,
-                    arp(asker, ArpOperation::REPLY, (me.mac, me.v4), target),
-                )
-            })
+            asked.then(|| (Question::Arp, arp(asker, ArpOperation::REPLY, (me.mac, me.v4), target)))
         }
         (NetSlice::Ipv4(ip), Some(TransportSlice::Icmpv4(icmp))) => {
             let (from, to) = (ip.header().source_addr(), ip.header().destination_addr());
@@ -109,57 +97,37 @@ pub fn answered(frame: &[u8], from: Ipv4Addr) -> Option<Answer> {
     match (sliced.net.as_ref()?, sliced.transport.as_ref()) {
         (NetSlice::Arp(packet), _) => {
             let packet: ArpEthIpv4Packet = packet.to_packet().try_eth_ipv4().ok()?;
-            let ours =
-                packet.operation == ArpOperation::REPLY && packet.sender_ipv4 == from.octets();
+            let ours = packet.operation == ArpOperation::REPLY && packet.sender_ipv4 == from.octets();
             ours.then_some(Answer::Arp(packet.sender_mac))
         }
-        (NetSlice::Ipv4(ip), Some(TransportSlice::Icmpv4(icmp)))
-            if ip.header().source_addr() == from =>
-        {
-            match icmp.icmp_type() {
-                Icmpv4Type::EchoReply(echo) => Some(Answer::Ping(echo.seq)),
-                _ => None,
-            }
-        }
+        (NetSlice::Ipv4(ip), Some(TransportSlice::Icmpv4(icmp))) if ip.header().source_addr() == from => match icmp.icmp_type() {
+            Icmpv4Type::EchoReply(echo) => Some(Answer::Ping(echo.seq)),
+            _ => None,
+        },
         _ => None,
     }
 }
 
-fn answer_ping4(
-    me: &Identity,
-    asker: Mac,
-    from: Ipv4Addr,
-    to: Ipv4Addr,
-    icmp: &Icmpv4Slice<'_>,
-) -> Option<(Question, Vec<u8>)> {
+fn answer_ping4(me: &Identity, asker: Mac, from: Ipv4Addr, to: Ipv4Addr, icmp: &Icmpv4Slice<'_>) -> Option<(Question, Vec<u8>)> {
     let Icmpv4Type::EchoRequest(echo) = icmp.icmp_type() else {
         return None;
     };
     if to != me.v4 {
         return None;
     }
-    let builder = PacketBuilder::ethernet2(me.mac, asker)
-        .ipv4(me.v4.octets(), from.octets(), 64)
-        .icmpv4_echo_reply(echo.id, echo.seq);
+    let builder =
+        PacketBuilder::ethernet2(me.mac, asker).ipv4(me.v4.octets(), from.octets(), 64).icmpv4_echo_reply(echo.id, echo.seq);
     let mut frame = Vec::new();
     builder.write(&mut frame, icmp.payload()).ok()?;
     Some((Question::Ping(from.into()), padded(frame)))
 }
 
-fn answer_icmp6(
-    me: &Identity,
-    asker: Mac,
-    from: Ipv6Addr,
-    to: Ipv6Addr,
-    icmp: &Icmpv6Slice<'_>,
-) -> Option<(Question, Vec<u8>)> {
+fn answer_icmp6(me: &Identity, asker: Mac, from: Ipv6Addr, to: Ipv6Addr, icmp: &Icmpv6Slice<'_>) -> Option<(Question, Vec<u8>)> {
     let builder = PacketBuilder::ethernet2(me.mac, asker);
     let mut frame = Vec::new();
     match icmp.icmp_type() {
         Icmpv6Type::EchoRequest(echo) if to == me.v6 => {
-            let builder = builder
-                .ipv6(me.v6.octets(), from.octets(), 64)
-                .icmpv6_echo_reply(echo.id, echo.seq);
+            let builder = builder.ipv6(me.v6.octets(), from.octets(), 64).icmpv6_echo_reply(echo.id, echo.seq);
             builder.write(&mut frame, icmp.payload()).ok()?;
             Some((Question::Ping(from.into()), frame))
         }
@@ -167,11 +135,7 @@ fn answer_icmp6(
         Icmpv6Type::NeighborSolicitation if icmp.payload().get(..16)? == me.v6.octets() => {
             // Section 4.4: solicited and override; then our address, and our MAC as target link-layer address option.
             let advertised = [&me.v6.octets()[..], &[2, 1], &me.mac].concat();
-            let builder = builder.ipv6(me.v6.octets(), from.octets(), 255).icmpv6_raw(
-                136,
-                0,
-                [0x60, 0, 0, 0],
-            );
+            let builder = builder.ipv6(me.v6.octets(), from.octets(), 255).icmpv6_raw(136, 0, [0x60, 0, 0, 0]);
             builder.write(&mut frame, &advertised).ok()?;
             Some((Question::Neighbour, frame))
         }
@@ -179,12 +143,7 @@ fn answer_icmp6(
     }
 }
 
-fn arp(
-    to: Mac,
-    operation: ArpOperation,
-    sender: (Mac, Ipv4Addr),
-    target: (Mac, Ipv4Addr),
-) -> Vec<u8> {
+fn arp(to: Mac, operation: ArpOperation, sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr)) -> Vec<u8> {
     let packet = ArpEthIpv4Packet {
         operation,
         sender_mac: sender.0,
@@ -193,10 +152,7 @@ fn arp(
         target_ipv4: target.1.octets(),
     };
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2(sender.0, to)
-        .arp(packet.into())
-        .write(&mut frame)
-        .expect("writing to memory");
+    PacketBuilder::ethernet2(sender.0, to).arp(packet.into()).write(&mut frame).expect("writing to memory");
     padded(frame)
 }
 
@@ -210,27 +166,16 @@ mod tests {
     use super::*;
     use crate::frames::{NetHeader, check};
 
-    const ME: Identity = Identity {
-        mac: [2, 0, 0, 0, 0, 9],
-        v4: Ipv4Addr::new(10, 0, 0, 9),
-        v6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9),
-    };
+    const ME: Identity =
+        Identity { mac: [2, 0, 0, 0, 0, 9], v4: Ipv4Addr::new(10, 0, 0, 9), v6: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9) };
     const YOU: Mac = [2, 0, 0, 0, 0, 1];
 
     #[test]
     fn arp_and_ping_are_answered_soundly() {
         let asked = arp_request(YOU, Ipv4Addr::new(10, 0, 0, 1), ME.v4);
         let (question, reply) = answer(&ME, &asked).unwrap();
-        assert_eq!(
-            (question, &reply[..12]),
-            (Question::Arp, &[YOU, ME.mac].concat()[..])
-        );
-        let asked = ping(
-            (YOU, Ipv4Addr::new(10, 0, 0, 1)),
-            (ME.mac, ME.v4),
-            3,
-            b"hello there",
-        );
+        assert_eq!((question, &reply[..12]), (Question::Arp, &[YOU, ME.mac].concat()[..]));
+        let asked = ping((YOU, Ipv4Addr::new(10, 0, 0, 1)), (ME.mac, ME.v4), 3, b"hello there");
         let (question, reply) = answer(&ME, &asked).unwrap();
         assert_eq!(question, Question::Ping(Ipv4Addr::new(10, 0, 0, 1).into()));
         assert!(check(&NetHeader::default(), &reply).is_ok());

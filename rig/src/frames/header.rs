@@ -35,10 +35,7 @@ impl GsoKind {
 
     fn from_bits(bits: u8) -> Self {
         let known = [Self::None, Self::Tcp4, Self::Tcp6, Self::UdpL4, Self::Udp];
-        known
-            .into_iter()
-            .find(|kind| kind.bits() == bits)
-            .unwrap_or(Self::Other(bits))
+        known.into_iter().find(|kind| kind.bits() == bits).unwrap_or(Self::Other(bits))
     }
 }
 
@@ -79,13 +76,7 @@ impl NetHeader {
             | flag(self.data_valid, net::VIRTIO_NET_HDR_F_DATA_VALID)
             | self.other_flags;
         bytes[1] = self.gso.bits() | flag(self.ecn, net::VIRTIO_NET_HDR_GSO_ECN);
-        let words = [
-            self.header_length,
-            self.gso_size,
-            self.checksum_start,
-            self.checksum_offset,
-            self.buffers,
-        ];
+        let words = [self.header_length, self.gso_size, self.checksum_start, self.checksum_offset, self.buffers];
         for (place, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -130,13 +121,7 @@ mod tests {
             ..NetHeader::default()
         };
         assert_eq!(NetHeader::parse(&header.bytes()), Some(header));
-        assert_eq!(
-            NetHeader::parse(&header.bytes()[..10]),
-            Some(NetHeader {
-                buffers: 1,
-                ..header
-            })
-        );
+        assert_eq!(NetHeader::parse(&header.bytes()[..10]), Some(NetHeader { buffers: 1, ..header }));
         assert_eq!(NetHeader::parse(&[0; 9]), None);
     }
 }

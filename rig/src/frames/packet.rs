@@ -2,9 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use etherparse::{
-    IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader, VlanId,
-};
+use etherparse::{IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader, VlanId};
 
 use super::{ETHERNET_BYTES, GsoKind, Mac, NetHeader, checksum, pseudo_header_sum};
 
@@ -24,20 +22,13 @@ impl Host {
     pub fn v4(number: u16) -> Self {
         let [high, low] = number.to_be_bytes();
         let ip = Ipv4Addr::new(10, 0, high, low);
-        Self {
-            mac: [2, 0, 0, 0, high, low],
-            ip: ip.into(),
-            port: 1000,
-        }
+        Self { mac: [2, 0, 0, 0, high, low], ip: ip.into(), port: 1000 }
     }
 
     /// The same on IPv6: fd00::hhll.
     pub fn v6(number: u16) -> Self {
         let ip = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number);
-        Self {
-            ip: ip.into(),
-            ..Self::v4(number)
-        }
+        Self { ip: ip.into(), ..Self::v4(number) }
     }
 
     /// The same host at another port.
@@ -93,10 +84,7 @@ impl Packet {
     /// # Panics
     /// When the hosts' addresses are of different families.
     pub fn udp(from: Host, to: Host, payload: impl Into<Vec<u8>>) -> Self {
-        let transport = Transport::Udp {
-            source: from.port,
-            destination: to.port,
-        };
+        let transport = Transport::Udp { source: from.port, destination: to.port };
         Self::new(from, to, transport, payload.into())
     }
 
@@ -116,14 +104,7 @@ impl Packet {
             Transport::Tcp(_) => IpNumber::TCP,
         };
         let network = network(from.ip, to.ip, protocol);
-        Self {
-            source: from.mac,
-            destination: to.mac,
-            vlan: None,
-            network,
-            transport,
-            payload,
-        }
+        Self { source: from.mac, destination: to.mac, vlan: None, network, transport, payload }
     }
 
     /// The same with a VLAN tag.
@@ -154,21 +135,12 @@ impl Packet {
         };
         let ethernet = PacketBuilder::ethernet2(self.source, self.destination);
         let ip = match self.vlan {
-            Some(tag) => ethernet
-                .single_vlan(VlanId::try_new(tag).expect("a tag of 12 bits"))
-                .ip(network),
+            Some(tag) => ethernet.single_vlan(VlanId::try_new(tag).expect("a tag of 12 bits")).ip(network),
             None => ethernet.ip(network),
         };
         let written = match &self.transport {
-            Transport::Udp {
-                source,
-                destination,
-            } => ip
-                .udp(*source, *destination)
-                .write(&mut bytes, &self.payload),
-            Transport::Tcp(header) => ip
-                .tcp_header((**header).clone())
-                .write(&mut bytes, &self.payload),
+            Transport::Udp { source, destination } => ip.udp(*source, *destination).write(&mut bytes, &self.payload),
+            Transport::Tcp(header) => ip.tcp_header((**header).clone()).write(&mut bytes, &self.payload),
         };
         written.expect("a payload that fits an IP packet");
         bytes
@@ -201,16 +173,7 @@ impl Packet {
         };
         let ecn = matches!(&self.transport, Transport::Tcp(header) if header.cwr);
         let header_length = self.header_bytes() as u16;
-        (
-            NetHeader {
-                gso,
-                ecn,
-                gso_size: size,
-                header_length,
-                ..header
-            },
-            frame,
-        )
+        (NetHeader { gso, ecn, gso_size: size, header_length, ..header }, frame)
     }
 
     /// The packets into which segmentation by `size` must cut this one: TCP sequence numbers and IP identifications go on,
@@ -220,10 +183,7 @@ impl Packet {
         let segment = |index: usize| {
             let start = index * usize::from(size);
             let end = (start + usize::from(size)).min(self.payload.len());
-            let mut packet = Self {
-                payload: self.payload[start..end].to_vec(),
-                ..self.clone()
-            };
+            let mut packet = Self { payload: self.payload[start..end].to_vec(), ..self.clone() };
             if let Network::V4(header) = &mut packet.network {
                 header.identification = header.identification.wrapping_add(index as u16);
             }
@@ -310,10 +270,7 @@ fn network(from: IpAddr, to: IpAddr, protocol: IpNumber) -> Network {
 /// # Panics
 /// When the header points outside the frame.
 pub fn complete_checksum(header: &NetHeader, frame: &mut [u8]) {
-    let (start, offset) = (
-        usize::from(header.checksum_start),
-        usize::from(header.checksum_offset),
-    );
+    let (start, offset) = (usize::from(header.checksum_start), usize::from(header.checksum_offset));
     let sum = checksum(0, &frame[start..]);
     frame[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
 }
@@ -327,12 +284,7 @@ mod tests {
         let pairs = [(Host::v4(1), Host::v4(2)), (Host::v6(1), Host::v6(2))];
         pairs
             .into_iter()
-            .flat_map(|(from, to)| {
-                [
-                    Packet::udp(from, to, payload.clone()),
-                    Packet::tcp(from, to, 7, payload.clone()),
-                ]
-            })
+            .flat_map(|(from, to)| [Packet::udp(from, to, payload.clone()), Packet::tcp(from, to, 7, payload.clone())])
             .flat_map(|packet| [packet.clone(), packet.tagged(9)])
             .collect()
     }
@@ -353,14 +305,9 @@ mod tests {
             let packet = packet.with_tcp(|tcp| (tcp.cwr, tcp.fin, tcp.psh) = (true, true, true));
             let segments = packet.segments(1000);
             assert_eq!(segments.len(), 4);
-            let payload: Vec<u8> = segments
-                .iter()
-                .flat_map(|segment| segment.payload.clone())
-                .collect();
+            let payload: Vec<u8> = segments.iter().flat_map(|segment| segment.payload.clone()).collect();
             assert_eq!(payload, packet.payload);
-            if let (Transport::Tcp(first), Transport::Tcp(last)) =
-                (&segments[0].transport, &segments[3].transport)
-            {
+            if let (Transport::Tcp(first), Transport::Tcp(last)) = (&segments[0].transport, &segments[3].transport) {
                 assert_eq!((first.cwr, first.fin, first.psh), (true, false, false));
                 assert_eq!((last.cwr, last.fin, last.psh), (false, true, true));
                 assert_eq!(last.sequence_number, 3007);

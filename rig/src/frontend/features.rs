@@ -84,8 +84,7 @@ features! {
 }
 
 /// Receive and transmit offloads for TCP, with what they depend on.
-pub const TCP_OFFLOADS: Features =
-    CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
+pub const TCP_OFFLOADS: Features = CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
 
 /// What a guest with a Linux driver of today takes if it is offered; split rings only.
 pub const LINUX: Features = TCP_OFFLOADS
@@ -123,42 +122,20 @@ fn name(feature: Features) -> String {
 /// The feature called `name` (case and `-`/`_` do not matter), or `bit-N`.
 pub fn by_name(name: &str) -> Option<Features> {
     let wanted = name.to_uppercase().replace('-', "_");
-    let known = NAMES
-        .iter()
-        .find(|(name, _)| *name == wanted)
-        .map(|(_, bit)| *bit);
-    let bit = || {
-        wanted
-            .strip_prefix("BIT_")?
-            .parse()
-            .ok()
-            .filter(|&bit: &u32| bit < 64)
-            .map(|bit| 1 << bit)
-    };
+    let known = NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, bit)| *bit);
+    let bit = || wanted.strip_prefix("BIT_")?.parse().ok().filter(|&bit: &u32| bit < 64).map(|bit| 1 << bit);
     known.or_else(bit)
 }
 
 /// The protocol features that a guest asks for unless told otherwise.
 pub fn usual_protocol() -> VhostUserProtocolFeatures {
     type P = VhostUserProtocolFeatures;
-    P::MQ
-        | P::REPLY_ACK
-        | P::RARP
-        | P::MTU
-        | P::BACKEND_REQ
-        | P::CONFIG
-        | P::CONFIGURE_MEM_SLOTS
-        | P::STATUS
-        | P::RESET_DEVICE
+    P::MQ | P::REPLY_ACK | P::RARP | P::MTU | P::BACKEND_REQ | P::CONFIG | P::CONFIGURE_MEM_SLOTS | P::STATUS | P::RESET_DEVICE
 }
 
 /// Bytes of the virtio-net header under these features: 12, or 10 for a legacy driver without mergeable buffers.
 pub fn header_bytes(features: Features) -> usize {
-    if features & (VERSION_1 | MRG_RXBUF) != 0 {
-        12
-    } else {
-        10
-    }
+    if features & (VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
 }
 
 #[cfg(test)]

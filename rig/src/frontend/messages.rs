@@ -4,9 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use vhost::vhost_user::VhostUserFrontend;
-use vhost::vhost_user::message::{
-    FrontendReq, VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures,
-};
+use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -37,20 +35,12 @@ impl Frontend {
 
     /// GET_PROTOCOL_FEATURES.
     pub fn protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        self.say("GET_PROTOCOL_FEATURES", |vhost| {
-            vhost.get_protocol_features()
-        })
+        self.say("GET_PROTOCOL_FEATURES", |vhost| vhost.get_protocol_features())
     }
 
     /// SET_PROTOCOL_FEATURES. From here on, if REPLY_ACK is among them, messages ask for acknowledgements.
-    pub fn set_protocol_features(
-        &mut self,
-        wanted: VhostUserProtocolFeatures,
-        acknowledge: Acknowledge,
-    ) -> Result<()> {
-        self.say("SET_PROTOCOL_FEATURES", |vhost| {
-            vhost.set_protocol_features(wanted)
-        })?;
+    pub fn set_protocol_features(&mut self, wanted: VhostUserProtocolFeatures, acknowledge: Acknowledge) -> Result<()> {
+        self.say("SET_PROTOCOL_FEATURES", |vhost| vhost.set_protocol_features(wanted))?;
         self.protocol = wanted;
         if wanted.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             self.acknowledge = acknowledge;
@@ -71,16 +61,12 @@ impl Frontend {
 
     /// SET_MEM_TABLE.
     pub fn set_memory_table(&mut self, regions: &[VhostUserMemoryRegionInfo]) -> Result<()> {
-        self.say("SET_MEM_TABLE", |vhost| {
-            vhost.set_mem_table(regions).map(drop)
-        })
+        self.say("SET_MEM_TABLE", |vhost| vhost.set_mem_table(regions).map(drop))
     }
 
     /// ADD_MEM_REG.
     pub fn add_region(&mut self, region: &VhostUserMemoryRegionInfo) -> Result<()> {
-        self.say("ADD_MEM_REG", |vhost| {
-            vhost.add_mem_region(region).map(drop)
-        })
+        self.say("ADD_MEM_REG", |vhost| vhost.add_mem_region(region).map(drop))
     }
 
     /// REM_MEM_REG.
@@ -105,9 +91,7 @@ impl Frontend {
 
     /// SET_VRING_ADDR; the addresses are user addresses.
     pub fn set_ring_addresses(&mut self, ring: usize, addresses: &VringConfigData) -> Result<()> {
-        self.say("SET_VRING_ADDR", |vhost| {
-            vhost.set_vring_addr(ring, addresses)
-        })
+        self.say("SET_VRING_ADDR", |vhost| vhost.set_vring_addr(ring, addresses))
     }
 
     /// SET_VRING_KICK; `None`: the back end shall poll.
@@ -117,11 +101,7 @@ impl Frontend {
                 let fd = event(fd)?;
                 self.say("SET_VRING_KICK", |vhost| vhost.set_vring_kick(ring, &fd))
             }
-            None => self.tell(
-                "SET_VRING_KICK",
-                FrontendReq::SET_VRING_KICK,
-                ring as u64 | NO_DESCRIPTOR,
-            ),
+            None => self.tell("SET_VRING_KICK", FrontendReq::SET_VRING_KICK, ring as u64 | NO_DESCRIPTOR),
         }
     }
 
@@ -132,11 +112,7 @@ impl Frontend {
                 let fd = event(fd)?;
                 self.say("SET_VRING_CALL", |vhost| vhost.set_vring_call(ring, &fd))
             }
-            None => self.tell(
-                "SET_VRING_CALL",
-                FrontendReq::SET_VRING_CALL,
-                ring as u64 | NO_DESCRIPTOR,
-            ),
+            None => self.tell("SET_VRING_CALL", FrontendReq::SET_VRING_CALL, ring as u64 | NO_DESCRIPTOR),
         }
     }
 
@@ -156,33 +132,20 @@ impl Frontend {
     pub fn config(&mut self, offset: u32, length: u32) -> Result<Vec<u8>> {
         let blank = vec![0; length as usize];
         self.say("GET_CONFIG", |vhost| {
-            vhost
-                .get_config(offset, length, VhostUserConfigFlags::empty(), &blank)
-                .map(|(_, bytes)| bytes)
+            vhost.get_config(offset, length, VhostUserConfigFlags::empty(), &blank).map(|(_, bytes)| bytes)
         })
     }
 
     /// SET_BACKEND_REQ_FD: the socket on which the back end may ask things of its own accord.
     pub fn set_backend_channel(&mut self, theirs: &OwnedFd) -> Result<()> {
         let fd = theirs.as_raw_fd();
-        self.say("SET_BACKEND_REQ_FD", |vhost| {
-            vhost.set_backend_request_fd(&fd)
-        })
+        self.say("SET_BACKEND_REQ_FD", |vhost| vhost.set_backend_request_fd(&fd))
     }
 
     /// GET_INFLIGHT_FD; the table is dropped again.
     pub fn inflight(&mut self, queues: u16, size: u16) -> Result<u64> {
-        let request = VhostUserInflight {
-            mmap_size: 0,
-            mmap_offset: 0,
-            num_queues: queues,
-            queue_size: size,
-        };
-        self.say("GET_INFLIGHT_FD", |vhost| {
-            vhost
-                .get_inflight_fd(&request)
-                .map(|(reply, _)| reply.mmap_size)
-        })
+        let request = VhostUserInflight { mmap_size: 0, mmap_offset: 0, num_queues: queues, queue_size: size };
+        self.say("GET_INFLIGHT_FD", |vhost| vhost.get_inflight_fd(&request).map(|(reply, _)| reply.mmap_size))
     }
 
     /// RESET_OWNER, which nobody should send any more.
@@ -199,11 +162,7 @@ impl Frontend {
     pub fn send_rarp(&mut self, mac: [u8; 6]) -> Result<()> {
         let mut number = [0; 8];
         number[..6].copy_from_slice(&mac);
-        self.tell(
-            "SEND_RARP",
-            FrontendReq::SEND_RARP,
-            u64::from_le_bytes(number),
-        )
+        self.tell("SEND_RARP", FrontendReq::SEND_RARP, u64::from_le_bytes(number))
     }
 
     /// NET_SET_MTU.
@@ -227,10 +186,7 @@ fn event(fd: RawFd) -> Result<EventFd> {
     // SAFETY: `fd` is open during this call (the callers hold its owner); the duplicate is ours alone.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
-        return Err(socket(
-            "duplicating a kick or call descriptor",
-            io::Error::last_os_error(),
-        ));
+        return Err(socket("duplicating a kick or call descriptor", io::Error::last_os_error()));
     }
     // SAFETY: `copy` was opened just now and belongs to nobody else.
     Ok(unsafe { EventFd::from_raw_fd(copy) })

@@ -16,10 +16,12 @@ mod watchdog;
 pub mod wire;
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr};
 use vhost::vhost_user::Frontend as VhostFrontend;
 use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserProtocolFeatures};
 
@@ -33,9 +35,7 @@ const MAX_RINGS: u64 = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
     /// No back end came to the socket in time.
-    #[error(
-        "no back end on {path} within {waited:?}: {cause}; start the switch first, or give it more time"
-    )]
+    #[error("no back end on {path} within {waited:?}: {cause}; start the switch first, or give it more time")]
     NoBackend {
         /// The socket's path.
         path: String,
@@ -90,13 +90,7 @@ pub enum Acknowledge {
 
 impl Acknowledge {
     fn wanted_for(self, message: &str) -> bool {
-        const MEMORY: [&str; 5] = [
-            "SET_MEM_TABLE",
-            "ADD_MEM_REG",
-            "REM_MEM_REG",
-            "SET_BACKEND_REQ_FD",
-            "NET_SET_MTU",
-        ];
+        const MEMORY: [&str; 5] = ["SET_MEM_TABLE", "ADD_MEM_REG", "REM_MEM_REG", "SET_BACKEND_REQ_FD", "NET_SET_MTU"];
         match self {
             Self::Nothing => false,
             Self::Memory => MEMORY.contains(&message),
@@ -117,9 +111,7 @@ pub struct Frontend {
 
 impl std::fmt::Debug for Frontend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Frontend")
-            .field("protocol", &self.protocol)
-            .finish_non_exhaustive()
+        f.debug_struct("Frontend").field("protocol", &self.protocol).finish_non_exhaustive()
     }
 }
 
@@ -129,22 +121,11 @@ impl Frontend {
     /// # Errors
     /// [`FrontendError::Socket`] when the socket cannot be duplicated.
     pub fn from_stream(stream: UnixStream, patience: Duration) -> Result<Self> {
-        let copy = || {
-            stream
-                .try_clone()
-                .map_err(|cause| socket("duplicating the vhost-user socket", cause))
-        };
+        let copy = || stream.try_clone().map_err(|cause| socket("duplicating the vhost-user socket", cause));
         let vhost = VhostFrontend::from_stream(copy()?, MAX_RINGS);
         let watchdog = Watchdog::new(copy()?);
         let protocol = VhostUserProtocolFeatures::empty();
-        Ok(Self {
-            stream,
-            vhost,
-            watchdog,
-            patience,
-            acknowledge: Acknowledge::Nothing,
-            protocol,
-        })
+        Ok(Self { stream, vhost, watchdog, patience, acknowledge: Acknowledge::Nothing, protocol })
     }
 
     /// Connects to the socket at `path`, trying again until `patience` is over.
@@ -153,8 +134,7 @@ impl Frontend {
     /// [`FrontendError::NoBackend`].
     pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
         let deadline = Deadline::after(patience);
-        let stream = deadline::retry(deadline, || UnixStream::connect(path))
-            .map_err(|cause| no_backend(path, patience, cause))?;
+        let stream = deadline::retry(deadline, || connect_at_once(path)).map_err(|cause| no_backend(path, patience, cause))?;
         Self::from_stream(stream, patience)
     }
 
@@ -163,18 +143,10 @@ impl Frontend {
     /// # Errors
     /// [`FrontendError::NoBackend`].
     pub fn accept(listener: &UnixListener, patience: Duration) -> Result<Self> {
-        let arrived = deadline::readable(listener, Deadline::after(patience)).and_then(|ready| {
-            if ready {
-                listener.accept()
-            } else {
-                Err(io::ErrorKind::TimedOut.into())
-            }
-        });
+        let arrived = deadline::readable(listener, Deadline::after(patience))
+            .and_then(|ready| if ready { listener.accept() } else { Err(io::ErrorKind::TimedOut.into()) });
         let (stream, _) = arrived.map_err(|cause| {
-            let path = listener
-                .local_addr()
-                .ok()
-                .and_then(|address| address.as_pathname().map(Path::to_path_buf));
+            let path = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_path_buf));
             no_backend(&path.unwrap_or_default(), patience, cause)
         })?;
         Self::from_stream(stream, patience)
@@ -201,11 +173,7 @@ impl Frontend {
     }
 
     /// One message through the `vhost` crate, bounded by the patience.
-    fn say<T>(
-        &mut self,
-        message: &'static str,
-        act: impl FnOnce(&mut VhostFrontend) -> vhost::Result<T>,
-    ) -> Result<T> {
+    fn say<T>(&mut self, message: &'static str, act: impl FnOnce(&mut VhostFrontend) -> vhost::Result<T>) -> Result<T> {
         let begun = Instant::now();
         let flags = match self.acknowledge.wanted_for(message) {
             true => VhostUserHeaderFlag::NEED_REPLY,
@@ -221,13 +189,7 @@ impl Frontend {
     /// One raw message with a number as body; waits for the acknowledgement if those were agreed on.
     fn tell(&mut self, message: &'static str, code: FrontendReq, number: u64) -> Result<()> {
         if !self.acknowledge.wanted_for(message) {
-            let sent = wire::send(
-                &self.stream,
-                code as u32,
-                wire::VERSION,
-                &number.to_le_bytes(),
-                &[],
-            );
+            let sent = wire::send(&self.stream, code as u32, wire::VERSION, &number.to_le_bytes(), &[]);
             return sent.map_err(|cause| socket("sending a vhost-user message", cause));
         }
         match self.ask(message, code, &number.to_le_bytes())? {
@@ -239,29 +201,29 @@ impl Frontend {
     /// One raw message; the answer's first eight bytes.
     fn ask(&mut self, message: &'static str, code: FrontendReq, body: &[u8]) -> Result<u64> {
         let begun = Instant::now();
-        let flags = if self.acknowledge.wanted_for(message) {
-            wire::VERSION | wire::NEED_REPLY
-        } else {
-            wire::VERSION
-        };
+        let flags = if self.acknowledge.wanted_for(message) { wire::VERSION | wire::NEED_REPLY } else { wire::VERSION };
         wire::send(&self.stream, code as u32, flags, body, &[])
             .and_then(|()| wire::receive(&self.stream, Deadline::after(self.patience)))
-            .and_then(|reply| {
-                reply
-                    .number()
-                    .ok_or_else(|| io::Error::other("the answer is too short"))
-            })
+            .and_then(|reply| reply.number().ok_or_else(|| io::Error::other("the answer is too short")))
             .map_err(|cause| self.failed(message, begun, cause.to_string()))
     }
 
     fn failed(&self, message: &'static str, begun: Instant, cause: String) -> FrontendError {
-        FrontendError::Message {
-            message,
-            cause,
-            after: begun.elapsed(),
-            patience: self.patience,
-        }
+        FrontendError::Message { message, cause, after: begun.elapsed(), patience: self.patience }
     }
+}
+
+/// Connects or fails, but never waits: an ordinary connect(2) waits for ever at a socket whose owner accepts nobody.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` when too many wait there already.
+pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 fn socket(step: &'static str, cause: io::Error) -> FrontendError {
@@ -269,9 +231,5 @@ fn socket(step: &'static str, cause: io::Error) -> FrontendError {
 }
 
 fn no_backend(path: &Path, waited: Duration, cause: io::Error) -> FrontendError {
-    FrontendError::NoBackend {
-        path: path.display().to_string(),
-        waited,
-        cause,
-    }
+    FrontendError::NoBackend { path: path.display().to_string(), waited, cause }
 }

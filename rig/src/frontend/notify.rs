@@ -86,10 +86,7 @@ impl Call {
     pub fn new(kind: CallKind) -> io::Result<Self> {
         let (ours, theirs): (OwnedFd, OwnedFd) = match kind {
             CallKind::None => {
-                return Ok(Self {
-                    ours: None,
-                    theirs: None,
-                });
+                return Ok(Self { ours: None, theirs: None });
             }
             CallKind::Eventfd => {
                 let event: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?.into();
@@ -103,10 +100,7 @@ impl Call {
         };
         // For pipes and sockets only our end; an eventfd has one set of flags for both.
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Self {
-            ours: Some(ours.into()),
-            theirs: Some(theirs),
-        })
+        Ok(Self { ours: Some(ours.into()), theirs: Some(theirs) })
     }
 
     /// The descriptor to send.

@@ -31,25 +31,15 @@ struct Kennel {
 
 impl Watchdog {
     pub(super) fn new(stream: UnixStream) -> Self {
-        Self {
-            stream: Arc::new(stream),
-        }
+        Self { stream: Arc::new(stream) }
     }
 
     /// Starts the clock: unless the result is dropped within `patience`, the connection is cut.
     pub(super) fn arm(&self, patience: Duration) -> Armed {
         let kennel = kennel();
-        let key = (
-            Instant::now() + patience,
-            kennel.next.fetch_add(1, Ordering::Relaxed),
-        );
-        let mut deadlines = kennel
-            .deadlines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let first = deadlines
-            .first_key_value()
-            .is_none_or(|(earliest, _)| key < *earliest);
+        let key = (Instant::now() + patience, kennel.next.fetch_add(1, Ordering::Relaxed));
+        let mut deadlines = kennel.deadlines.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = deadlines.first_key_value().is_none_or(|(earliest, _)| key < *earliest);
         deadlines.insert(key, Arc::clone(&self.stream));
         if first {
             kennel.changed.notify_one();
@@ -60,22 +50,15 @@ impl Watchdog {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        kennel()
-            .deadlines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.key);
+        kennel().deadlines.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 
 fn kennel() -> &'static Kennel {
     static KENNEL: OnceLock<&'static Kennel> = OnceLock::new();
     KENNEL.get_or_init(|| {
-        let kennel: &'static Kennel = Box::leak(Box::new(Kennel {
-            deadlines: Mutex::default(),
-            changed: Condvar::new(),
-            next: AtomicU64::new(0),
-        }));
+        let kennel: &'static Kennel =
+            Box::leak(Box::new(Kennel { deadlines: Mutex::default(), changed: Condvar::new(), next: AtomicU64::new(0) }));
         // Without the thread a silent back end would be waited for forever: better no front end at all.
         std::thread::Builder::new()
             .name("watchdog".into())
@@ -86,10 +69,7 @@ fn kennel() -> &'static Kennel {
 }
 
 fn watch(kennel: &'static Kennel) {
-    let mut deadlines = kennel
-        .deadlines
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut deadlines = kennel.deadlines.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let now = Instant::now();
         while let Some(entry) = deadlines.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -97,17 +77,8 @@ fn watch(kennel: &'static Kennel) {
             let _ = entry.remove().shutdown(Shutdown::Both);
         }
         deadlines = match deadlines.first_key_value() {
-            Some((&(next, _), _)) => {
-                kennel
-                    .changed
-                    .wait_timeout(deadlines, next - now)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0
-            }
-            None => kennel
-                .changed
-                .wait(deadlines)
-                .unwrap_or_else(PoisonError::into_inner),
+            Some((&(next, _), _)) => kennel.changed.wait_timeout(deadlines, next - now).unwrap_or_else(PoisonError::into_inner).0,
+            None => kennel.changed.wait(deadlines).unwrap_or_else(PoisonError::into_inner),
         };
     }
 }
@@ -123,11 +94,7 @@ mod tests {
         let (ours, _silent) = UnixStream::pair().unwrap();
         let begun = Instant::now();
         let guard = Watchdog::new(ours.try_clone().unwrap()).arm(Duration::from_millis(50));
-        assert_eq!(
-            (&ours).read(&mut [0]).unwrap(),
-            0,
-            "cut, so the end of the stream is read"
-        );
+        assert_eq!((&ours).read(&mut [0]).unwrap(), 0, "cut, so the end of the stream is read");
         assert!(begun.elapsed() >= Duration::from_millis(50));
         drop(guard);
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -55,13 +55,7 @@ pub fn header(code: u32, flags: u32, size: u32) -> [u8; HEADER_BYTES] {
 ///
 /// # Errors
 /// What the socket says.
-pub fn send(
-    stream: &UnixStream,
-    code: u32,
-    flags: u32,
-    body: &[u8],
-    fds: &[RawFd],
-) -> io::Result<()> {
+pub fn send(stream: &UnixStream, code: u32, flags: u32, body: &[u8], fds: &[RawFd]) -> io::Result<()> {
     let mut bytes = header(code, flags, body.len() as u32).to_vec();
     bytes.extend_from_slice(body);
     send_bytes(stream, &bytes, fds)
@@ -74,13 +68,7 @@ pub fn send(
 pub fn send_bytes(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
     let rights = [ControlMessage::ScmRights(fds)];
     let rights: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
-    let sent = sendmsg::<()>(
-        stream.as_raw_fd(),
-        &[IoSlice::new(bytes)],
-        rights,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
+    let sent = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
     io::Write::write_all(&mut (&*stream), &bytes[sent..])
 }
 
@@ -95,37 +83,21 @@ pub fn receive(stream: &UnixStream, deadline: Deadline) -> io::Result<Message> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let size = word(8) as usize;
     if size > MAX_BODY {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a body of {size} bytes announced"),
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a body of {size} bytes announced")));
     }
     let mut body = vec![0; size];
     fill(stream, &mut body, &mut fds, deadline)?;
-    Ok(Message {
-        code: word(0),
-        flags: word(4),
-        body,
-        fds,
-    })
+    Ok(Message { code: word(0), flags: word(4), body, fds })
 }
 
-fn fill(
-    stream: &UnixStream,
-    mut rest: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-    deadline: Deadline,
-) -> io::Result<()> {
+fn fill(stream: &UnixStream, mut rest: &mut [u8], fds: &mut Vec<OwnedFd>, deadline: Deadline) -> io::Result<()> {
     while !rest.is_empty() {
         if !deadline::readable(stream, deadline)? {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
         }
         match receive_some(stream, rest, fds)? {
             0 => {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the back end hung up",
-                ));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the back end hung up"));
             }
             count => rest = &mut rest[count..],
         }
@@ -141,11 +113,7 @@ fn receive_some(stream: &UnixStream, into: &mut [u8], fds: &mut Vec<OwnedFd>) ->
     for message in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(rights) = message {
             // SAFETY: the kernel has just opened these descriptors for us; nobody else knows them.
-            fds.extend(
-                rights
-                    .into_iter()
-                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-            );
+            fds.extend(rights.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
     Ok(received.bytes)
@@ -160,19 +128,9 @@ mod tests {
     #[test]
     fn a_message_arrives_with_its_body_and_descriptors() {
         let (here, there) = UnixStream::pair().unwrap();
-        send(
-            &here,
-            20,
-            VERSION | NEED_REPLY,
-            &1500u64.to_le_bytes(),
-            &[here.as_raw_fd()],
-        )
-        .unwrap();
+        send(&here, 20, VERSION | NEED_REPLY, &1500u64.to_le_bytes(), &[here.as_raw_fd()]).unwrap();
         let message = receive(&there, Deadline::after(Duration::from_secs(5))).unwrap();
-        assert_eq!(
-            (message.code, message.flags, message.number()),
-            (20, 9, Some(1500))
-        );
+        assert_eq!((message.code, message.flags, message.number()), (20, 9, Some(1500)));
         assert_eq!(message.fds.len(), 1);
     }
 
@@ -180,15 +138,9 @@ mod tests {
     fn silence_and_hanging_up_are_told_apart() {
         let (here, there) = UnixStream::pair().unwrap();
         let soon = Deadline::after(Duration::from_millis(20));
-        assert_eq!(
-            receive(&here, soon).unwrap_err().kind(),
-            io::ErrorKind::TimedOut
-        );
+        assert_eq!(receive(&here, soon).unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(there);
         let later = Deadline::after(Duration::from_secs(5));
-        assert_eq!(
-            receive(&here, later).unwrap_err().kind(),
-            io::ErrorKind::UnexpectedEof
-        );
+        assert_eq!(receive(&here, later).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

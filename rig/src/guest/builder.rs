@@ -28,28 +28,15 @@ pub struct ReceiveBuffers {
 
 impl ReceiveBuffers {
     /// Mergeable-style: as many as the ring holds, 2 KiB and a header each.
-    pub const SMALL: Self = Self {
-        count: None,
-        size: 2048 + 12,
-        piece: u32::MAX,
-        repost: true,
-    };
+    pub const SMALL: Self = Self { count: None, size: 2048 + 12, piece: u32::MAX, repost: true };
     /// For guests without mergeable buffers: 64 KiB each, as chains of 17 descriptors of a page.
-    pub const BIG: Self = Self {
-        count: None,
-        size: 17 * 4096,
-        piece: 4096,
-        repost: true,
-    };
+    pub const BIG: Self = Self { count: None, size: 17 * 4096, piece: 4096, repost: true };
 
     /// Lengths of the descriptors of one buffer.
     pub(super) fn pieces(&self) -> Vec<u32> {
         let piece = self.piece.clamp(1, self.size.max(1));
         let (whole, rest) = (self.size / piece, self.size % piece);
-        (0..whole)
-            .map(|_| piece)
-            .chain((rest > 0).then_some(rest))
-            .collect()
+        (0..whole).map(|_| piece).chain((rest > 0).then_some(rest)).collect()
     }
 
     /// Bytes from one buffer to the next.
@@ -98,10 +85,7 @@ impl Default for GuestBuilder {
             ring_size: 256,
             indirect: 64,
             receive: ReceiveBuffers::SMALL,
-            send: SendBuffers {
-                count: 256,
-                size: 128 << 10,
-            },
+            send: SendBuffers { count: 256, size: 128 << 10 },
             memory: None,
             habit: Habit::QEMU,
             kick: KickKind::default(),
@@ -212,15 +196,10 @@ impl GuestBuilder {
     /// Whatever fails on the way, see [`GuestError`].
     pub fn listen(self, path: impl AsRef<Path>) -> Result<ToyGuest, GuestError> {
         // A socket that nobody listens on any more would make the bind fail; anything else there still does.
-        if UnixStream::connect(path.as_ref())
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-        {
+        if UnixStream::connect(path.as_ref()).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
             let _ = std::fs::remove_file(path.as_ref());
         }
-        let refused = |cause| GuestError::Refused {
-            step: "listening on the guest's socket",
-            cause,
-        };
+        let refused = |cause| GuestError::Refused { step: "listening on the guest's socket", cause };
         let listener = UnixListener::bind(path.as_ref()).map_err(refused)?;
         self.accept(listener)
     }
@@ -245,9 +224,7 @@ impl GuestBuilder {
 
     /// The memory plan, made up if none was given.
     pub fn memory_plan(&self) -> MemoryPlan {
-        self.memory
-            .clone()
-            .unwrap_or_else(|| MemoryPlan::new(self.memory_needed()))
+        self.memory.clone().unwrap_or_else(|| MemoryPlan::new(self.memory_needed()))
     }
 
     fn on(self, frontend: Frontend, endpoint: Endpoint) -> Result<ToyGuest, GuestError> {

@@ -36,24 +36,13 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(
-        queue: Queue,
-        memory: &GuestMemory,
-        buffers: ReceiveBuffers,
-    ) -> Result<Self, GuestError> {
+    pub(super) fn new(queue: Queue, memory: &GuestMemory, buffers: ReceiveBuffers) -> Result<Self, GuestError> {
         let size = queue.ring.options().size;
         let count = size / (buffers.pieces().len().min(usize::from(size)) as u16).max(1);
         let start = memory.allocate(u64::from(count) * buffers.stride(), 64)?;
         let of_head = vec![0; usize::from(size)];
         let free = (0..count).rev().collect();
-        Ok(Self {
-            queue,
-            repost: buffers.repost,
-            buffers,
-            start,
-            free,
-            of_head,
-        })
+        Ok(Self { queue, repost: buffers.repost, buffers, start, free, of_head })
     }
 
     /// Posts up to `count` more buffers and shows them: how many there were free descriptors for.
@@ -80,12 +69,7 @@ impl Delivery {
     }
 
     /// The next frame, if one has arrived whole.
-    pub(super) fn take(
-        &mut self,
-        memory: &GuestMemory,
-        header_bytes: usize,
-        mergeable: bool,
-    ) -> Result<Option<Frame>, GuestError> {
+    pub(super) fn take(&mut self, memory: &GuestMemory, header_bytes: usize, mergeable: bool) -> Result<Option<Frame>, GuestError> {
         let Some(first) = self.queue.ring.poll()? else {
             return Ok(None);
         };
@@ -103,9 +87,7 @@ impl Delivery {
         }
         for number in 1..buffers {
             if bytes.len() != usize::from(number) * self.buffers.size as usize {
-                return bad(format!(
-                    "buffer {number} of {buffers} of a frame was left unfilled"
-                ));
+                return bad(format!("buffer {number} of {buffers} of a frame was left unfilled"));
             }
             if let Some(used) = self.queue.ring.poll()? {
                 bytes.extend(self.collect(memory, used)?);
@@ -115,12 +97,7 @@ impl Delivery {
             self.post(buffers)?;
         }
         bytes.drain(..header_bytes);
-        Ok(Some(Frame {
-            pair: 0,
-            header,
-            bytes,
-            buffers,
-        }))
+        Ok(Some(Frame { pair: 0, header, bytes, buffers }))
     }
 
     fn post_one(&mut self) -> Result<bool, GuestError> {
@@ -152,10 +129,7 @@ impl Delivery {
         let buffer = self.of_head[used.head as usize];
         self.queue.ring.release(used.head as u16);
         self.free.push(buffer);
-        Ok(memory.bytes(
-            self.start + u64::from(buffer) * self.buffers.stride(),
-            used.length as usize,
-        )?)
+        Ok(memory.bytes(self.start + u64::from(buffer) * self.buffers.stride(), used.length as usize)?)
     }
 }
 

@@ -100,13 +100,7 @@ impl Habit {
             Step::SetFeatures,
             Step::Status(FEATURES_OK),
             Step::MemoryRegions,
-            Step::EachRing(&[
-                RingStep::Size,
-                RingStep::Base,
-                RingStep::Addresses,
-                RingStep::Kick,
-                RingStep::Call,
-            ]),
+            Step::EachRing(&[RingStep::Size, RingStep::Base, RingStep::Addresses, RingStep::Kick, RingStep::Call]),
             Step::Status(DRIVER_OK),
         ],
         stop: &[Step::Status(0), Step::EachRing(&[RingStep::Stop])],
@@ -118,22 +112,11 @@ impl Habit {
     /// User Mode Linux 6.4 and later.
     pub const UML: Self = Self {
         name: "uml",
-        connect: &[
-            Step::Owner,
-            Step::GetFeatures,
-            Step::ProtocolFeatures,
-            Step::BackendChannel,
-            Step::QueueNumber,
-        ],
+        connect: &[Step::Owner, Step::GetFeatures, Step::ProtocolFeatures, Step::BackendChannel, Step::QueueNumber],
         start: &[
             Step::SetFeatures,
             Step::MemoryTable,
-            Step::EachRing(&[
-                RingStep::Call,
-                RingStep::Size,
-                RingStep::Base,
-                RingStep::Addresses,
-            ]),
+            Step::EachRing(&[RingStep::Call, RingStep::Size, RingStep::Base, RingStep::Addresses]),
             Step::EachRing(&[RingStep::Kick, RingStep::Enable]),
         ],
         stop: &[Step::EachRing(&[RingStep::Disable]), Step::GetFeatures],
@@ -145,30 +128,16 @@ impl Habit {
     /// DPDK's virtio-user.
     pub const DPDK: Self = Self {
         name: "dpdk",
-        connect: &[
-            Step::Owner,
-            Step::GetFeatures,
-            Step::ProtocolFeatures,
-            Step::QueueNumber,
-            Step::Status(0),
-        ],
+        connect: &[Step::Owner, Step::GetFeatures, Step::ProtocolFeatures, Step::QueueNumber, Step::Status(0)],
         start: &[
             Step::EachRing(&[RingStep::Call]),
             Step::SetFeatures,
             Step::MemoryTable,
-            Step::EachRing(&[
-                RingStep::Size,
-                RingStep::Base,
-                RingStep::Addresses,
-                RingStep::Kick,
-            ]),
+            Step::EachRing(&[RingStep::Size, RingStep::Base, RingStep::Addresses, RingStep::Kick]),
             Step::EachRing(&[RingStep::Enable]),
             Step::Status(DRIVER_OK),
         ],
-        stop: &[
-            Step::EachRing(&[RingStep::Disable]),
-            Step::EachRing(&[RingStep::Stop]),
-        ],
+        stop: &[Step::EachRing(&[RingStep::Disable]), Step::EachRing(&[RingStep::Stop])],
         acknowledge: Acknowledge::Memory,
         call: CallKind::Eventfd,
         resumes: false,

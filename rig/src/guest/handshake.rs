@@ -8,7 +8,7 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
 use crate::frontend::features::{self, Features};
 use crate::frontend::{Frontend, FrontendError};
-use crate::ring::{DriverRing, RingOptions};
+use crate::ring::{DriverRing, RingError, RingOptions};
 
 use super::{Delivery, Endpoint, GuestError, Intake, Pair, Queue, RingStep, Step, ToyGuest};
 
@@ -57,10 +57,10 @@ impl ToyGuest {
 
     /// Lays all rings out anew, for the features agreed on now, with their receive buffers posted.
     fn renew_rings(&mut self) -> Result<()> {
-        let (delivery, intake) = self.ring_options();
-        for pair in &mut self.pairs {
-            pair.delivery.queue.ring = DriverRing::new(&self.memory, delivery)?;
-            pair.intake.queue.ring = DriverRing::new(&self.memory, intake)?;
+        for index in 0..self.pairs.len() {
+            let (delivery, intake) = self.new_rings()?;
+            let pair = &mut self.pairs[index];
+            (pair.delivery.queue.ring, pair.intake.queue.ring) = (delivery, intake);
             pair.begin_anew()?;
         }
         Ok(())
@@ -101,9 +101,7 @@ impl ToyGuest {
         let agreed = self.features;
         self.negotiate()?;
         if self.features != agreed {
-            return Err(GuestError::NotOffered(
-                features::names(agreed & !self.features).join(", "),
-            ));
+            return Err(GuestError::NotOffered(features::names(agreed & !self.features).join(", ")));
         }
         if self.plan.habit.resumes {
             for queue in self.queues() {
@@ -120,10 +118,7 @@ impl ToyGuest {
     /// # Errors
     /// [`GuestError::Frontend`] when the back end refuses.
     pub fn announce_memory(&mut self, regions: &[usize]) -> Result<()> {
-        let table: Vec<_> = regions
-            .iter()
-            .map(|&index| self.memory.table_entry(index))
-            .collect();
+        let table: Vec<_> = regions.iter().map(|&index| self.memory.table_entry(index)).collect();
         self.frontend()?.set_memory_table(&table)?;
         self.announced = regions.to_vec();
         self.told = regions.to_vec();
@@ -154,9 +149,7 @@ impl ToyGuest {
 
     /// Every queue, deliveries and intakes in the order of their indices.
     pub fn queues(&mut self) -> impl Iterator<Item = &mut Queue> {
-        self.pairs
-            .iter_mut()
-            .flat_map(|pair| [&mut pair.delivery.queue, &mut pair.intake.queue])
+        self.pairs.iter_mut().flat_map(|pair| [&mut pair.delivery.queue, &mut pair.intake.queue])
     }
 
     /// The messages of the connection's beginning.
@@ -185,22 +178,14 @@ impl ToyGuest {
             Step::MemorySlots if protocol.contains(Protocol::CONFIGURE_MEM_SLOTS) => {
                 self.frontend()?.memory_slots()?;
             }
-            Step::BackendChannel if protocol.contains(Protocol::BACKEND_REQ) => {
-                self.open_channel()?
-            }
+            Step::BackendChannel if protocol.contains(Protocol::BACKEND_REQ) => self.open_channel()?,
             Step::SetFeatures => {
                 let features = self.features;
                 self.frontend()?.set_features(features)?;
             }
-            Step::MemoryRegions if protocol.contains(Protocol::CONFIGURE_MEM_SLOTS) => {
-                self.add_regions()?
-            }
-            Step::MemoryTable | Step::MemoryRegions => {
-                self.announce_memory(&self.announced.clone())?
-            }
-            Step::Status(status) if protocol.contains(Protocol::STATUS) => {
-                self.frontend()?.set_status(status)?
-            }
+            Step::MemoryRegions if protocol.contains(Protocol::CONFIGURE_MEM_SLOTS) => self.add_regions()?,
+            Step::MemoryTable | Step::MemoryRegions => self.announce_memory(&self.announced.clone())?,
+            Step::Status(status) if protocol.contains(Protocol::STATUS) => self.frontend()?.set_status(status)?,
             Step::EachRing(steps) => self.each_ring(steps)?,
             Step::QueueNumber | Step::MemorySlots | Step::BackendChannel | Step::Status(_) => {}
         }
@@ -208,15 +193,8 @@ impl ToyGuest {
     }
 
     fn add_regions(&mut self) -> Result<()> {
-        let missing: Vec<_> = self
-            .announced
-            .iter()
-            .copied()
-            .filter(|region| !self.told.contains(region))
-            .collect();
-        missing
-            .into_iter()
-            .try_for_each(|region| self.add_region(region))
+        let missing: Vec<_> = self.announced.iter().copied().filter(|region| !self.told.contains(region)).collect();
+        missing.into_iter().try_for_each(|region| self.add_region(region))
     }
 
     fn agree_on_protocol(&mut self) -> Result<()> {
@@ -233,22 +211,15 @@ impl ToyGuest {
     fn check_queue_number(&mut self) -> Result<()> {
         let number = self.frontend()?.queue_number()?;
         if number < self.plan.pairs as u64 {
-            return Err(GuestError::NotOffered(format!(
-                "{} queue pairs, only {number}",
-                self.plan.pairs
-            )));
+            return Err(GuestError::NotOffered(format!("{} queue pairs, only {number}", self.plan.pairs)));
         }
         Ok(())
     }
 
     fn open_channel(&mut self) -> Result<()> {
-        let refused = |cause| GuestError::Refused {
-            step: "making the channel for the back end's requests",
-            cause,
-        };
+        let refused = |cause| GuestError::Refused { step: "making the channel for the back end's requests", cause };
         let (ours, theirs) = UnixStream::pair().map_err(refused)?;
-        self.frontend()?
-            .set_backend_channel(&OwnedFd::from(theirs))?;
+        self.frontend()?.set_backend_channel(&OwnedFd::from(theirs))?;
         self.channel = Some(ours);
         Ok(())
     }
@@ -261,39 +232,28 @@ impl ToyGuest {
         Ok(())
     }
 
-    /// What a delivery's and an intake's ring shall be able to do.
-    fn ring_options(&self) -> (RingOptions, RingOptions) {
+    /// A delivery's and an intake's ring, for the features agreed on.
+    fn new_rings(&self) -> Result<(DriverRing, DriverRing)> {
         let has = |feature| self.features & feature != 0;
-        let event_idx = has(features::EVENT_IDX);
-        let delivery = RingOptions {
-            size: self.plan.ring_size,
-            event_idx,
-            indirect: 0,
+        let indirect = if has(features::INDIRECT_DESC) { self.plan.indirect } else { 0 };
+        let ring = |indirect| {
+            let options = RingOptions { size: self.plan.ring_size, event_idx: has(features::EVENT_IDX), indirect };
+            let mut ring = DriverRing::new(&self.memory, options)?;
+            if has(features::IN_ORDER) {
+                ring.expect_in_order();
+            }
+            Ok::<_, RingError>(ring)
         };
-        let indirect = if has(features::INDIRECT_DESC) {
-            self.plan.indirect
-        } else {
-            0
-        };
-        (
-            delivery,
-            RingOptions {
-                indirect,
-                ..delivery
-            },
-        )
+        Ok((ring(0)?, ring(indirect)?))
     }
 
     fn new_pair(&self, index: usize) -> Result<Pair> {
-        let (delivery, intake) = self.ring_options();
         let (plan, memory) = (&self.plan, &self.memory);
-        let call = plan.call.unwrap_or(plan.habit.call);
-        let queue =
-            |options, index| Queue::new(DriverRing::new(memory, options)?, index, plan.kick, call);
+        let (delivery, intake) = self.new_rings()?;
+        let queue = |ring, index| Queue::new(ring, index, plan.kick, plan.call.unwrap_or(plan.habit.call));
         let mut delivery = Delivery::new(queue(delivery, 2 * index)?, memory, plan.receive)?;
         delivery.fill()?;
-        let intake = queue(intake, 2 * index + 1)?;
-        let intake = Intake::new(intake, memory, plan.send.count, plan.send.size)?;
+        let intake = Intake::new(queue(intake, 2 * index + 1)?, memory, plan.send.count, plan.send.size)?;
         Ok(Pair { delivery, intake })
     }
 
@@ -301,9 +261,7 @@ impl ToyGuest {
         self.make_pairs()?;
         for pair in 0..self.pairs.len() {
             for index in [2 * pair, 2 * pair + 1] {
-                steps
-                    .iter()
-                    .try_for_each(|step| self.ring_step(index, *step))?;
+                steps.iter().try_for_each(|step| self.ring_step(index, *step))?;
             }
         }
         Ok(())
@@ -318,17 +276,10 @@ impl ToyGuest {
         let wants_enable = self.plan.enable;
         let frontend = self.frontend.as_mut().ok_or(GuestError::NotConnected)?;
         let pair = &mut self.pairs[index / 2];
-        let queue = if index.is_multiple_of(2) {
-            &mut pair.delivery.queue
-        } else {
-            &mut pair.intake.queue
-        };
+        let queue = if index.is_multiple_of(2) { &mut pair.delivery.queue } else { &mut pair.intake.queue };
         match step {
             RingStep::Call => frontend.set_ring_call(index, queue.call.fd())?,
-            RingStep::Error => queue
-                .fault
-                .fd()
-                .map_or(Ok(()), |fd| frontend.set_ring_error(index, fd))?,
+            RingStep::Error => queue.fault.fd().map_or(Ok(()), |fd| frontend.set_ring_error(index, fd))?,
             RingStep::Size => frontend.set_ring_size(index, queue.ring.options().size)?,
             RingStep::Base => frontend.set_ring_base(index, queue.base)?,
             RingStep::Addresses => frontend.set_ring_addresses(index, &addresses(queue)?)?,
@@ -364,8 +315,7 @@ fn addresses(queue: &Queue) -> Result<VringConfigData> {
 impl From<GuestError> for std::io::Error {
     fn from(error: GuestError) -> Self {
         match error {
-            GuestError::Refused { cause, .. }
-            | GuestError::Frontend(FrontendError::Socket { cause, .. }) => cause,
+            GuestError::Refused { cause, .. } | GuestError::Frontend(FrontendError::Socket { cause, .. }) => cause,
             other => Self::other(other),
         }
     }

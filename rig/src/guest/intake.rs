@@ -1,7 +1,7 @@
 //! Sending: a frame is copied into a send buffer and described by a chain.
 
 use crate::memory::GuestMemory;
-use crate::ring::Piece;
+use crate::ring::{Interrupts, Piece};
 
 use super::{GuestError, Queue};
 
@@ -24,11 +24,7 @@ impl Layout {
 
     /// The first pieces have these lengths, a last one takes what is left (if anything is). Pieces lie 64 bytes apart.
     pub fn pieces(lengths: impl IntoIterator<Item = u32>) -> Self {
-        Self {
-            pieces: lengths.into_iter().collect(),
-            indirect: false,
-            gap: 64,
-        }
+        Self { pieces: lengths.into_iter().collect(), indirect: false, gap: 64 }
     }
 
     /// The same in an indirect table.
@@ -70,62 +66,30 @@ pub struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(
-        queue: Queue,
-        memory: &GuestMemory,
-        count: u16,
-        room: u32,
-    ) -> Result<Self, GuestError> {
+    pub(super) fn new(mut queue: Queue, memory: &GuestMemory, count: u16, room: u32) -> Result<Self, GuestError> {
         let buffers = memory.allocate(u64::from(count) * u64::from(room), 64)?;
         let of_head = vec![None; usize::from(queue.ring.options().size)];
-        Ok(Self {
-            queue,
-            buffers,
-            room,
-            count,
-            free: (0..count).rev().collect(),
-            of_head,
-        })
+        // As Linux does: what came back is seen when room is needed, or when somebody waits for it.
+        queue.ring.set_interrupts(Interrupts::Off);
+        Ok(Self { queue, buffers, room, count, free: (0..count).rev().collect(), of_head })
     }
 
-    /// Copies `header` and `frame` into a send buffer and offers its chain, unpublished.
-    pub(super) fn add(
-        &mut self,
-        memory: &GuestMemory,
-        header: &[u8],
-        layout: &Layout,
-        frame: &[u8],
-    ) -> Result<u16, GuestError> {
+    /// Copies `header` and `frame` into a send buffer and offers its chain, unpublished; returns the chain's head.
+    ///
+    /// # Errors
+    /// [`GuestError::NoSendBuffer`] where all send buffers are in flight.
+    pub fn add(&mut self, memory: &GuestMemory, header: &[u8], layout: &Layout, frame: &[u8]) -> Result<u16, GuestError> {
         self.reclaim()?;
         let lengths = layout.lengths((header.len() + frame.len()) as u32);
-        let need: u64 = lengths
-            .iter()
-            .map(|&length| u64::from(length) + u64::from(layout.gap))
-            .sum();
+        let need: u64 = lengths.iter().map(|&length| u64::from(length) + u64::from(layout.gap)).sum();
         if need > u64::from(self.room) {
-            return Err(GuestError::TooLong {
-                length: frame.len(),
-                room: self.room,
-            });
+            return Err(GuestError::TooLong { length: frame.len(), room: self.room });
         }
-        let buffer = *self
-            .free
-            .last()
-            .ok_or(GuestError::NoSendBuffer(self.count))?;
+        let buffer = *self.free.last().ok_or(GuestError::NoSendBuffer(self.count))?;
         let start = self.buffers + u64::from(buffer) * u64::from(self.room);
-        let pieces = place(
-            memory,
-            start,
-            &[header, frame].concat(),
-            &lengths,
-            layout.gap,
-        )?;
+        let pieces = place(memory, start, &[header, frame].concat(), &lengths, layout.gap)?;
         let ring = &mut self.queue.ring;
-        let head = if layout.indirect {
-            ring.add_indirect(&pieces)?
-        } else {
-            ring.add(&pieces)?
-        };
+        let head = if layout.indirect { ring.add_indirect(&pieces)? } else { ring.add(&pieces)? };
         self.free.pop();
         self.of_head[usize::from(head)] = Some(buffer);
         Ok(head)
@@ -148,17 +112,12 @@ impl Intake {
     pub(super) fn forget(&mut self) {
         self.free = (0..self.count).rev().collect();
         self.of_head.fill(None);
+        self.queue.ring.set_interrupts(Interrupts::Off);
     }
 }
 
 /// Writes `bytes` from guest address `start` in pieces with gaps between them.
-fn place(
-    memory: &GuestMemory,
-    start: u64,
-    bytes: &[u8],
-    lengths: &[u32],
-    gap: u32,
-) -> Result<Vec<Piece>, GuestError> {
+fn place(memory: &GuestMemory, start: u64, bytes: &[u8], lengths: &[u32], gap: u32) -> Result<Vec<Piece>, GuestError> {
     let (mut at, mut rest) = (start, bytes);
     let mut pieces = Vec::with_capacity(lengths.len());
     for &length in lengths {

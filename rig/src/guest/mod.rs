@@ -60,9 +60,7 @@ pub enum GuestError {
     #[error("all {0} send buffers are in flight: wait for the back end, or give the guest more")]
     NoSendBuffer(u16),
     /// The frame does not fit a send buffer.
-    #[error(
-        "a frame of {length} bytes with its header and layout does not fit a send buffer of {room}"
-    )]
+    #[error("a frame of {length} bytes with its header and layout does not fit a send buffer of {room}")]
     TooLong {
         /// Bytes of the frame.
         length: usize,
@@ -205,9 +203,7 @@ impl ToyGuest {
 
     /// Whether there is a back end at the other end of the socket.
     pub fn connected(&self) -> bool {
-        self.frontend
-            .as_ref()
-            .is_some_and(|frontend| !frontend.hung_up())
+        self.frontend.as_ref().is_some_and(|frontend| !frontend.hung_up())
     }
 
     /// Sends one frame without offloads from the first queue pair, header and frame in one descriptor.
@@ -233,13 +229,7 @@ impl ToyGuest {
     ///
     /// # Panics
     /// When there is no such pair.
-    pub fn send_from(
-        &mut self,
-        pair: usize,
-        header: &NetHeader,
-        layout: &Layout,
-        frame: &[u8],
-    ) -> Result<u16> {
+    pub fn send_from(&mut self, pair: usize, header: &NetHeader, layout: &Layout, frame: &[u8]) -> Result<u16> {
         let header = &header.bytes()[..self.header_bytes()];
         let intake = &mut self.pairs[pair].intake;
         let head = intake.add(&self.memory, header, layout, frame)?;
@@ -258,10 +248,7 @@ impl ToyGuest {
                 return Ok(frame);
             }
             if !self.wait_for_calls(deadline, |pair| &mut pair.delivery.queue)? {
-                return Err(GuestError::TimedOut {
-                    what: "the arrival of a frame",
-                    waited: patience,
-                });
+                return Err(GuestError::TimedOut { what: "the arrival of a frame", waited: patience });
             }
         }
     }
@@ -298,21 +285,14 @@ impl ToyGuest {
                 return Ok(());
             }
             if !self.wait_for_calls(deadline, |pair| &mut pair.intake.queue)? {
-                return Err(GuestError::TimedOut {
-                    what: "the return of all sent chains",
-                    waited: patience,
-                });
+                return Err(GuestError::TimedOut { what: "the return of all sent chains", waited: patience });
             }
         }
     }
 
     /// Arms the calls of one queue of each pair and waits for one: `true` when there may be something new, `false` when
     /// the deadline is over.
-    fn wait_for_calls(
-        &mut self,
-        deadline: Deadline,
-        which: impl Fn(&mut Pair) -> &mut Queue,
-    ) -> Result<bool> {
+    fn wait_for_calls(&mut self, deadline: Deadline, which: impl Fn(&mut Pair) -> &mut Queue) -> Result<bool> {
         let mut waitable: Vec<BorrowedFd<'_>> = Vec::with_capacity(self.pairs.len());
         for pair in &mut self.pairs {
             let queue = which(pair);
@@ -323,16 +303,9 @@ impl ToyGuest {
             waitable.extend(queue.call.waitable());
         }
         if waitable.is_empty() {
-            let something = || {
-                self.pairs
-                    .iter_mut()
-                    .any(|pair| !matches!(which(pair).ring.completed(), Ok(0)))
-            };
+            let something = || self.pairs.iter_mut().any(|pair| !matches!(which(pair).ring.completed(), Ok(0)));
             return Ok(deadline::until(deadline, something));
         }
-        deadline::any_readable(&waitable, deadline).map_err(|cause| GuestError::Refused {
-            step: "waiting for a call",
-            cause,
-        })
+        deadline::any_readable(&waitable, deadline).map_err(|cause| GuestError::Refused { step: "waiting for a call", cause })
     }
 }

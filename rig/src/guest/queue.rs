@@ -25,28 +25,12 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(
-        ring: DriverRing,
-        index: usize,
-        kick: KickKind,
-        call: CallKind,
-    ) -> Result<Self, GuestError> {
-        let refused = |cause| GuestError::Refused {
-            step: "making a kick or call descriptor",
-            cause,
-        };
+    pub(super) fn new(ring: DriverRing, index: usize, kick: KickKind, call: CallKind) -> Result<Self, GuestError> {
+        let refused = |cause| GuestError::Refused { step: "making a kick or call descriptor", cause };
         let kick = Kick::new(kick).map_err(refused)?;
         let call = Call::new(call).map_err(refused)?;
         let fault = Call::new(CallKind::Eventfd).map_err(refused)?;
-        Ok(Self {
-            fault,
-            ring,
-            index,
-            kick,
-            call,
-            base: 0,
-            kicks: 0,
-        })
+        Ok(Self { fault, ring, index, kick, call, base: 0, kicks: 0 })
     }
 
     /// Shows what was offered to the back end and kicks it if it asks for that.

@@ -25,32 +25,15 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `size` bytes of `file` from `offset` (multiples of its page size), 2 MiB-aligned so that huge pages can form.
-    pub(super) fn new(
-        file: &OwnedFd,
-        offset: u64,
-        size: u64,
-        pages: Pages,
-    ) -> Result<Self, MemoryError> {
+    pub(super) fn new(file: &OwnedFd, offset: u64, size: u64, pages: Pages) -> Result<Self, MemoryError> {
         let size = size as usize;
         let place = reserve_aligned(size)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
         // SAFETY: `place` is a range that `reserve_aligned` has just reserved for us; MAP_FIXED replaces only that.
-        let start = unsafe {
-            mmap(
-                Some(place),
-                length(size)?,
-                protection,
-                flags,
-                file,
-                offset as i64,
-            )
-        }
-        .map_err(|error| refused(mapping_step(pages), error))?;
-        let mapping = Self {
-            start: start.cast(),
-            size,
-        };
+        let start = unsafe { mmap(Some(place), length(size)?, protection, flags, file, offset as i64) }
+            .map_err(|error| refused(mapping_step(pages), error))?;
+        let mapping = Self { start: start.cast(), size };
         if pages == Pages::Collapsed {
             mapping.collapse()?;
         }
@@ -64,11 +47,7 @@ impl Mapping {
     fn collapse(&self) -> Result<(), MemoryError> {
         // SAFETY: the range is this mapping; populating and collapsing change no content.
         let result = unsafe {
-            libc::madvise(
-                self.start.as_ptr().cast(),
-                self.size,
-                libc::MADV_POPULATE_WRITE,
-            );
+            libc::madvise(self.start.as_ptr().cast(), self.size, libc::MADV_POPULATE_WRITE);
             libc::madvise(self.start.as_ptr().cast(), self.size, libc::MADV_COLLAPSE)
         };
         if result == 0 {
@@ -91,15 +70,10 @@ impl Drop for Mapping {
 
 /// A memfd of `bytes` length.
 pub(super) fn memfd(pages: Pages, bytes: u64) -> Result<OwnedFd, MemoryError> {
-    let huge = if pages == Pages::Huge {
-        MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB
-    } else {
-        MFdFlags::empty()
-    };
-    let file = memfd_create(c"memlane-rig", MFdFlags::MFD_CLOEXEC | huge)
-        .map_err(|error| refused("creating the guest's memfd", error))?;
-    nix::unistd::ftruncate(&file, bytes as i64)
-        .map_err(|error| refused("sizing the guest's memfd", error))?;
+    let huge = if pages == Pages::Huge { MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB } else { MFdFlags::empty() };
+    let file =
+        memfd_create(c"memlane-rig", MFdFlags::MFD_CLOEXEC | huge).map_err(|error| refused("creating the guest's memfd", error))?;
+    nix::unistd::ftruncate(&file, bytes as i64).map_err(|error| refused("sizing the guest's memfd", error))?;
     Ok(file)
 }
 
@@ -120,9 +94,7 @@ fn reserve_aligned(size: usize) -> Result<NonZeroUsize, MemoryError> {
 
 fn mapping_step(pages: Pages) -> &'static str {
     match pages {
-        Pages::Huge => {
-            "mapping the guest's memory on huge pages (raise /proc/sys/vm/nr_hugepages, or use normal pages)"
-        }
+        Pages::Huge => "mapping the guest's memory on huge pages (raise /proc/sys/vm/nr_hugepages, or use normal pages)",
         Pages::Normal | Pages::Collapsed => "mapping the guest's memory",
     }
 }
@@ -135,6 +107,5 @@ fn give_back(start: usize, size: usize) {
 }
 
 fn length(size: usize) -> Result<NonZeroUsize, MemoryError> {
-    NonZeroUsize::new(size)
-        .ok_or_else(|| refused("mapping an empty region", nix::errno::Errno::EINVAL))
+    NonZeroUsize::new(size).ok_or_else(|| refused("mapping an empty region", nix::errno::Errno::EINVAL))
 }

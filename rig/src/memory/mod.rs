@@ -78,9 +78,7 @@ impl Region {
     }
 
     fn holds(&self, guest: u64, length: u64) -> bool {
-        guest >= self.guest
-            && guest - self.guest <= self.size
-            && length <= self.size - (guest - self.guest)
+        guest >= self.guest && guest - self.guest <= self.size && length <= self.size - (guest - self.guest)
     }
 }
 
@@ -112,16 +110,9 @@ impl GuestMemory {
     pub fn with_plan(plan: &MemoryPlan) -> Result<Self, MemoryError> {
         let (plans, length) = plan.laid_out();
         let file = map::memfd(plan.pages, length)?;
-        let regions = plans
-            .iter()
-            .map(|region| map_region(&file, region, plan.pages))
-            .collect::<Result<Vec<_>, _>>()?;
+        let regions = plans.iter().map(|region| map_region(&file, region, plan.pages)).collect::<Result<Vec<_>, _>>()?;
         let taken = Mutex::new(vec![0; regions.len()]);
-        Ok(Self(Arc::new(Inner {
-            file,
-            regions,
-            taken,
-        })))
+        Ok(Self(Arc::new(Inner { file, regions, taken })))
     }
 
     /// The regions, in the plan's order.
@@ -191,10 +182,7 @@ impl GuestMemory {
     /// [`MemoryError::OutOfRange`] when the range is not inside one region.
     pub fn pointer(&self, address: u64, length: u64) -> Result<*mut u8, MemoryError> {
         let region = self.find(address, length)?;
-        Ok(region
-            .mapping
-            .pointer()
-            .wrapping_add((address - region.guest) as usize))
+        Ok(region.mapping.pointer().wrapping_add((address - region.guest) as usize))
     }
 
     /// The user address (as in SET_VRING_ADDR) of guest address `address`.
@@ -253,34 +241,21 @@ impl GuestMemory {
     /// # Errors
     /// [`MemoryError::Refused`].
     pub fn truncate(&self, length: u64) -> Result<(), MemoryError> {
-        nix::unistd::ftruncate(&self.0.file, length as i64)
-            .map_err(|error| refused("cutting the guest's memfd", error))
+        nix::unistd::ftruncate(&self.0.file, length as i64).map_err(|error| refused("cutting the guest's memfd", error))
     }
 
     fn find(&self, address: u64, length: u64) -> Result<&Region, MemoryError> {
-        self.0
-            .regions
-            .iter()
-            .find(|region| region.holds(address, length))
-            .ok_or(MemoryError::OutOfRange { address, length })
+        self.0.regions.iter().find(|region| region.holds(address, length)).ok_or(MemoryError::OutOfRange { address, length })
     }
 }
 
 fn map_region(file: &OwnedFd, plan: &RegionPlan, pages: Pages) -> Result<Region, MemoryError> {
     let mapping = Mapping::new(file, plan.file_offset, plan.size, pages)?;
-    Ok(Region {
-        guest: plan.guest,
-        size: plan.size,
-        file_offset: plan.file_offset,
-        mapping,
-    })
+    Ok(Region { guest: plan.guest, size: plan.size, file_offset: plan.file_offset, mapping })
 }
 
 fn refused(step: &'static str, cause: nix::errno::Errno) -> MemoryError {
-    MemoryError::Refused {
-        step,
-        cause: cause.into(),
-    }
+    MemoryError::Refused { step, cause: cause.into() }
 }
 
 #[cfg(test)]
@@ -316,9 +291,6 @@ mod tests {
         let memory = GuestMemory::with_plan(&plan).unwrap();
         assert_eq!(memory.allocate(0x1800, 1).unwrap(), 0x1000_0000);
         assert_eq!(memory.allocate(0x1800, 1).unwrap(), 0x2000_0000);
-        assert!(matches!(
-            memory.allocate(0x1800, 1),
-            Err(MemoryError::Exhausted { .. })
-        ));
+        assert!(matches!(memory.allocate(0x1800, 1), Err(MemoryError::Exhausted { .. })));
     }
 }

@@ -49,11 +49,7 @@ impl MemoryPlan {
 
     /// Several regions, each a (guest-physical start, bytes); gaps between them are welcome.
     pub fn regions(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        Self {
-            ranges: ranges.into_iter().collect(),
-            file_gap: 0,
-            pages: Pages::Normal,
-        }
+        Self { ranges: ranges.into_iter().collect(), file_gap: 0, pages: Pages::Normal }
     }
 
     /// `count` regions of `size` bytes each, with `gap` bytes of nothing between them.
@@ -82,19 +78,11 @@ impl MemoryPlan {
 
     /// The regions with their file offsets (sizes rounded up to pages), and the memfd's length.
     pub(super) fn laid_out(&self) -> (Vec<RegionPlan>, u64) {
-        let unit = if self.pages == Pages::Normal {
-            PAGE
-        } else {
-            HUGE_PAGE
-        };
+        let unit = if self.pages == Pages::Normal { PAGE } else { HUGE_PAGE };
         let gap = self.file_gap.next_multiple_of(unit);
         let mut end = 0;
         let mut place = |&(guest, size): &(u64, u64)| {
-            let plan = RegionPlan {
-                guest,
-                size: size.next_multiple_of(unit),
-                file_offset: end + gap,
-            };
+            let plan = RegionPlan { guest, size: size.next_multiple_of(unit), file_offset: end + gap };
             end = plan.file_offset + plan.size;
             plan
         };
@@ -111,22 +99,8 @@ mod tests {
     fn regions_follow_each_other_in_the_file_with_the_gap_before_each() {
         let plan = MemoryPlan::regions([(0, 5000), (1 << 32, 4096)]).file_gap(4096);
         let (regions, length) = plan.laid_out();
-        assert_eq!(
-            regions[0],
-            RegionPlan {
-                guest: 0,
-                size: 8192,
-                file_offset: 4096
-            }
-        );
-        assert_eq!(
-            regions[1],
-            RegionPlan {
-                guest: 1 << 32,
-                size: 4096,
-                file_offset: 16384
-            }
-        );
+        assert_eq!(regions[0], RegionPlan { guest: 0, size: 8192, file_offset: 4096 });
+        assert_eq!(regions[1], RegionPlan { guest: 1 << 32, size: 4096, file_offset: 16384 });
         assert_eq!(length, 20480);
     }
 

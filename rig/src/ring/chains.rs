@@ -14,12 +14,7 @@ pub(super) struct Chains {
 
 impl Chains {
     pub(super) fn new(size: u16) -> Self {
-        Self {
-            next: (1..=size).map(|index| index % size).collect(),
-            lengths: vec![0; usize::from(size)],
-            free: 0,
-            left: size,
-        }
+        Self { next: (1..=size).map(|index| index % size).collect(), lengths: vec![0; usize::from(size)], free: 0, left: size }
     }
 
     /// Free descriptors.
@@ -48,18 +43,12 @@ impl Chains {
 
     /// Whether a chain that starts at `head` is out.
     pub(super) fn is_out(&self, head: u32) -> bool {
-        self.lengths
-            .get(head as usize)
-            .is_some_and(|&length| length > 0)
+        self.lengths.get(head as usize).is_some_and(|&length| length > 0)
     }
 
     /// Gives the chain at `head` back; `false` when there is none.
     pub(super) fn give_back(&mut self, head: u16) -> bool {
-        let Some(length) = self
-            .lengths
-            .get_mut(usize::from(head))
-            .filter(|length| **length > 0)
-        else {
+        let Some(length) = self.lengths.get_mut(usize::from(head)).filter(|length| **length > 0) else {
             return false;
         };
         let count = std::mem::take(length);

@@ -3,9 +3,10 @@
 use std::sync::atomic::{Ordering, fence};
 
 use super::chains::Chains;
+use super::order::InOrder;
 use super::{
-    AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, MAX_RING_SIZE, Piece,
-    SharedRing, USED_NO_NOTIFY, Used, passes_event,
+    AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, MAX_RING_SIZE, Piece, SharedRing, USED_NO_NOTIFY, Used,
+    passes_event,
 };
 use crate::memory::{GuestMemory, MemoryError};
 
@@ -23,11 +24,7 @@ pub struct RingOptions {
 impl RingOptions {
     /// A ring of `size` entries without EVENT_IDX and without indirect tables.
     pub fn new(size: u16) -> Self {
-        Self {
-            size,
-            event_idx: false,
-            indirect: 0,
-        }
+        Self { size, event_idx: false, indirect: 0 }
     }
 }
 
@@ -52,9 +49,7 @@ pub enum RingError {
     #[error("the back end returned head {0}, which is not out")]
     NotOut(u32),
     /// The device moved the used index by more than the ring holds: a fault of the back end.
-    #[error(
-        "the back end moved the used index from {from} to {to}, by more than the {size} entries of the ring"
-    )]
+    #[error("the back end moved the used index from {from} to {to}, by more than the {size} entries of the ring")]
     UsedIndex {
         /// The index up to which the driver has read.
         from: u16,
@@ -97,6 +92,8 @@ pub struct DriverRing {
     taken: u16,
     /// Used index as last read.
     seen: u16,
+    /// With IN_ORDER: what was offered and has not come back.
+    order: Option<InOrder>,
 }
 
 impl DriverRing {
@@ -110,11 +107,7 @@ impl DriverRing {
         }
         let shared = SharedRing::new(memory, options.size)?;
         let bytes = 16 * u64::from(options.indirect) * u64::from(options.size);
-        let tables = if bytes > 0 {
-            Some(memory.allocate(bytes, 64)?)
-        } else {
-            None
-        };
+        let tables = if bytes > 0 { Some(memory.allocate(bytes, 64)?) } else { None };
         Ok(Self {
             shared,
             options,
@@ -125,7 +118,13 @@ impl DriverRing {
             decided: 0,
             taken: 0,
             seen: 0,
+            order: None,
         })
+    }
+
+    /// VIRTIO_F_IN_ORDER was negotiated: the device may show only the last chain of a batch (section 2.7.9).
+    pub fn expect_in_order(&mut self) {
+        self.order = Some(InOrder::default());
     }
 
     /// The areas in memory, for raw access and for the device side.
@@ -146,6 +145,7 @@ impl DriverRing {
     pub fn reset(&mut self, base: u16) -> Result<(), RingError> {
         self.shared.clear()?;
         self.chains = Chains::new(self.options.size);
+        self.order = self.order.take().map(|_| InOrder::default());
         self.shared.set_available_index(base);
         self.shared.set_used_index(base);
         (self.offered, self.published, self.decided) = (base, base, base);
@@ -177,8 +177,7 @@ impl DriverRing {
         let mut index = head;
         for piece in others {
             let next = self.chains.after(index);
-            self.shared
-                .set_descriptor(index, described(piece, DESC_NEXT, next));
+            self.shared.set_descriptor(index, described(piece, DESC_NEXT, next));
             index = next;
         }
         self.shared.set_descriptor(index, described(last, 0, 0));
@@ -197,15 +196,7 @@ impl DriverRing {
         let table = tables + 16 * u64::from(self.options.indirect) * u64::from(head);
         self.write_table(table, pieces)?;
         let length = 16 * pieces.len() as u32;
-        self.shared.set_descriptor(
-            head,
-            Descriptor {
-                address: table,
-                length,
-                flags: DESC_INDIRECT,
-                next: 0,
-            },
-        );
+        self.shared.set_descriptor(head, Descriptor { address: table, length, flags: DESC_INDIRECT, next: 0 });
         Ok(head)
     }
 
@@ -218,6 +209,9 @@ impl DriverRing {
             self.shared.set_available_entry(self.offered, head);
         }
         self.offered = self.offered.wrapping_add(1);
+        if let Some(order) = &mut self.order {
+            order.out.push_back(head);
+        }
     }
 
     /// [`DriverRing::prepare`] and [`DriverRing::offer`] in one.
@@ -275,11 +269,11 @@ impl DriverRing {
             return Ok(None);
         }
         let used = self.take_used();
-        if self.chains.is_out(used.head) {
-            Ok(Some(used))
-        } else {
-            Err(RingError::NotOut(used.head))
-        }
+        let used = match &mut self.order {
+            Some(order) => order.next(used).ok_or(RingError::NotOut(used.head))?,
+            None => used,
+        };
+        if self.chains.is_out(used.head) { Ok(Some(used)) } else { Err(RingError::NotOut(used.head)) }
     }
 
     /// Polls one chain and releases it.
@@ -303,11 +297,7 @@ impl DriverRing {
         if self.seen == self.taken {
             self.seen = self.shared.used_index();
             if self.seen.wrapping_sub(self.taken) > self.shared.size() {
-                return Err(RingError::UsedIndex {
-                    from: self.taken,
-                    to: self.seen,
-                    size: self.shared.size(),
-                });
+                return Err(RingError::UsedIndex { from: self.taken, to: self.seen, size: self.shared.size() });
             }
         }
         Ok(self.seen.wrapping_sub(self.taken))
@@ -347,11 +337,9 @@ impl DriverRing {
         };
         if self.options.event_idx {
             // The flag must stay 0 (section 2.7.7.1); "off" is an index that lies a whole turn ahead.
-            self.shared
-                .set_used_event(self.taken.wrapping_add(count).wrapping_sub(1));
+            self.shared.set_used_event(self.taken.wrapping_add(count).wrapping_sub(1));
         } else {
-            self.shared
-                .set_available_flags(if count == 0 { AVAIL_NO_INTERRUPT } else { 0 });
+            self.shared.set_available_flags(if count == 0 { AVAIL_NO_INTERRUPT } else { 0 });
         }
         if count == 0 {
             return false;
@@ -378,10 +366,7 @@ impl DriverRing {
     }
 
     fn take(&mut self, count: usize) -> Result<u16, RingError> {
-        let full = RingError::Full {
-            wanted: count,
-            left: self.chains.left(),
-        };
+        let full = RingError::Full { wanted: count, left: self.chains.left() };
         let count = u16::try_from(count).map_err(|_| RingError::Pieces(count))?;
         self.chains.take(count).ok_or(full)
     }
@@ -389,15 +374,9 @@ impl DriverRing {
     fn write_table(&self, table: u64, pieces: &[Piece]) -> Result<(), MemoryError> {
         for (index, piece) in pieces.iter().enumerate() {
             let last = index + 1 == pieces.len();
-            let (flags, next) = if last {
-                (0, 0)
-            } else {
-                (DESC_NEXT, index as u16 + 1)
-            };
+            let (flags, next) = if last { (0, 0) } else { (DESC_NEXT, index as u16 + 1) };
             let entry = described(piece, flags, next);
-            self.shared
-                .memory()
-                .write(table + 16 * index as u64, &entry.bytes())?;
+            self.shared.memory().write(table + 16 * index as u64, &entry.bytes())?;
         }
         Ok(())
     }
@@ -409,10 +388,5 @@ fn fits(pieces: &[Piece], table: u16) -> bool {
 
 fn described(piece: &Piece, flags: u16, next: u16) -> Descriptor {
     let write = if piece.writable { DESC_WRITE } else { 0 };
-    Descriptor {
-        address: piece.address,
-        length: piece.length,
-        flags: flags | write,
-        next,
-    }
+    Descriptor { address: piece.address, length: piece.length, flags: flags | write, next }
 }

@@ -13,6 +13,7 @@
 
 mod chains;
 mod driver;
+mod order;
 mod shared;
 
 pub use driver::{DriverRing, Interrupts, RingError, RingOptions};
@@ -71,20 +72,12 @@ pub struct Piece {
 impl Piece {
     /// A buffer that the device reads.
     pub fn readable(address: u64, length: u32) -> Self {
-        Self {
-            address,
-            length,
-            writable: false,
-        }
+        Self { address, length, writable: false }
     }
 
     /// A buffer that the device writes.
     pub fn writable(address: u64, length: u32) -> Self {
-        Self {
-            address,
-            length,
-            writable: true,
-        }
+        Self { address, length, writable: true }
     }
 }
 

@@ -60,11 +60,7 @@ impl SharedRing {
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`] when an area is not inside one region of `memory`.
-    pub fn at(
-        memory: &GuestMemory,
-        size: u16,
-        addresses: RingAddresses,
-    ) -> Result<Self, MemoryError> {
+    pub fn at(memory: &GuestMemory, size: u16, addresses: RingAddresses) -> Result<Self, MemoryError> {
         let entries = u64::from(size);
         Ok(Self {
             memory: memory.clone(),
@@ -82,10 +78,8 @@ impl SharedRing {
     /// None unless the memory was cut meanwhile.
     pub fn clear(&self) -> Result<(), MemoryError> {
         let entries = u64::from(self.size);
-        self.memory
-            .fill(self.addresses.descriptors, 16 * entries, 0)?;
-        self.memory
-            .fill(self.addresses.available, 6 + 2 * entries, 0)?;
+        self.memory.fill(self.addresses.descriptors, 16 * entries, 0)?;
+        self.memory.fill(self.addresses.available, 6 + 2 * entries, 0)?;
         self.memory.fill(self.addresses.used, 6 + 8 * entries, 0)
     }
 
@@ -116,11 +110,7 @@ impl SharedRing {
     #[inline]
     pub fn set_descriptor(&self, index: u16, descriptor: Descriptor) {
         // SAFETY: the slot is below `size`, inside the table that `at` checked.
-        unsafe {
-            self.descriptors
-                .add(self.slot(index))
-                .write_volatile(descriptor)
-        }
+        unsafe { self.descriptors.add(self.slot(index)).write_volatile(descriptor) }
     }
 
     /// The available ring's flags.
@@ -148,27 +138,23 @@ impl SharedRing {
     /// The entry of the available ring for the free-running `index`.
     #[inline]
     pub fn available_entry(&self, index: u16) -> u16 {
-        self.available_word(2 + self.slot(index))
-            .load(Ordering::Relaxed)
+        self.available_word(2 + self.slot(index)).load(Ordering::Relaxed)
     }
 
     /// Writes the entry of the available ring for the free-running `index`.
     #[inline]
     pub fn set_available_entry(&self, index: u16, head: u16) {
-        self.available_word(2 + self.slot(index))
-            .store(head, Ordering::Relaxed);
+        self.available_word(2 + self.slot(index)).store(head, Ordering::Relaxed);
     }
 
     /// The driver's wish: interrupt when the used index passes this (EVENT_IDX).
     pub fn used_event(&self) -> u16 {
-        self.available_word(2 + usize::from(self.size))
-            .load(Ordering::Relaxed)
+        self.available_word(2 + usize::from(self.size)).load(Ordering::Relaxed)
     }
 
     /// Writes the driver's wish.
     pub fn set_used_event(&self, index: u16) {
-        self.available_word(2 + usize::from(self.size))
-            .store(index, Ordering::Relaxed);
+        self.available_word(2 + usize::from(self.size)).store(index, Ordering::Relaxed);
     }
 
     /// The used ring's flags.
@@ -197,36 +183,24 @@ impl SharedRing {
     #[inline]
     pub fn used_entry(&self, index: u16) -> Used {
         // SAFETY: the slot is below `size`, inside the area that `at` checked; areas are aligned to 4 or more.
-        unsafe {
-            self.used
-                .add(4 + 8 * self.slot(index))
-                .cast::<Used>()
-                .read_volatile()
-        }
+        unsafe { self.used.add(4 + 8 * self.slot(index)).cast::<Used>().read_volatile() }
     }
 
     /// Writes the entry of the used ring for the free-running `index` (the device's field).
     pub fn set_used_entry(&self, index: u16, used: Used) {
         // SAFETY: as in `used_entry`.
-        unsafe {
-            self.used
-                .add(4 + 8 * self.slot(index))
-                .cast::<Used>()
-                .write_volatile(used)
-        }
+        unsafe { self.used.add(4 + 8 * self.slot(index)).cast::<Used>().write_volatile(used) }
     }
 
     /// The device's wish: kick when the available index passes this (EVENT_IDX).
     #[inline]
     pub fn available_event(&self) -> u16 {
-        self.used_word(4 + 8 * usize::from(self.size))
-            .load(Ordering::Relaxed)
+        self.used_word(4 + 8 * usize::from(self.size)).load(Ordering::Relaxed)
     }
 
     /// Writes the device's wish (the device's field).
     pub fn set_available_event(&self, index: u16) {
-        self.used_word(4 + 8 * usize::from(self.size))
-            .store(index, Ordering::Relaxed);
+        self.used_word(4 + 8 * usize::from(self.size)).store(index, Ordering::Relaxed);
     }
 
     #[inline]

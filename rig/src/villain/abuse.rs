@@ -62,12 +62,7 @@ fn call_that_blocks(stage: &mut Stage<'_>) -> Done {
 fn call_for_every_chain(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     flood_with(stage, &mut guest, |guest, stage, _| {
-        guest
-            .pair(0)
-            .intake
-            .queue
-            .ring
-            .set_interrupts(Interrupts::Next);
+        guest.pair(0).intake.queue.ring.set_interrupts(Interrupts::Next);
         stage.frame(20)
     })?;
     Ok(Traces::none(Some(guest)))
@@ -89,19 +84,12 @@ fn flood_many_macs(stage: &mut Stage<'_>) -> Done {
 }
 
 fn mac_of_the_peer(stage: &mut Stage<'_>) -> Done {
-    flooded(stage, |stage, _| {
-        addressed(stage, [0x02, 0x55, 0, 0, 0, 1], stage.peer)
-    })
+    flooded(stage, |stage, _| addressed(stage, [0x02, 0x55, 0, 0, 0, 1], stage.peer))
 }
 
 fn multicast_source(stage: &mut Stage<'_>) -> Done {
     flooded(stage, |stage, turn| {
-        let sources = [
-            BROADCAST,
-            [0x01, 0, 0x5e, 0, 0, 1],
-            [0; 6],
-            [0x33, 0x33, 0, 0, 0, 1],
-        ];
+        let sources = [BROADCAST, [0x01, 0, 0x5e, 0, 0, 1], [0; 6], [0x33, 0x33, 0, 0, 0, 1]];
         addressed(stage, stage.peer, sources[turn as usize % sources.len()])
     })
 }
@@ -119,13 +107,7 @@ fn flood_alternating(stage: &mut Stage<'_>) -> Done {
 
 fn flood_tiny_and_huge(stage: &mut Stage<'_>) -> Done {
     let huge = stage.frame(60_000 - 42);
-    flooded(stage, |_, turn| {
-        if turn % 2 == 0 {
-            huge[..14].to_vec()
-        } else {
-            huge.clone()
-        }
-    })
+    flooded(stage, |_, turn| if turn % 2 == 0 { huge[..14].to_vec() } else { huge.clone() })
 }
 
 fn start_and_stop(stage: &mut Stage<'_>) -> Done {
@@ -166,11 +148,7 @@ fn flooded(stage: &mut Stage<'_>, next: impl Fn(&Stage<'_>, u64) -> Vec<u8>) -> 
     Ok(Traces::none(Some(guest)))
 }
 
-fn flood(
-    stage: &Stage<'_>,
-    guest: &mut ToyGuest,
-    next: impl Fn(&Stage<'_>, u64) -> Vec<u8>,
-) -> Result<(), VillainError> {
+fn flood(stage: &Stage<'_>, guest: &mut ToyGuest, next: impl Fn(&Stage<'_>, u64) -> Vec<u8>) -> Result<(), VillainError> {
     flood_with(stage, guest, |_, stage, turn| next(stage, turn))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use vhost::vhost_user::message::FrontendReq as Request;
 
 use crate::deadline::Deadline;
-use crate::frontend::wire;
+use crate::frontend::{connect_at_once, wire};
 use crate::guest::{Habit, Step, ToyGuest};
 
 use super::message::send;
@@ -31,11 +31,7 @@ fn hang_up_after_every_message(stage: &mut Stage<'_>) -> Done {
     for habit in Habit::ALL {
         let steps: Vec<Step> = [habit.connect, habit.start].concat();
         for count in 0..=steps.len() {
-            let nothing = Habit {
-                connect: &[],
-                start: &[],
-                ..habit
-            };
+            let nothing = Habit { connect: &[], start: &[], ..habit };
             let mut guest = stage.guest(|builder| builder.habit(nothing).started(false))?;
             for step in &steps[..count] {
                 guest.step(*step)?;
@@ -46,11 +42,7 @@ fn hang_up_after_every_message(stage: &mut Stage<'_>) -> Done {
 }
 
 fn hang_up_in_every_byte(stage: &mut Stage<'_>) -> Done {
-    let message = [
-        &wire::header(Request::SET_VRING_ADDR as u32, wire::VERSION, 40)[..],
-        &[0; 40],
-    ]
-    .concat();
+    let message = [&wire::header(Request::SET_VRING_ADDR as u32, wire::VERSION, 40)[..], &[0; 40]].concat();
     for length in 1..message.len() {
         send(&stage.connect()?, &message[..length]);
     }
@@ -72,11 +64,7 @@ fn hang_up_while_running(stage: &mut Stage<'_>) -> Done {
 fn byte_by_byte(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.negotiated()?;
     let features = guest.features();
-    let message = [
-        &wire::header(Request::SET_FEATURES as u32, wire::VERSION, 8)[..],
-        &features.to_le_bytes(),
-    ]
-    .concat();
+    let message = [&wire::header(Request::SET_FEATURES as u32, wire::VERSION, 8)[..], &features.to_le_bytes()].concat();
     for byte in message.chunks(1) {
         send(guest.frontend()?.stream(), byte);
         std::thread::yield_now();
@@ -88,11 +76,7 @@ fn byte_by_byte(stage: &mut Stage<'_>) -> Done {
 fn many_in_one(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.negotiated()?;
     let features = guest.features();
-    let message = [
-        &wire::header(Request::SET_FEATURES as u32, wire::VERSION, 8)[..],
-        &features.to_le_bytes(),
-    ]
-    .concat();
+    let message = [&wire::header(Request::SET_FEATURES as u32, wire::VERSION, 8)[..], &features.to_le_bytes()].concat();
     send(guest.frontend()?.stream(), &message.repeat(50));
     guest.start()?;
     Ok(Traces::none(Some(guest)))
@@ -101,8 +85,8 @@ fn many_in_one(stage: &mut Stage<'_>) -> Done {
 fn connection_flood(stage: &mut Stage<'_>) -> Done {
     let mut crowd = Vec::new();
     for _ in 0..400 {
-        // A back end whose queue is full lets us wait; the crowd is large enough then.
-        match std::os::unix::net::UnixStream::connect(stage.path) {
+        // A back end whose queue is full takes no more; the crowd is large enough then.
+        match connect_at_once(stage.path) {
             Ok(stream) => crowd.push(stream),
             Err(_) => break,
         }
@@ -124,20 +108,9 @@ fn never_reads_answers(stage: &mut Stage<'_>) -> Done {
     let stream = guest.frontend()?.stream();
     // Neither side may block for ever: we stop when the socket is full.
     let nonblocking = stream.set_nonblocking(true);
-    nonblocking.map_err(|cause| VillainError::Socket {
-        step: "making the socket non-blocking",
-        cause,
-    })?;
+    nonblocking.map_err(|cause| VillainError::Socket { step: "making the socket non-blocking", cause })?;
     for _ in 0..10_000 {
-        if wire::send(
-            stream,
-            Request::GET_FEATURES as u32,
-            wire::VERSION,
-            &[],
-            &[],
-        )
-        .is_err()
-        {
+        if wire::send(stream, Request::GET_FEATURES as u32, wire::VERSION, &[], &[]).is_err() {
             break;
         }
     }
@@ -148,12 +121,7 @@ fn never_reads_requests(stage: &mut Stage<'_>) -> Done {
     let mut guest: ToyGuest = stage.guest(|builder| builder)?;
     for mtu in 0..2000u64 {
         // Each may make the back end tell us of a changed configuration.
-        say(
-            &mut guest,
-            Request::NET_SET_MTU,
-            &(1280 + mtu % 200).to_le_bytes(),
-            &[],
-        )?;
+        say(&mut guest, Request::NET_SET_MTU, &(1280 + mtu % 200).to_le_bytes(), &[])?;
     }
     Ok(Traces::none(Some(guest)))
 }

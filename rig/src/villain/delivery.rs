@@ -29,29 +29,19 @@ case_table! { Delivery:
 }
 
 fn buffers_of_one_byte(stage: &mut Stage<'_>) -> Done {
-    with_buffers(stage, 1, |hand, index, place| {
-        hand.describe(index, place, 1, DESC_WRITE, 0)
-    })
+    with_buffers(stage, 1, |hand, index, place| hand.describe(index, place, 1, DESC_WRITE, 0))
 }
 
 fn buffers_runt(stage: &mut Stage<'_>) -> Done {
-    with_buffers(stage, 2, |hand, index, place| {
-        hand.describe(index, place, u32::from(index) % 12, DESC_WRITE, 0)
-    })
+    with_buffers(stage, 2, |hand, index, place| hand.describe(index, place, u32::from(index) % 12, DESC_WRITE, 0))
 }
 
 fn buffers_of_zero_bytes(stage: &mut Stage<'_>) -> Done {
-    with_buffers(stage, 0, |hand, index, place| {
-        hand.describe(index, place, 0, DESC_WRITE, 0)
-    })
+    with_buffers(stage, 0, |hand, index, place| hand.describe(index, place, 0, DESC_WRITE, 0))
 }
 
 fn too_few_buffers(stage: &mut Stage<'_>) -> Done {
-    let few = ReceiveBuffers {
-        count: Some(3),
-        repost: false,
-        ..ReceiveBuffers::SMALL
-    };
+    let few = ReceiveBuffers { count: Some(3), repost: false, ..ReceiveBuffers::SMALL };
     let guest = stage.guest(|builder| builder.receive_buffers(few))?;
     for _ in 0..4 {
         stage.friend_sends(8, 20_000)?;
@@ -60,10 +50,7 @@ fn too_few_buffers(stage: &mut Stage<'_>) -> Done {
 }
 
 fn too_small_without_mergeable(stage: &mut Stage<'_>) -> Done {
-    let small = ReceiveBuffers {
-        size: 100,
-        ..ReceiveBuffers::SMALL
-    };
+    let small = ReceiveBuffers { size: 100, ..ReceiveBuffers::SMALL };
     let guest = stage.guest(|builder| builder.without(MRG_RXBUF).receive_buffers(small))?;
     stage.friend_sends(64, 1000)?;
     Ok(Traces::none(Some(guest)))
@@ -78,9 +65,7 @@ fn no_buffers(stage: &mut Stage<'_>) -> Done {
 }
 
 fn readable_in_delivery(stage: &mut Stage<'_>) -> Done {
-    with_buffers(stage, 2048, |hand, index, place| {
-        hand.describe(index, place, 2048, 0, 0)
-    })
+    with_buffers(stage, 2048, |hand, index, place| hand.describe(index, place, 2048, 0, 0))
 }
 
 fn buffer_nowhere(stage: &mut Stage<'_>) -> Done {
@@ -92,13 +77,7 @@ fn buffer_nowhere(stage: &mut Stage<'_>) -> Done {
 
 fn chain_loop(stage: &mut Stage<'_>) -> Done {
     with_buffers(stage, 64, |hand, index, place| {
-        hand.describe(
-            index,
-            place,
-            64,
-            DESC_WRITE | DESC_NEXT,
-            (index + 1) % hand.ring().size(),
-        );
+        hand.describe(index, place, 64, DESC_WRITE | DESC_NEXT, (index + 1) % hand.ring().size());
     })
 }
 
@@ -129,35 +108,21 @@ fn in_tables(stage: &mut Stage<'_>) -> Done {
         let piece = |number: u16, last: bool| Descriptor {
             address: place + 200 * u64::from(number),
             length: 200,
-            flags: if last {
-                DESC_WRITE
-            } else {
-                DESC_WRITE | DESC_NEXT
-            },
+            flags: if last { DESC_WRITE } else { DESC_WRITE | DESC_NEXT },
             next: number + 1,
         };
-        (0..=index % 10)
-            .map(|number| piece(number, number == index % 10))
-            .collect()
+        (0..=index % 10).map(|number| piece(number, number == index % 10)).collect()
     })
 }
 
 fn table_bad(stage: &mut Stage<'_>) -> Done {
     with_tables(stage, |index, place| {
-        let entry = |flags, next| Descriptor {
-            address: place,
-            length: 64,
-            flags,
-            next,
-        };
+        let entry = |flags, next| Descriptor { address: place, length: 64, flags, next };
         match index % 4 {
             0 => vec![entry(DESC_WRITE | DESC_NEXT, 0)],
             1 => vec![entry(DESC_WRITE | DESC_INDIRECT, 0)],
             2 => vec![entry(DESC_WRITE | DESC_NEXT, 9999)],
-            _ => vec![Descriptor {
-                address: NOWHERE,
-                ..entry(DESC_WRITE, 0)
-            }],
+            _ => vec![Descriptor { address: NOWHERE, ..entry(DESC_WRITE, 0) }],
         }
     })
 }
@@ -185,20 +150,13 @@ fn head_offered_twice(stage: &mut Stage<'_>) -> Done {
 
 /// A guest that has posted nothing.
 fn none_posted(stage: &Stage<'_>) -> Result<ToyGuest, VillainError> {
-    let none = ReceiveBuffers {
-        count: Some(0),
-        ..ReceiveBuffers::SMALL
-    };
+    let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
     stage.guest(|builder| builder.receive_buffers(none))
 }
 
 /// Posts a full ring of buffers, each described by `describe` (which gets its index and `room` bytes of memory), and lets the
 /// friend send.
-fn with_buffers(
-    stage: &mut Stage<'_>,
-    room: usize,
-    mut describe: impl FnMut(&Hand, u16, u64),
-) -> Done {
+fn with_buffers(stage: &mut Stage<'_>, room: usize, mut describe: impl FnMut(&Hand, u16, u64)) -> Done {
     let mut guest = none_posted(stage)?;
     let mut hand = Hand::delivery(&mut guest);
     for index in 0..hand.ring().size() {
@@ -219,9 +177,7 @@ fn with_buffers(
 fn with_tables(stage: &mut Stage<'_>, entries: impl Fn(u16, u64) -> Vec<Descriptor>) -> Done {
     with_buffers(stage, 2048, |hand, index, place| {
         let entries = entries(index, place);
-        let table = hand
-            .table(&entries)
-            .expect("a guest's plan has a megabyte to spare");
+        let table = hand.table(&entries).expect("a guest's plan has a megabyte to spare");
         hand.describe(index, table, 16 * entries.len() as u32, DESC_INDIRECT, 0);
     })
 }

@@ -59,10 +59,7 @@ fn head_beyond_ring(stage: &mut Stage<'_>) -> Done {
 
 fn next_beyond_ring(stage: &mut Stage<'_>) -> Done {
     with_frame(stage, |hand, frame, length| {
-        for (head, next) in [hand.ring().size(), 0x8000, u16::MAX]
-            .into_iter()
-            .enumerate()
-        {
+        for (head, next) in [hand.ring().size(), 0x8000, u16::MAX].into_iter().enumerate() {
             hand.describe(head as u16, frame, length, DESC_NEXT, next);
             hand.offer(head as u16);
         }
@@ -78,14 +75,7 @@ fn address_zero(stage: &mut Stage<'_>) -> Done {
 }
 
 fn address_wraps(stage: &mut Stage<'_>) -> Done {
-    second_piece(
-        stage,
-        &[
-            (u64::MAX - 10, 1000),
-            (u64::MAX, u32::MAX),
-            (u64::MAX - u64::from(u32::MAX) + 1, u32::MAX),
-        ],
-    )
+    second_piece(stage, &[(u64::MAX - 10, 1000), (u64::MAX, u32::MAX), (u64::MAX - u64::from(u32::MAX) + 1, u32::MAX)])
 }
 
 fn across_memory_end(stage: &mut Stage<'_>) -> Done {
@@ -112,13 +102,7 @@ fn length_four_gigabytes(stage: &mut Stage<'_>) -> Done {
 fn zero_length_good_address(stage: &mut Stage<'_>) -> Done {
     with_frame(stage, |hand, frame, length| {
         let (header, rest) = (frame + HEADER as u64, length - HEADER as u32);
-        let pieces = [
-            (frame, 0, 0),
-            (frame, HEADER as u32, 0),
-            (frame, 0, 0),
-            (header, rest, 0),
-            (frame, 0, 0),
-        ];
+        let pieces = [(frame, 0, 0), (frame, HEADER as u32, 0), (frame, 0, 0), (header, rest, 0), (frame, 0, 0)];
         let head = hand.chain(0, &pieces);
         hand.offer(head);
     })
@@ -178,13 +162,7 @@ fn head_offered_twice(stage: &mut Stage<'_>) -> Done {
 
 fn chains_share_descriptors(stage: &mut Stage<'_>) -> Done {
     with_frame(stage, |hand, frame, length| {
-        hand.chain(
-            0,
-            &[
-                (frame, HEADER as u32, 0),
-                (frame + HEADER as u64, length - HEADER as u32, 0),
-            ],
-        );
+        hand.chain(0, &[(frame, HEADER as u32, 0), (frame + HEADER as u64, length - HEADER as u32, 0)]);
         hand.describe(8, frame, HEADER as u32, DESC_NEXT, 1);
         hand.offer(0);
         hand.offer(8);
@@ -193,17 +171,11 @@ fn chains_share_descriptors(stage: &mut Stage<'_>) -> Done {
 }
 
 fn indirect_not_negotiated(stage: &mut Stage<'_>) -> Done {
-    let mut guest =
-        stage.guest(|builder| builder.without(crate::frontend::features::INDIRECT_DESC))?;
+    let mut guest = stage.guest(|builder| builder.without(crate::frontend::features::INDIRECT_DESC))?;
     let mut hand = Hand::intake(&mut guest);
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
-    let whole = crate::ring::Descriptor {
-        address: place,
-        length: (HEADER + frame.len()) as u32,
-        flags: 0,
-        next: 0,
-    };
+    let whole = crate::ring::Descriptor { address: place, length: (HEADER + frame.len()) as u32, flags: 0, next: 0 };
     let table = hand.table(&[whole])?;
     hand.describe(0, table, 16, DESC_INDIRECT, 0);
     hand.offer_and_show(&mut guest, 0);
@@ -244,13 +216,7 @@ fn two_regions(stage: &Stage<'_>, gap: u64, piece: impl FnOnce(u64) -> (u64, u32
     let (address, length) = piece(region.guest() + region.size());
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
-    let head = hand.chain(
-        0,
-        &[
-            (place, (HEADER + frame.len()) as u32, 0),
-            (address, length, 0),
-        ],
-    );
+    let head = hand.chain(0, &[(place, (HEADER + frame.len()) as u32, 0), (address, length, 0)]);
     hand.offer_and_show(&mut guest, head);
     Ok(hand.leave(guest))
 }

@@ -35,11 +35,7 @@ fn indirect_empty(stage: &mut Stage<'_>) -> Done {
 }
 
 fn indirect_odd_length(stage: &mut Stage<'_>) -> Done {
-    with_table(stage, |bed| {
-        [1, 15, 17, 31]
-            .into_iter()
-            .try_for_each(|length| bed.offer_table(&[bed.good(); 2], length))
-    })
+    with_table(stage, |bed| [1, 15, 17, 31].into_iter().try_for_each(|length| bed.offer_table(&[bed.good(); 2], length)))
 }
 
 fn indirect_huge(stage: &mut Stage<'_>) -> Done {
@@ -53,17 +49,9 @@ fn indirect_huge(stage: &mut Stage<'_>) -> Done {
 fn indirect_longer_than_ring(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let count = u16::max(bed.hand.ring().size(), 1024) * 4;
-        let byte = |next| Descriptor {
-            address: bed.frame,
-            length: 1,
-            flags: DESC_NEXT,
-            next,
-        };
+        let byte = |next| Descriptor { address: bed.frame, length: 1, flags: DESC_NEXT, next };
         let mut entries: Vec<_> = (1..=count).map(byte).collect();
-        entries.push(Descriptor {
-            flags: 0,
-            ..byte(0)
-        });
+        entries.push(Descriptor { flags: 0, ..byte(0) });
         bed.offer_table(&entries, 16 * entries.len() as u32)
     })
 }
@@ -71,18 +59,9 @@ fn indirect_longer_than_ring(stage: &mut Stage<'_>) -> Done {
 fn indirect_nested(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let inner = bed.hand.table(&[bed.good()])?;
-        let outer = Descriptor {
-            address: inner,
-            length: 16,
-            flags: DESC_INDIRECT,
-            next: 0,
-        };
+        let outer = Descriptor { address: inner, length: 16, flags: DESC_INDIRECT, next: 0 };
         bed.offer_table(&[outer], 16)?;
-        let second = Descriptor {
-            flags: DESC_NEXT,
-            next: 1,
-            ..bed.good()
-        };
+        let second = Descriptor { flags: DESC_NEXT, next: 1, ..bed.good() };
         bed.offer_table(&[second, outer], 32)
     })
 }
@@ -90,12 +69,7 @@ fn indirect_nested(stage: &mut Stage<'_>) -> Done {
 fn indirect_itself(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let table = bed.hand.table(&[Descriptor::default()])?;
-        let itself = Descriptor {
-            address: table,
-            length: 16,
-            flags: DESC_INDIRECT,
-            next: 0,
-        };
+        let itself = Descriptor { address: table, length: 16, flags: DESC_INDIRECT, next: 0 };
         bed.hand.memory().write(table, &itself.bytes())?;
         bed.raw(table, 16)
     })
@@ -105,8 +79,7 @@ fn indirect_with_next(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let table = bed.hand.table(&[bed.good()])?;
         let head = bed.head();
-        bed.hand
-            .describe(head, table, 16, DESC_INDIRECT | DESC_NEXT, head + 1);
+        bed.hand.describe(head, table, 16, DESC_INDIRECT | DESC_NEXT, head + 1);
         bed.hand.describe(head + 1, bed.frame, bed.length, 0, 0);
         bed.hand.offer(head);
         Ok(())
@@ -115,47 +88,30 @@ fn indirect_with_next(stage: &mut Stage<'_>) -> Done {
 
 fn indirect_next_beyond_table(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
-        [1, 2, 255, u16::MAX].into_iter().try_for_each(|next| {
-            bed.offer_table(
-                &[Descriptor {
-                    flags: DESC_NEXT,
-                    next,
-                    ..bed.good()
-                }],
-                16,
-            )
-        })
+        [1, 2, 255, u16::MAX]
+            .into_iter()
+            .try_for_each(|next| bed.offer_table(&[Descriptor { flags: DESC_NEXT, next, ..bed.good() }], 16))
     })
 }
 
 fn indirect_loop(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let good = bed.good();
-        let to = |next| Descriptor {
-            flags: DESC_NEXT,
-            next,
-            ..good
-        };
+        let to = |next| Descriptor { flags: DESC_NEXT, next, ..good };
         bed.offer_table(&[to(1), to(2), to(0)], 48)?;
         bed.offer_table(&[to(0)], 16)
     })
 }
 
 fn indirect_nowhere(stage: &mut Stage<'_>) -> Done {
-    with_table(stage, |bed| {
-        [NOWHERE, 0, u64::MAX - 7, u64::MAX]
-            .into_iter()
-            .try_for_each(|at| bed.raw(at, 32))
-    })
+    with_table(stage, |bed| [NOWHERE, 0, u64::MAX - 7, u64::MAX].into_iter().try_for_each(|at| bed.raw(at, 32)))
 }
 
 fn indirect_across_memory_end(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let region = &bed.hand.memory().regions()[0];
         let end = region.guest() + region.size();
-        [(end - 16, 32), (end - 8, 16), (end, 16)]
-            .into_iter()
-            .try_for_each(|(at, length)| bed.raw(at, length))
+        [(end - 16, 32), (end - 8, 16), (end, 16)].into_iter().try_for_each(|(at, length)| bed.raw(at, length))
     })
 }
 
@@ -171,8 +127,7 @@ fn indirect_writable(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
         let table = bed.hand.table(&[bed.good()])?;
         let head = bed.head();
-        bed.hand
-            .describe(head, table, 16, DESC_INDIRECT | DESC_WRITE, 0);
+        bed.hand.describe(head, table, 16, DESC_INDIRECT | DESC_WRITE, 0);
         bed.hand.offer(head);
         Ok(())
     })
@@ -187,15 +142,8 @@ fn indirect_into_ring(stage: &mut Stage<'_>) -> Done {
 
 fn buffer_is_the_ring(stage: &mut Stage<'_>) -> Done {
     with_table(stage, |bed| {
-        let (at, size) = (
-            bed.hand.ring().addresses(),
-            u32::from(bed.hand.ring().size()),
-        );
-        for (address, length) in [
-            (at.descriptors, 16 * size),
-            (at.available, 6 + 2 * size),
-            (at.used, 6 + 8 * size),
-        ] {
+        let (at, size) = (bed.hand.ring().addresses(), u32::from(bed.hand.ring().size()));
+        for (address, length) in [(at.descriptors, 16 * size), (at.available, 6 + 2 * size), (at.used, 6 + 8 * size)] {
             let head = bed.head();
             bed.hand.describe(head, address, length, 0, 0);
             bed.hand.offer(head);
@@ -214,12 +162,7 @@ struct Bed {
 impl Bed {
     /// A descriptor of the whole honest frame.
     fn good(&self) -> Descriptor {
-        Descriptor {
-            address: self.frame,
-            length: self.length,
-            flags: 0,
-            next: 0,
-        }
+        Descriptor { address: self.frame, length: self.length, flags: 0, next: 0 }
     }
 
     /// A descriptor of the ring that nobody uses yet, and its successor too.
@@ -247,11 +190,7 @@ fn with_table(stage: &Stage<'_>, act: impl FnOnce(&mut Bed) -> Result<(), Villai
     let hand = Hand::intake(&mut guest);
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
-    let mut bed = Bed {
-        hand,
-        frame: place,
-        length: (HEADER + frame.len()) as u32,
-    };
+    let mut bed = Bed { hand, frame: place, length: (HEADER + frame.len()) as u32 };
     act(&mut bed)?;
     bed.hand.show(&mut guest);
     Ok(bed.hand.leave(guest))

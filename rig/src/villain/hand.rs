@@ -37,13 +37,7 @@ impl Hand {
         let ring = queue.ring.shared().clone();
         let index = queue.ring.published_index();
         let used_before = ring.used_index();
-        Self {
-            memory,
-            ring,
-            index,
-            offered: 0,
-            used_before,
-        }
+        Self { memory, ring, index, offered: 0, used_before }
     }
 
     /// The ring, field by field.
@@ -76,26 +70,14 @@ impl Hand {
 
     /// Writes descriptor `index`.
     pub fn describe(&self, index: u16, address: u64, length: u32, flags: u16, next: u16) {
-        self.ring.set_descriptor(
-            index,
-            Descriptor {
-                address,
-                length,
-                flags,
-                next,
-            },
-        );
+        self.ring.set_descriptor(index, Descriptor { address, length, flags, next });
     }
 
     /// Writes a chain of (address, length, flags) into descriptors from `first` on, linked one to the next; its head.
     pub fn chain(&self, first: u16, pieces: &[(u64, u32, u16)]) -> u16 {
         for (offset, &(address, length, flags)) in pieces.iter().enumerate() {
             let index = first + offset as u16;
-            let more = if offset + 1 < pieces.len() {
-                DESC_NEXT
-            } else {
-                0
-            };
+            let more = if offset + 1 < pieces.len() { DESC_NEXT } else { 0 };
             self.describe(index, address, length, flags | more, index + 1);
         }
         first
@@ -135,9 +117,7 @@ impl Hand {
         self.show(guest);
         let patience = crate::deadline::Deadline::after(std::time::Duration::from_millis(200));
         let (index, ring) = (self.used_before.wrapping_add(self.offered), &self.ring);
-        crate::deadline::until(patience, || {
-            ring.used_index() == index || !guest.connected()
-        });
+        crate::deadline::until(patience, || ring.used_index() == index || !guest.connected());
     }
 
     /// The available index that the next offer gets.

@@ -41,13 +41,7 @@ fn header_short(stage: &mut Stage<'_>) -> Done {
     for length in 0..HEADER as u16 {
         hand.describe(length, place, length.into(), 0, 0);
         hand.offer(length);
-        hand.describe(
-            16 + 2 * length,
-            place,
-            length.into(),
-            crate::ring::DESC_NEXT,
-            17 + 2 * length,
-        );
+        hand.describe(16 + 2 * length, place, length.into(), crate::ring::DESC_NEXT, 17 + 2 * length);
         hand.describe(17 + 2 * length, place, 0, 0, 0);
         hand.offer(16 + 2 * length);
     }
@@ -61,161 +55,78 @@ fn header_only(stage: &mut Stage<'_>) -> Done {
 
 fn header_split(stage: &mut Stage<'_>) -> Done {
     let guest = stage.guest(|builder| builder)?;
-    send_layouts(
-        stage,
-        guest,
-        &[
-            Layout::pieces([1, 4, 7]),
-            Layout::pieces([1; 12]),
-            Layout::pieces([5, 20, 3]),
-        ],
-    )
+    send_layouts(stage, guest, &[Layout::pieces([1, 4, 7]), Layout::pieces([1; 12]), Layout::pieces([5, 20, 3])])
 }
 
 fn header_split_indirect(stage: &mut Stage<'_>) -> Done {
     let guest = stage.guest_with(features::INDIRECT_DESC)?;
-    let layouts = [
-        Layout::pieces([1, 4, 7]).indirect(),
-        Layout::pieces([1; 30]).indirect(),
-    ];
+    let layouts = [Layout::pieces([1, 4, 7]).indirect(), Layout::pieces([1; 30]).indirect()];
     send_layouts(stage, guest, &layouts)
 }
 
 fn checksum_start_beyond(stage: &mut Stage<'_>) -> Done {
     spoil(stage, |header, length| {
         let starts = [length, length - 1, length + 1, 0x7fff, u16::MAX];
-        starts
-            .map(|start| NetHeader {
-                checksum_start: start,
-                ..header
-            })
-            .to_vec()
+        starts.map(|start| NetHeader { checksum_start: start, ..header }).to_vec()
     })
 }
 
 fn checksum_offset_beyond(stage: &mut Stage<'_>) -> Done {
     spoil(stage, |header, length| {
-        let offsets = [
-            length,
-            length - header.checksum_start - 1,
-            u16::MAX,
-            u16::MAX - header.checksum_start + 1,
-        ];
-        offsets
-            .map(|offset| NetHeader {
-                checksum_offset: offset,
-                ..header
-            })
-            .to_vec()
+        let offsets = [length, length - header.checksum_start - 1, u16::MAX, u16::MAX - header.checksum_start + 1];
+        offsets.map(|offset| NetHeader { checksum_offset: offset, ..header }).to_vec()
     })
 }
 
 fn checksum_in_ethernet_header(stage: &mut Stage<'_>) -> Done {
     spoil(stage, |header, _| {
         [(0, 0), (0, 6), (13, 0), (14, 8)]
-            .map(|(start, offset)| NetHeader {
-                checksum_start: start,
-                checksum_offset: offset,
-                ..header
-            })
+            .map(|(start, offset)| NetHeader { checksum_start: start, checksum_offset: offset, ..header })
             .to_vec()
     })
 }
 
 fn gso_size_zero(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        vec![NetHeader {
-            gso_size: 0,
-            ..header
-        }]
-    })
+    gso(stage, |header| vec![NetHeader { gso_size: 0, ..header }])
 }
 
 fn gso_size_one(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        vec![
-            NetHeader {
-                gso_size: 1,
-                ..header
-            };
-            8
-        ]
-    })
+    gso(stage, |header| vec![NetHeader { gso_size: 1, ..header }; 8])
 }
 
 fn gso_size_max(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        vec![NetHeader {
-            gso_size: u16::MAX,
-            ..header
-        }]
-    })
+    gso(stage, |header| vec![NetHeader { gso_size: u16::MAX, ..header }])
 }
 
 fn gso_header_length_beyond(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        [60_055, 61_000, u16::MAX]
-            .map(|length| NetHeader {
-                header_length: length,
-                ..header
-            })
-            .to_vec()
-    })
+    gso(stage, |header| [60_055, 61_000, u16::MAX].map(|length| NetHeader { header_length: length, ..header }).to_vec())
 }
 
 fn gso_header_length_zero(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        [0, 1, 13, 53]
-            .map(|length| NetHeader {
-                header_length: length,
-                ..header
-            })
-            .to_vec()
-    })
+    gso(stage, |header| [0, 1, 13, 53].map(|length| NetHeader { header_length: length, ..header }).to_vec())
 }
 
 fn gso_without_checksum(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        vec![NetHeader {
-            needs_checksum: false,
-            ..header
-        }]
-    })
+    gso(stage, |header| vec![NetHeader { needs_checksum: false, ..header }])
 }
 
 fn gso_not_negotiated(stage: &mut Stage<'_>) -> Done {
-    let guest =
-        stage.guest(|builder| builder.without(features::TCP_OFFLOADS | features::HOST_USO))?;
-    send(
-        guest,
-        &[tcp(stage, 60_000).gso(1448), tcp(stage, 1000).partial()],
-    )
+    let guest = stage.guest(|builder| builder.without(features::TCP_OFFLOADS | features::HOST_USO))?;
+    send(guest, &[tcp(stage, 60_000).gso(1448), tcp(stage, 1000).partial()])
 }
 
 fn gso_unknown_kind(stage: &mut Stage<'_>) -> Done {
-    gso(stage, |header| {
-        [2, 6, 7, 0x10, 0x7f]
-            .map(|bits| NetHeader {
-                gso: GsoKind::Other(bits),
-                ..header
-            })
-            .to_vec()
-    })
+    gso(stage, |header| [2, 6, 7, 0x10, 0x7f].map(|bits| NetHeader { gso: GsoKind::Other(bits), ..header }).to_vec())
 }
 
 fn gso_wrong_kind(stage: &mut Stage<'_>) -> Done {
     send_all(stage, |stage| {
         let (me, peer) = stage.hosts();
-        let v6 = |host: Host, number| Host {
-            mac: host.mac,
-            ..Host::v6(number)
-        };
+        let v6 = |host: Host, number| Host { mac: host.mac, ..Host::v6(number) };
         let tcp4 = Packet::tcp(me, peer, 1, vec![7; 9000]).gso(1448);
         let tcp6 = Packet::tcp(v6(me, 1), v6(peer, 2), 1, vec![7; 9000]).gso(1428);
         let udp4 = Packet::udp(me, peer, vec![7; 9000]).gso(1448);
-        let wrong = |(header, frame): &(NetHeader, Vec<u8>), gso| {
-            (NetHeader { gso, ..*header }, frame.clone())
-        };
+        let wrong = |(header, frame): &(NetHeader, Vec<u8>), gso| (NetHeader { gso, ..*header }, frame.clone());
         vec![
             wrong(&tcp4, GsoKind::Tcp6),
             wrong(&tcp6, GsoKind::Tcp4),
@@ -241,49 +152,25 @@ fn gso_fragmentation(stage: &mut Stage<'_>) -> Done {
     send_all(stage, |stage| {
         let (me, peer) = stage.hosts();
         let (header, frame) = Packet::udp(me, peer, vec![7; 9000]).gso(1448);
-        vec![(
-            NetHeader {
-                gso: GsoKind::Udp,
-                ..header
-            },
-            frame,
-        )]
+        vec![(NetHeader { gso: GsoKind::Udp, ..header }, frame)]
     })
 }
 
 fn gso_without_payload(stage: &mut Stage<'_>) -> Done {
-    send_all(stage, |stage| {
-        vec![tcp(stage, 0).gso(1448), tcp(stage, 1).gso(1448)]
-    })
+    send_all(stage, |stage| vec![tcp(stage, 0).gso(1448), tcp(stage, 1).gso(1448)])
 }
 
 fn unknown_header_flags(stage: &mut Stage<'_>) -> Done {
     let flags = [0x8, 0x10, 0x20, 0x80, 0xf8];
     send_all(stage, |stage| {
-        let with = |flags| {
-            (
-                NetHeader {
-                    other_flags: flags,
-                    ..NetHeader::default()
-                },
-                stage.frame(100),
-            )
-        };
+        let with = |flags| (NetHeader { other_flags: flags, ..NetHeader::default() }, stage.frame(100));
         flags.map(with).to_vec()
     })
 }
 
 fn buffers_from_driver(stage: &mut Stage<'_>) -> Done {
     send_all(stage, |stage| {
-        let with = |buffers| {
-            (
-                NetHeader {
-                    buffers,
-                    ..NetHeader::default()
-                },
-                stage.frame(100),
-            )
-        };
+        let with = |buffers| (NetHeader { buffers, ..NetHeader::default() }, stage.frame(100));
         [2, 255, u16::MAX].map(with).to_vec()
     })
 }
@@ -298,10 +185,7 @@ fn tcp(stage: &Stage<'_>, length: usize) -> Packet {
 fn gso(stage: &Stage<'_>, change: impl FnOnce(NetHeader) -> Vec<NetHeader>) -> Done {
     send_all(stage, |stage| {
         let (header, frame) = tcp(stage, 60_000).gso(1448);
-        change(header)
-            .into_iter()
-            .map(|header| (header, frame.clone()))
-            .collect()
+        change(header).into_iter().map(|header| (header, frame.clone())).collect()
     })
 }
 
@@ -309,18 +193,12 @@ fn gso(stage: &Stage<'_>, change: impl FnOnce(NetHeader) -> Vec<NetHeader>) -> D
 fn spoil(stage: &Stage<'_>, change: impl FnOnce(NetHeader, u16) -> Vec<NetHeader>) -> Done {
     send_all(stage, |stage| {
         let (header, frame) = tcp(stage, 100).partial();
-        change(header, frame.len() as u16)
-            .into_iter()
-            .map(|header| (header, frame.clone()))
-            .collect()
+        change(header, frame.len() as u16).into_iter().map(|header| (header, frame.clone())).collect()
     })
 }
 
 /// Sends each of these from a guest as Linux has it.
-pub(super) fn send_all(
-    stage: &Stage<'_>,
-    frames: impl FnOnce(&Stage<'_>) -> Vec<(NetHeader, Vec<u8>)>,
-) -> Done {
+pub(super) fn send_all(stage: &Stage<'_>, frames: impl FnOnce(&Stage<'_>) -> Vec<(NetHeader, Vec<u8>)>) -> Done {
     let guest = stage.guest(|builder| builder)?;
     send(guest, &frames(stage))
 }

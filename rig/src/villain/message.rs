@@ -42,10 +42,7 @@ case_table! { Message:
 fn size_field_too_large(stage: &mut Stage<'_>) -> Done {
     for request in requests() {
         let stream = stage.connect()?;
-        send(
-            &stream,
-            &[&wire::header(request, wire::VERSION, 40)[..], &[0; 8]].concat(),
-        );
+        send(&stream, &[&wire::header(request, wire::VERSION, 40)[..], &[0; 8]].concat());
     }
     Ok(Traces::none(None))
 }
@@ -53,14 +50,8 @@ fn size_field_too_large(stage: &mut Stage<'_>) -> Done {
 fn size_field_too_small(stage: &mut Stage<'_>) -> Done {
     for request in requests() {
         let stream = stage.connect()?;
-        send(
-            &stream,
-            &[&wire::header(request, wire::VERSION, 4)[..], &[0xff; 36]].concat(),
-        );
-        send(
-            &stream,
-            &wire::header(Request::GET_FEATURES as u32, wire::VERSION, 0),
-        );
+        send(&stream, &[&wire::header(request, wire::VERSION, 4)[..], &[0xff; 36]].concat());
+        send(&stream, &wire::header(Request::GET_FEATURES as u32, wire::VERSION, 0));
     }
     Ok(Traces::none(None))
 }
@@ -68,40 +59,23 @@ fn size_field_too_small(stage: &mut Stage<'_>) -> Done {
 fn size_field_huge(stage: &mut Stage<'_>) -> Done {
     for size in [1 << 16, 1 << 31, u32::MAX, u32::MAX - 11] {
         let stream = stage.connect()?;
-        send(
-            &stream,
-            &wire::header(Request::SET_MEM_TABLE as u32, wire::VERSION, size),
-        );
+        send(&stream, &wire::header(Request::SET_MEM_TABLE as u32, wire::VERSION, size));
         send(&stream, &[0x41; 8192]);
     }
     Ok(Traces::none(None))
 }
 
 fn unknown_request(stage: &mut Stage<'_>) -> Done {
-    headers(
-        stage,
-        &[0, 45, 9999, u32::MAX].map(|code| wire::header(code, wire::VERSION, 0)),
-    )
+    headers(stage, &[0, 45, 9999, u32::MAX].map(|code| wire::header(code, wire::VERSION, 0)))
 }
 
 fn wrong_version(stage: &mut Stage<'_>) -> Done {
-    headers(
-        stage,
-        &[0, 2, 3].map(|version| wire::header(Request::GET_FEATURES as u32, version, 0)),
-    )
+    headers(stage, &[0, 2, 3].map(|version| wire::header(Request::GET_FEATURES as u32, version, 0)))
 }
 
 fn reply_to_nobody(stage: &mut Stage<'_>) -> Done {
-    let flags = [
-        wire::REPLY,
-        wire::REPLY | wire::NEED_REPLY,
-        0x10,
-        0xffff_fff0,
-    ];
-    headers(
-        stage,
-        &flags.map(|flags| wire::header(Request::GET_FEATURES as u32, wire::VERSION | flags, 0)),
-    )
+    let flags = [wire::REPLY, wire::REPLY | wire::NEED_REPLY, 0x10, 0xffff_fff0];
+    headers(stage, &flags.map(|flags| wire::header(Request::GET_FEATURES as u32, wire::VERSION | flags, 0)))
 }
 
 fn body_too_short(stage: &mut Stage<'_>) -> Done {
@@ -116,13 +90,7 @@ fn surplus_descriptors(stage: &mut Stage<'_>) -> Done {
     for request in requests() {
         let mut guest = stage.negotiated()?;
         let fds = vec![guest.memory().raw_file(); 8];
-        let _ = wire::send(
-            guest.frontend()?.stream(),
-            request,
-            wire::VERSION,
-            &[0; 8],
-            &fds,
-        );
+        let _ = wire::send(guest.frontend()?.stream(), request, wire::VERSION, &[0; 8], &fds);
     }
     Ok(Traces::none(None))
 }
@@ -142,12 +110,7 @@ fn missing_descriptors(stage: &mut Stage<'_>) -> Done {
     for request in wanting {
         let mut guest = stage.negotiated()?;
         // A count of one region, an index of one ring: well-formed but for the descriptor.
-        say(
-            &mut guest,
-            request,
-            &[&1u64.to_le_bytes()[..], &[0; 32]].concat(),
-            &[],
-        )?;
+        say(&mut guest, request, &[&1u64.to_le_bytes()[..], &[0; 32]].concat(), &[])?;
         say(&mut guest, request, &1u64.to_le_bytes(), &[])?;
     }
     Ok(Traces::none(None))
@@ -171,37 +134,15 @@ fn descriptor_flood(stage: &mut Stage<'_>) -> Done {
 
 fn wrong_descriptors(stage: &mut Stage<'_>) -> Done {
     let open = |path: &str, write: bool| {
-        let opened = std::fs::File::options()
-            .read(!write)
-            .write(write)
-            .open(path);
-        opened.map_err(|cause| VillainError::Socket {
-            step: "opening a device to misuse",
-            cause,
-        })
+        let opened = std::fs::File::options().read(!write).write(write).open(path);
+        opened.map_err(|cause| VillainError::Socket { step: "opening a device to misuse", cause })
     };
-    let (zero, null, full) = (
-        open("/dev/zero", false)?,
-        open("/dev/null", true)?,
-        open("/dev/full", true)?,
-    );
-    let (closed, _) = UnixStream::pair().map_err(|cause| VillainError::Socket {
-        step: "making a socket pair",
-        cause,
-    })?;
-    let descriptors: [RawFd; 4] = [
-        zero.as_raw_fd(),
-        null.as_raw_fd(),
-        full.as_raw_fd(),
-        closed.as_raw_fd(),
-    ];
+    let (zero, null, full) = (open("/dev/zero", false)?, open("/dev/null", true)?, open("/dev/full", true)?);
+    let (closed, _) = UnixStream::pair().map_err(|cause| VillainError::Socket { step: "making a socket pair", cause })?;
+    let descriptors: [RawFd; 4] = [zero.as_raw_fd(), null.as_raw_fd(), full.as_raw_fd(), closed.as_raw_fd()];
     let mut guest = stage.guest(|builder| builder)?;
     for fd in descriptors {
-        for request in [
-            Request::SET_VRING_CALL,
-            Request::SET_VRING_ERR,
-            Request::SET_VRING_KICK,
-        ] {
+        for request in [Request::SET_VRING_CALL, Request::SET_VRING_ERR, Request::SET_VRING_KICK] {
             for ring in [0u64, 1] {
                 say(&mut guest, request, &ring.to_le_bytes(), &[fd])?;
             }
@@ -215,12 +156,7 @@ fn wrong_descriptors(stage: &mut Stage<'_>) -> Done {
 fn inflight_flood(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.negotiated()?;
     for _ in 0..1000 {
-        say(
-            &mut guest,
-            Request::GET_INFLIGHT_FD,
-            &inflight(0, 0, 2, 1024),
-            &[],
-        )?;
+        say(&mut guest, Request::GET_INFLIGHT_FD, &inflight(0, 0, 2, 1024), &[])?;
     }
     Ok(Traces::none(Some(guest)))
 }
@@ -243,13 +179,7 @@ fn inflight_nonsense(stage: &mut Stage<'_>) -> Done {
 fn log_base_overflow(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.negotiated()?;
     let fd = guest.memory().raw_file();
-    for (size, offset) in [
-        (u64::MAX, 0),
-        (4096, u64::MAX - 4095),
-        (1 << 63, 1 << 63),
-        (0, 0),
-        (1 << 50, 4096),
-    ] {
+    for (size, offset) in [(u64::MAX, 0), (4096, u64::MAX - 4095), (1 << 63, 1 << 63), (0, 0), (1 << 50, 4096)] {
         let body = [size.to_le_bytes(), offset.to_le_bytes()].concat();
         say(&mut guest, Request::SET_LOG_BASE, &body, &[fd])?;
     }
@@ -262,19 +192,8 @@ fn features_unoffered(stage: &mut Stage<'_>) -> Done {
 
 fn features_without_dependencies(stage: &mut Stage<'_>) -> Done {
     use crate::frontend::features as f;
-    let lonely = [
-        f::HOST_TSO4,
-        f::GUEST_TSO4,
-        f::HOST_ECN,
-        f::GUEST_ECN,
-        f::GUEST_USO4,
-        f::HOST_USO,
-    ];
-    numbers(
-        stage,
-        Request::SET_FEATURES,
-        &lonely.map(|feature| f::PLAIN | feature),
-    )
+    let lonely = [f::HOST_TSO4, f::GUEST_TSO4, f::HOST_ECN, f::GUEST_ECN, f::GUEST_USO4, f::HOST_USO];
+    numbers(stage, Request::SET_FEATURES, &lonely.map(|feature| f::PLAIN | feature))
 }
 
 fn features_while_running(stage: &mut Stage<'_>) -> Done {
@@ -282,12 +201,7 @@ fn features_while_running(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     for features in [f::PLAIN, 0, f::LINUX & guest.offered()] {
         guest.send(&stage.frame(100))?;
-        say(
-            &mut guest,
-            Request::SET_FEATURES,
-            &features.to_le_bytes(),
-            &[],
-        )?;
+        say(&mut guest, Request::SET_FEATURES, &features.to_le_bytes(), &[])?;
     }
     Ok(Traces::none(Some(guest)))
 }
@@ -298,14 +212,7 @@ fn protocol_features_unoffered(stage: &mut Stage<'_>) -> Done {
 
 fn config_beyond(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.negotiated()?;
-    for (offset, size) in [
-        (0, 4096u32),
-        (255, 2),
-        (4096, 1),
-        (u32::MAX, u32::MAX),
-        (0, u32::MAX),
-        (0, 0),
-    ] {
+    for (offset, size) in [(0, 4096u32), (255, 2), (4096, 1), (u32::MAX, u32::MAX), (0, u32::MAX), (0, 0)] {
         let head = [offset.to_le_bytes(), size.to_le_bytes(), [0; 4]].concat();
         let body = [&head[..], &vec![0xee; size.min(4000) as usize]].concat();
         say(&mut guest, Request::GET_CONFIG, &body, &[])?;
@@ -322,13 +229,7 @@ fn foreign_requests(stage: &mut Stage<'_>) -> Done {
     for request in [22, 23, 26, 27, 28, 29, 30, 33, 35, 41, 42, 43, 44] {
         let mut guest = stage.negotiated()?;
         let stream = guest.frontend()?.stream();
-        let _ = wire::send(
-            stream,
-            request,
-            wire::VERSION | wire::NEED_REPLY,
-            &[0x77; 40],
-            &[],
-        );
+        let _ = wire::send(stream, request, wire::VERSION | wire::NEED_REPLY, &[0x77; 40], &[]);
         let _ = wire::send(stream, request, wire::VERSION, &[], &[]);
     }
     Ok(Traces::none(None))
@@ -336,11 +237,7 @@ fn foreign_requests(stage: &mut Stage<'_>) -> Done {
 
 fn reset_while_running(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    for request in [
-        Request::RESET_OWNER,
-        Request::RESET_DEVICE,
-        Request::RESET_OWNER,
-    ] {
+    for request in [Request::RESET_OWNER, Request::RESET_DEVICE, Request::RESET_OWNER] {
         guest.send(&stage.frame(100))?;
         say(&mut guest, request, &[], &[])?;
     }
@@ -371,13 +268,7 @@ fn bodies(stage: &Stage<'_>, lengths: &[usize]) -> Done {
     for request in requests() {
         let mut guest = stage.negotiated()?;
         for &length in lengths {
-            let _ = wire::send(
-                guest.frontend()?.stream(),
-                request,
-                wire::VERSION,
-                &vec![0x55; length],
-                &[],
-            );
+            let _ = wire::send(guest.frontend()?.stream(), request, wire::VERSION, &vec![0x55; length], &[]);
         }
     }
     Ok(Traces::none(None))
@@ -387,6 +278,8 @@ fn bodies(stage: &Stage<'_>, lengths: &[usize]) -> Done {
 fn numbers(stage: &Stage<'_>, request: Request, numbers: &[u64]) -> Done {
     let mut last = None;
     for number in numbers {
+        // One guest at a time: the next connects when the last has gone.
+        drop(last.take());
         let mut guest = stage.negotiated()?;
         say(&mut guest, request, &number.to_le_bytes(), &[])?;
         last = Some(guest);
@@ -395,11 +288,5 @@ fn numbers(stage: &Stage<'_>, request: Request, numbers: &[u64]) -> Done {
 }
 
 fn inflight(size: u64, offset: u64, queues: u16, ring: u16) -> Vec<u8> {
-    [
-        &size.to_le_bytes()[..],
-        &offset.to_le_bytes(),
-        &queues.to_le_bytes(),
-        &ring.to_le_bytes(),
-    ]
-    .concat()
+    [&size.to_le_bytes()[..], &offset.to_le_bytes(), &queues.to_le_bytes(), &ring.to_le_bytes()].concat()
 }

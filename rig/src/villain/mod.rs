@@ -98,10 +98,7 @@ impl Case {
 
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Case")
-            .field("name", &self.name)
-            .field("worst", &self.worst)
-            .finish_non_exhaustive()
+        f.debug_struct("Case").field("name", &self.name).field("worst", &self.worst).finish_non_exhaustive()
     }
 }
 
@@ -158,18 +155,9 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         for case in cases() {
-            assert!(case.name.chars().all(|letter| letter.is_ascii_lowercase()
-                || letter.is_ascii_digit()
-                || letter == '-'));
-            assert!(
-                !case.about.is_empty() && !case.about.ends_with('.'),
-                "{}",
-                case.name
-            );
-            assert_eq!(
-                by_name(case.name).map(|found| found.about),
-                Some(case.about)
-            );
+            assert!(case.name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-'));
+            assert!(!case.about.is_empty() && !case.about.ends_with('.'), "{}", case.name);
+            assert_eq!(by_name(case.name).map(|found| found.about), Some(case.about));
         }
     }
 }

@@ -27,20 +27,13 @@ case_table! { Header:
 }
 
 fn runt_frame(stage: &mut Stage<'_>) -> Done {
-    send_all(stage, |stage| {
-        (1..ETHERNET_BYTES)
-            .map(|length| plain(stage.frame(50)[..length].to_vec()))
-            .collect()
-    })
+    send_all(stage, |stage| (1..ETHERNET_BYTES).map(|length| plain(stage.frame(50)[..length].to_vec())).collect())
 }
 
 fn cut_off_frame(stage: &mut Stage<'_>) -> Done {
     send_all(stage, |stage| {
         let packets = [tcp(stage, 3000), tcp(stage, 3000).tagged(7)];
-        packets
-            .iter()
-            .flat_map(|packet| cut_everywhere(packet, true))
-            .collect()
+        packets.iter().flat_map(|packet| cut_everywhere(packet, true)).collect()
     })
 }
 
@@ -76,54 +69,27 @@ fn frame_too_long(stage: &mut Stage<'_>) -> Done {
 
 fn ip_header_length_lies(stage: &mut Stage<'_>) -> Done {
     let lengths = [0, 1, 4, 6, 15];
-    lies(stage, |packet, frame| {
-        lengths
-            .map(|length| at(frame, packet.network_offset(), &[0x40 | length]))
-            .to_vec()
-    })
+    lies(stage, |packet, frame| lengths.map(|length| at(frame, packet.network_offset(), &[0x40 | length])).to_vec())
 }
 
 fn ip_length_lies(stage: &mut Stage<'_>) -> Done {
     let lengths = [0u16, 1, 19, 20, 21, 39, 41, 2000, u16::MAX];
-    lies(stage, |packet, frame| {
-        lengths
-            .map(|length| at(frame, packet.network_offset() + 2, &length.to_be_bytes()))
-            .to_vec()
-    })
+    lies(stage, |packet, frame| lengths.map(|length| at(frame, packet.network_offset() + 2, &length.to_be_bytes())).to_vec())
 }
 
 fn tcp_header_length_lies(stage: &mut Stage<'_>) -> Done {
     let lengths = [0, 1, 4, 6, 15];
-    lies(stage, |packet, frame| {
-        lengths
-            .map(|length| at(frame, packet.transport_offset() + 12, &[length << 4]))
-            .to_vec()
-    })
+    lies(stage, |packet, frame| lengths.map(|length| at(frame, packet.transport_offset() + 12, &[length << 4])).to_vec())
 }
 
 fn tcp_header_longer_than_segment(stage: &mut Stage<'_>) -> Done {
     send_all(stage, |stage| {
         let longest = tcp(stage, 3000).with_tcp(|header| {
-            header
-                .set_options_raw(&[1; 40])
-                .expect("40 bytes of options are allowed");
+            header.set_options_raw(&[1; 40]).expect("40 bytes of options are allowed");
         });
         let (header, frame) = longest.gso(8);
-        let cut = |length: usize| {
-            (
-                NetHeader {
-                    gso_size: 8,
-                    ..header
-                },
-                frame[..length].to_vec(),
-            )
-        };
-        vec![
-            (header, frame.clone()),
-            cut(longest.header_bytes()),
-            cut(longest.header_bytes() - 1),
-            cut(60),
-        ]
+        let cut = |length: usize| (NetHeader { gso_size: 8, ..header }, frame[..length].to_vec());
+        vec![(header, frame.clone()), cut(longest.header_bytes()), cut(longest.header_bytes() - 1), cut(60)]
     })
 }
 
@@ -182,10 +148,7 @@ fn headers_split_everywhere(stage: &mut Stage<'_>) -> Done {
     let whole = (HEADER + frame.len()) as u32;
     for cut in 1..(HEADER + 54) as u16 {
         let (first, rest) = (u32::from(cut), whole - u32::from(cut));
-        let head = hand.chain(
-            2 * cut,
-            &[(place, first, 0), (place + u64::from(cut), rest, 0)],
-        );
+        let head = hand.chain(2 * cut, &[(place, first, 0), (place + u64::from(cut), rest, 0)]);
         hand.offer(head);
     }
     hand.show(&mut guest);
@@ -204,14 +167,8 @@ fn tcp(stage: &Stage<'_>, length: usize) -> Packet {
 /// The packet's frame cut off at every byte of its headers.
 fn cut_everywhere(packet: &Packet, offloads: bool) -> Frames {
     let (header, frame) = packet.gso(1000);
-    let header = if offloads {
-        header
-    } else {
-        NetHeader::default()
-    };
-    (ETHERNET_BYTES..=packet.header_bytes())
-        .map(|length| (header, frame[..length].to_vec()))
-        .collect()
+    let header = if offloads { header } else { NetHeader::default() };
+    (ETHERNET_BYTES..=packet.header_bytes()).map(|length| (header, frame[..length].to_vec())).collect()
 }
 
 /// Sends the frames that `change` makes of a sound one, with a partial checksum and with segmentation asked for.
@@ -219,10 +176,7 @@ fn lies(stage: &Stage<'_>, change: impl Fn(&Packet, &[u8]) -> Vec<Vec<u8>>) -> D
     send_all(stage, |stage| {
         let packet = tcp(stage, 3000);
         let with = |(header, frame): (NetHeader, Vec<u8>)| {
-            change(&packet, &frame)
-                .into_iter()
-                .map(move |frame| (header, frame))
-                .collect::<Frames>()
+            change(&packet, &frame).into_iter().map(move |frame| (header, frame)).collect::<Frames>()
         };
         [with(packet.partial()), with(packet.gso(1000))].concat()
     })

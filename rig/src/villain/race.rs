@@ -52,12 +52,7 @@ struct Field<'a> {
 impl Field<'_> {
     /// Descriptor `index` as it is right: the whole frame.
     fn right(&self) -> Descriptor {
-        Descriptor {
-            address: self.frame,
-            length: self.length,
-            flags: 0,
-            next: 0,
-        }
+        Descriptor { address: self.frame, length: self.length, flags: 0, next: 0 }
     }
 
     fn every(&self, descriptor: Descriptor) {
@@ -73,10 +68,7 @@ impl Field<'_> {
 fn race_length(stage: &mut Stage<'_>) -> Done {
     intake(stage, 0, |field, turn| {
         let wrong = [u32::MAX, 0, 1 << 31, 11][turn % 4];
-        field.every(Descriptor {
-            length: wrong,
-            ..field.right()
-        });
+        field.every(Descriptor { length: wrong, ..field.right() });
         field.every(field.right());
     })
 }
@@ -84,10 +76,7 @@ fn race_length(stage: &mut Stage<'_>) -> Done {
 fn race_address(stage: &mut Stage<'_>) -> Done {
     intake(stage, 0, |field, turn| {
         let wrong = [NOWHERE, 0, u64::MAX - 20, u64::MAX][turn % 4];
-        field.every(Descriptor {
-            address: wrong,
-            ..field.right()
-        });
+        field.every(Descriptor { address: wrong, ..field.right() });
         field.every(field.right());
     })
 }
@@ -95,77 +84,37 @@ fn race_address(stage: &mut Stage<'_>) -> Done {
 fn race_next(stage: &mut Stage<'_>) -> Done {
     intake(stage, 0, |field, turn| {
         let next = [0, 1, u16::MAX, field.ring.size()][turn % 4];
-        field.every(Descriptor {
-            flags: DESC_NEXT,
-            next,
-            ..field.right()
-        });
+        field.every(Descriptor { flags: DESC_NEXT, next, ..field.right() });
         field.every(field.right());
     })
 }
 
 fn race_flags(stage: &mut Stage<'_>) -> Done {
     intake(stage, 0, |field, turn| {
-        let flags = [
-            DESC_WRITE,
-            DESC_INDIRECT,
-            DESC_NEXT,
-            DESC_INDIRECT | DESC_NEXT,
-        ][turn % 4];
-        field.every(Descriptor {
-            flags,
-            next: 3,
-            ..field.right()
-        });
+        let flags = [DESC_WRITE, DESC_INDIRECT, DESC_NEXT, DESC_INDIRECT | DESC_NEXT][turn % 4];
+        field.every(Descriptor { flags, next: 3, ..field.right() });
         field.every(field.right());
     })
 }
 
 fn race_indirect_length(stage: &mut Stage<'_>) -> Done {
     intake(stage, INDIRECT_DESC, |field, turn| {
-        let table = Descriptor {
-            address: field.table,
-            length: 32,
-            flags: DESC_INDIRECT,
-            next: 0,
-        };
-        field.every(Descriptor {
-            length: [u32::MAX, 0, 17, 0xffff_fff0][turn % 4],
-            ..table
-        });
+        let table = Descriptor { address: field.table, length: 32, flags: DESC_INDIRECT, next: 0 };
+        field.every(Descriptor { length: [u32::MAX, 0, 17, 0xffff_fff0][turn % 4], ..table });
         field.every(table);
     })
 }
 
 fn race_indirect_entries(stage: &mut Stage<'_>) -> Done {
     intake(stage, INDIRECT_DESC, |field, turn| {
-        let table = Descriptor {
-            address: field.table,
-            length: 32,
-            flags: DESC_INDIRECT,
-            next: 0,
-        };
+        let table = Descriptor { address: field.table, length: 32, flags: DESC_INDIRECT, next: 0 };
         field.every(table);
-        let first = Descriptor {
-            length: HEADER as u32,
-            flags: DESC_NEXT,
-            next: 1,
-            ..field.right()
-        };
+        let first = Descriptor { length: HEADER as u32, flags: DESC_NEXT, next: 1, ..field.right() };
         let wrong = [
             Descriptor { next: 0, ..first },
-            Descriptor {
-                next: u16::MAX,
-                ..first
-            },
-            Descriptor {
-                address: NOWHERE,
-                ..first
-            },
-            Descriptor {
-                flags: DESC_INDIRECT,
-                ..first
-            },
+            Descriptor { next: u16::MAX, ..first },
+            Descriptor { address: NOWHERE, ..first },
+            Descriptor { flags: DESC_INDIRECT, ..first },
         ][turn % 4];
         field.poke(field.table, &wrong.bytes());
         field.poke(field.table, &first.bytes());
@@ -176,12 +125,7 @@ fn race_header(stage: &mut Stage<'_>) -> Done {
     intake(stage, CSUM | HOST_TSO4, |field, turn| {
         let wild = NetHeader {
             needs_checksum: true,
-            gso: [
-                GsoKind::Tcp4,
-                GsoKind::Tcp6,
-                GsoKind::UdpL4,
-                GsoKind::Other(9),
-            ][turn % 4],
+            gso: [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::UdpL4, GsoKind::Other(9)][turn % 4],
             header_length: u16::MAX,
             gso_size: [0, 1, u16::MAX, 1448][turn / 4 % 4],
             checksum_start: [0, u16::MAX, 34, 1400][turn / 16 % 4],
@@ -216,10 +160,7 @@ fn race_available_index(stage: &mut Stage<'_>) -> Done {
 fn race_available_entries(stage: &mut Stage<'_>) -> Done {
     intake(stage, 0, |field, turn| {
         for slot in 0..field.ring.size() {
-            field.ring.set_available_entry(
-                slot,
-                [u16::MAX, field.ring.size(), slot, 0][(turn + usize::from(slot)) % 4],
-            );
+            field.ring.set_available_entry(slot, [u16::MAX, field.ring.size(), slot, 0][(turn + usize::from(slot)) % 4]);
         }
     })
 }
@@ -231,13 +172,7 @@ fn race_used_ring(stage: &mut Stage<'_>) -> Done {
         field.ring.set_used_flags(noise);
         field.ring.set_available_event(noise);
         field.ring.set_used_event(noise);
-        field.ring.set_used_entry(
-            noise,
-            Used {
-                head: u32::MAX,
-                length: u32::MAX,
-            },
-        );
+        field.ring.set_used_entry(noise, Used { head: u32::MAX, length: u32::MAX });
     })
 }
 
@@ -246,25 +181,12 @@ fn race_delivery(stage: &mut Stage<'_>) -> Done {
         let index = (turn / 6) as u16;
         let right = ring.descriptor(index);
         let wrong = [
-            Descriptor {
-                address: NOWHERE,
-                ..right
-            },
-            Descriptor {
-                length: u32::MAX,
-                ..right
-            },
+            Descriptor { address: NOWHERE, ..right },
+            Descriptor { length: u32::MAX, ..right },
             Descriptor { length: 1, ..right },
             Descriptor { flags: 0, ..right },
-            Descriptor {
-                flags: DESC_WRITE | DESC_NEXT,
-                next: u16::MAX,
-                ..right
-            },
-            Descriptor {
-                flags: DESC_WRITE | DESC_INDIRECT,
-                ..right
-            },
+            Descriptor { flags: DESC_WRITE | DESC_NEXT, next: u16::MAX, ..right },
+            Descriptor { flags: DESC_WRITE | DESC_INDIRECT, ..right },
         ][turn % 6];
         ring.set_descriptor(index, wrong);
         ring.set_descriptor(index, right);
@@ -275,24 +197,16 @@ fn race_received_header(stage: &mut Stage<'_>) -> Done {
     delivery(stage, |ring, turn| {
         let buffer = ring.descriptor(turn as u16).address;
         // A receive buffer of the guest's own: it is inside its memory.
-        let _ = ring
-            .memory()
-            .write(buffer + 10, &(turn as u16).to_le_bytes());
+        let _ = ring.memory().write(buffer + 10, &(turn as u16).to_le_bytes());
     })
 }
 
 fn race_memory_table(stage: &mut Stage<'_>) -> Done {
-    with_spare_region(stage, |guest| {
-        guest
-            .announce_memory(&[0])
-            .and_then(|()| guest.announce_memory(&[0, 1]))
-    })
+    with_spare_region(stage, |guest| guest.announce_memory(&[0]).and_then(|()| guest.announce_memory(&[0, 1])))
 }
 
 fn race_memory_region(stage: &mut Stage<'_>) -> Done {
-    with_spare_region(stage, |guest| {
-        guest.remove_region(1).and_then(|()| guest.add_region(1))
-    })
+    with_spare_region(stage, |guest| guest.remove_region(1).and_then(|()| guest.add_region(1)))
 }
 
 fn race_truncate(stage: &mut Stage<'_>) -> Done {
@@ -326,57 +240,26 @@ fn intake(stage: &Stage<'_>, needed: Features, flip: impl Fn(&Field<'_>, usize) 
     let memory = guest.memory().clone();
     let ring = guest.pair(0).intake.queue.ring.shared().clone();
     let (me, peer) = stage.hosts();
-    let bytes = [
-        &[0; HEADER][..],
-        &Packet::tcp(me, peer, 1, vec![7; 1400]).frame(),
-    ]
-    .concat();
+    let bytes = [&[0; HEADER][..], &Packet::tcp(me, peer, 1, vec![7; 1400]).frame()].concat();
     let frame = memory.allocate(bytes.len() as u64, 64)?;
     memory.write(frame, &bytes)?;
     let length = bytes.len() as u32;
-    let header = Descriptor {
-        address: frame,
-        length: HEADER as u32,
-        flags: DESC_NEXT,
-        next: 1,
-    };
-    let rest = Descriptor {
-        address: frame + HEADER as u64,
-        length: length - HEADER as u32,
-        flags: 0,
-        next: 0,
-    };
+    let header = Descriptor { address: frame, length: HEADER as u32, flags: DESC_NEXT, next: 1 };
+    let rest = Descriptor { address: frame + HEADER as u64, length: length - HEADER as u32, flags: 0, next: 0 };
     let table = memory.allocate(32, 64)?;
     memory.write(table, &[header.bytes(), rest.bytes()].concat())?;
-    let field = Field {
-        memory: &memory,
-        ring: &ring,
-        frame,
-        length,
-        table,
-    };
+    let field = Field { memory: &memory, ring: &ring, frame, length, table };
     field.every(field.right());
-    Ok(while_flipping(stage, guest, &ring, |turn| {
-        flip(&field, turn)
-    }))
+    Ok(while_flipping(stage, guest, &ring, |turn| flip(&field, turn)))
 }
 
 /// Offers all heads over and over, kicking, while another thread flips.
-fn while_flipping(
-    stage: &Stage<'_>,
-    mut guest: ToyGuest,
-    ring: &SharedRing,
-    flip: impl Fn(usize) + Sync,
-) -> Traces {
+fn while_flipping(stage: &Stage<'_>, mut guest: ToyGuest, ring: &SharedRing, flip: impl Fn(usize) + Sync) -> Traces {
     let deadline = Deadline::after(stage.duration);
     let over = AtomicBool::new(false);
     let mut index = ring.available_index();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            (0..)
-                .take_while(|_| !over.load(Ordering::Relaxed))
-                .for_each(&flip)
-        });
+        scope.spawn(|| (0..).take_while(|_| !over.load(Ordering::Relaxed)).for_each(&flip));
         while !deadline.is_over() {
             while index.wrapping_sub(ring.used_index()) < ring.size() {
                 ring.set_available_entry(index, index % ring.size());
@@ -402,11 +285,7 @@ fn delivery(stage: &mut Stage<'_>, flip: impl Fn(&SharedRing, usize) + Sync) -> 
     let deadline = Deadline::after(stage.duration);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            (0..)
-                .take_while(|_| !over.load(Ordering::Relaxed))
-                .for_each(|turn| flip(&ring, turn))
-        });
+        scope.spawn(|| (0..).take_while(|_| !over.load(Ordering::Relaxed)).for_each(|turn| flip(&ring, turn)));
         let mut sent = Ok(());
         while !deadline.is_over() && sent.is_ok() {
             sent = stage.friend_sends(16, 1000);
@@ -421,10 +300,7 @@ fn delivery(stage: &mut Stage<'_>, flip: impl Fn(&SharedRing, usize) + Sync) -> 
 }
 
 /// Sends frames that lie in the second region while `change` is done to that region, again and again.
-fn with_spare_region(
-    stage: &Stage<'_>,
-    change: impl Fn(&mut ToyGuest) -> Result<(), crate::guest::GuestError>,
-) -> Done {
+fn with_spare_region(stage: &Stage<'_>, change: impl Fn(&mut ToyGuest) -> Result<(), crate::guest::GuestError>) -> Done {
     let size = stage.builder().memory_plan().size();
     let plan = MemoryPlan::spread(2, size, 1 << 20);
     let mut guest = stage.guest(|builder| builder.memory(plan))?;
@@ -433,12 +309,7 @@ fn with_spare_region(
     let frame = memory.allocate_in(1, bytes.len() as u64, 64)?;
     memory.write(frame, &bytes)?;
     let ring = guest.pair(0).intake.queue.ring.shared().clone();
-    let right = Descriptor {
-        address: frame,
-        length: bytes.len() as u32,
-        flags: 0,
-        next: 0,
-    };
+    let right = Descriptor { address: frame, length: bytes.len() as u32, flags: 0, next: 0 };
     (0..ring.size()).for_each(|index| ring.set_descriptor(index, right));
     let deadline = Deadline::after(stage.duration);
     let mut index = ring.available_index();
@@ -454,11 +325,8 @@ fn with_spare_region(
             break;
         }
     }
+    kick_all(&mut guest);
     guest.pair(0).intake.queue.ring.resume_at(index);
     let used = ring.used_index();
-    Ok(Traces::chains(
-        guest,
-        index.wrapping_sub(used).min(ring.size()),
-        used,
-    ))
+    Ok(Traces::chains(guest, index.wrapping_sub(used).min(ring.size()), used))
 }

@@ -40,9 +40,7 @@ struct Entry {
 
 impl Entry {
     fn bytes(self) -> Vec<u8> {
-        [self.guest, self.size, self.user, self.offset]
-            .map(u64::to_le_bytes)
-            .concat()
+        [self.guest, self.size, self.user, self.offset].map(u64::to_le_bytes).concat()
     }
 }
 
@@ -51,86 +49,32 @@ fn region_size_zero(stage: &mut Stage<'_>) -> Done {
 }
 
 fn region_beyond_file(stage: &mut Stage<'_>) -> Done {
-    single(stage, |right| {
-        vec![
-            Entry {
-                size: right.size * 2,
-                ..right
-            },
-            Entry {
-                offset: right.size,
-                ..right
-            },
-        ]
-    })
+    single(stage, |right| vec![Entry { size: right.size * 2, ..right }, Entry { offset: right.size, ..right }])
 }
 
 fn region_wraps(stage: &mut Stage<'_>) -> Done {
     single(stage, |right| {
         let end = u64::MAX - 0xfff;
-        vec![
-            Entry {
-                guest: end,
-                ..right
-            },
-            Entry { user: end, ..right },
-            Entry {
-                offset: end,
-                ..right
-            },
-        ]
+        vec![Entry { guest: end, ..right }, Entry { user: end, ..right }, Entry { offset: end, ..right }]
     })
 }
 
 fn region_size_huge(stage: &mut Stage<'_>) -> Done {
-    single(stage, |right| {
-        [1 << 47, 1 << 63, u64::MAX]
-            .map(|size| Entry { size, ..right })
-            .to_vec()
-    })
+    single(stage, |right| [1 << 47, 1 << 63, u64::MAX].map(|size| Entry { size, ..right }).to_vec())
 }
 
 fn region_offset_unaligned(stage: &mut Stage<'_>) -> Done {
-    single(stage, |right| {
-        [1, 100, 4095]
-            .map(|offset| Entry {
-                offset,
-                size: right.size - 4096,
-                ..right
-            })
-            .to_vec()
-    })
+    single(stage, |right| [1, 100, 4095].map(|offset| Entry { offset, size: right.size - 4096, ..right }).to_vec())
 }
 
 fn regions_overlap(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     let (right, fd) = honest(&guest);
-    let elsewhere = Entry {
-        guest: right.guest + (1 << 40),
-        ..right
-    };
+    let elsewhere = Entry { guest: right.guest + (1 << 40), ..right };
     table(&mut guest, 2, &[right, right], &[fd, fd])?;
     table(&mut guest, 2, &[right, elsewhere], &[fd, fd])?;
-    table(
-        &mut guest,
-        2,
-        &[
-            right,
-            Entry {
-                guest: right.guest + 4096,
-                ..right
-            },
-        ],
-        &[fd, fd],
-    )?;
-    add(
-        &mut guest,
-        Entry {
-            size: 8192,
-            ..right
-        },
-        &[fd],
-    )?;
+    table(&mut guest, 2, &[right, Entry { guest: right.guest + 4096, ..right }], &[fd, fd])?;
+    add(&mut guest, Entry { size: 8192, ..right }, &[fd])?;
     finish(guest)
 }
 
@@ -155,6 +99,7 @@ fn regions_too_many(stage: &mut Stage<'_>) -> Done {
 fn region_count_lies(stage: &mut Stage<'_>) -> Done {
     let mut last = None;
     for (count, held, fds) in [(2, 1, 1), (1, 2, 2), (8, 1, 8), (1, 1, 8)] {
+        drop(last.take());
         let mut guest = stage.negotiated()?;
         let (right, fd) = honest(&guest);
         table(&mut guest, count, &vec![right; held], &vec![fd; fds])?;
@@ -164,22 +109,13 @@ fn region_count_lies(stage: &mut Stage<'_>) -> Done {
 }
 
 fn region_of_wrong_file(stage: &mut Stage<'_>) -> Done {
-    let open = |path: &str| {
-        std::fs::File::open(path).map_err(|cause| VillainError::Socket {
-            step: "opening a file to misuse",
-            cause,
-        })
-    };
+    let open =
+        |path: &str| std::fs::File::open(path).map_err(|cause| VillainError::Socket { step: "opening a file to misuse", cause });
     let (folder, zero, program) = (open("/")?, open("/dev/zero")?, open("/proc/self/exe")?);
     let mut guest = stage.negotiated()?;
     let (right, _) = honest(&guest);
     let socket = guest.frontend()?.stream().as_raw_fd();
-    for fd in [
-        folder.as_raw_fd(),
-        zero.as_raw_fd(),
-        program.as_raw_fd(),
-        socket,
-    ] {
+    for fd in [folder.as_raw_fd(), zero.as_raw_fd(), program.as_raw_fd(), socket] {
         table(&mut guest, 1, &[right], &[fd])?;
         add(&mut guest, right, &[fd])?;
     }
@@ -198,22 +134,8 @@ fn region_added_twice(stage: &mut Stage<'_>) -> Done {
 fn region_removed_unknown(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     let (right, fd) = honest(&guest);
-    remove(
-        &mut guest,
-        Entry {
-            guest: right.guest + (1 << 40),
-            ..right
-        },
-        &[],
-    )?;
-    remove(
-        &mut guest,
-        Entry {
-            size: right.size - 4096,
-            ..right
-        },
-        &[fd],
-    )?;
+    remove(&mut guest, Entry { guest: right.guest + (1 << 40), ..right }, &[])?;
+    remove(&mut guest, Entry { size: right.size - 4096, ..right }, &[fd])?;
     finish(guest)
 }
 
@@ -222,12 +144,7 @@ fn region_slots_flood(stage: &mut Stage<'_>) -> Done {
     let (right, fd) = honest(&guest);
     for number in 1..=600u64 {
         let away = number << 36;
-        let entry = Entry {
-            guest: right.guest + away,
-            user: right.user.wrapping_add(away),
-            size: 4096,
-            ..right
-        };
+        let entry = Entry { guest: right.guest + away, user: right.user.wrapping_add(away), size: 4096, ..right };
         add(&mut guest, entry, &[fd])?;
     }
     finish(guest)
@@ -247,12 +164,7 @@ fn regions_swapped(stage: &mut Stage<'_>) -> Done {
     let (right, _) = honest(&guest);
     let other = crate::memory::GuestMemory::new(right.size)?;
     guest.send(&stage.frame(100))?;
-    table(
-        &mut guest,
-        1,
-        &[Entry { offset: 0, ..right }],
-        &[other.raw_file()],
-    )?;
+    table(&mut guest, 1, &[Entry { offset: 0, ..right }], &[other.raw_file()])?;
     super::hand::kick_all(&mut guest);
     finish(guest)
 }
@@ -265,6 +177,7 @@ fn single(stage: &Stage<'_>, change: impl Fn(Entry) -> Vec<Entry>) -> Done {
         table(&mut guest, 1, &[wrong], &[fd])?;
         add(&mut guest, wrong, &[fd])?;
     }
+    drop(guest);
     let mut running = stage.guest(|builder| builder)?;
     let (right, fd) = honest(&running);
     for wrong in change(right) {
@@ -276,42 +189,22 @@ fn single(stage: &Stage<'_>, change: impl Fn(Entry) -> Vec<Entry>) -> Done {
 /// The guest's first region and its file.
 fn honest(guest: &ToyGuest) -> (Entry, RawFd) {
     let region = &guest.memory().regions()[0];
-    let entry = Entry {
-        guest: region.guest(),
-        size: region.size(),
-        user: region.user(),
-        offset: region.file_offset(),
-    };
+    let entry = Entry { guest: region.guest(), size: region.size(), user: region.user(), offset: region.file_offset() };
     (entry, guest.memory().raw_file())
 }
 
-fn table(
-    guest: &mut ToyGuest,
-    count: u32,
-    entries: &[Entry],
-    fds: &[RawFd],
-) -> Result<(), VillainError> {
+fn table(guest: &mut ToyGuest, count: u32, entries: &[Entry], fds: &[RawFd]) -> Result<(), VillainError> {
     let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.bytes()).collect();
     let body = [&count.to_le_bytes()[..], &[0; 4], &entries].concat();
     say(guest, Request::SET_MEM_TABLE, &body, fds)
 }
 
 fn add(guest: &mut ToyGuest, entry: Entry, fds: &[RawFd]) -> Result<(), VillainError> {
-    say(
-        guest,
-        Request::ADD_MEM_REG,
-        &[&[0; 8][..], &entry.bytes()].concat(),
-        fds,
-    )
+    say(guest, Request::ADD_MEM_REG, &[&[0; 8][..], &entry.bytes()].concat(), fds)
 }
 
 fn remove(guest: &mut ToyGuest, entry: Entry, fds: &[RawFd]) -> Result<(), VillainError> {
-    say(
-        guest,
-        Request::REM_MEM_REG,
-        &[&[0; 8][..], &entry.bytes()].concat(),
-        fds,
-    )
+    say(guest, Request::REM_MEM_REG, &[&[0; 8][..], &entry.bytes()].concat(), fds)
 }
 
 fn finish(guest: ToyGuest) -> Done {

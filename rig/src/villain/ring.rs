@@ -78,20 +78,12 @@ fn ring_size_changed(stage: &mut Stage<'_>) -> Done {
 fn ring_index_beyond(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     for ring in [2, 100, 255, 256, 257, 0x1_0001, u32::MAX] {
-        for request in [
-            Request::SET_VRING_NUM,
-            Request::SET_VRING_BASE,
-            Request::SET_VRING_ENABLE,
-        ] {
+        for request in [Request::SET_VRING_NUM, Request::SET_VRING_BASE, Request::SET_VRING_ENABLE] {
             state(&mut guest, request, ring, 1)?;
         }
         addresses(&mut guest, ring, [NOWHERE; 3])?;
         let fd = guest.memory().raw_file();
-        for request in [
-            Request::SET_VRING_KICK,
-            Request::SET_VRING_CALL,
-            Request::SET_VRING_ERR,
-        ] {
+        for request in [Request::SET_VRING_KICK, Request::SET_VRING_CALL, Request::SET_VRING_ERR] {
             say(&mut guest, request, &u64::from(ring).to_le_bytes(), &[fd])?;
         }
     }
@@ -201,12 +193,7 @@ fn restart_without_stop(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     guest.send(&stage.frame(100))?;
     for ring in [0, 1] {
-        for step in [
-            RingStep::Size,
-            RingStep::Base,
-            RingStep::Addresses,
-            RingStep::Kick,
-        ] {
+        for step in [RingStep::Size, RingStep::Base, RingStep::Addresses, RingStep::Kick] {
             // The back end may refuse and hang up; then the rest cannot be said.
             if guest.ring_step(ring, step).is_err() {
                 return finish(guest);
@@ -229,18 +216,14 @@ fn jump(stage: &Stage<'_>, index: impl FnOnce(u16, u16) -> u16) -> Done {
 fn size(stage: &Stage<'_>, sizes: &[u32]) -> Done {
     let mut last = None;
     for &size in sizes {
-        last = Some(with_rings(stage, |guest, ring| {
-            state(guest, Request::SET_VRING_NUM, ring, size)
-        })?);
+        drop(last.take());
+        last = Some(with_rings(stage, |guest, ring| state(guest, Request::SET_VRING_NUM, ring, size))?);
     }
     last.ok_or(VillainError::NotOffered("a size".into()))
 }
 
 /// Sets up both rings as they should be, spoils them by `spoil`, and starts them.
-fn with_rings(
-    stage: &Stage<'_>,
-    spoil: impl Fn(&mut ToyGuest, u32) -> Result<(), VillainError>,
-) -> Done {
+fn with_rings(stage: &Stage<'_>, spoil: impl Fn(&mut ToyGuest, u32) -> Result<(), VillainError>) -> Done {
     let mut guest = stage.negotiated()?;
     let features = guest.features();
     guest.frontend()?.set_features(features)?;
@@ -262,45 +245,22 @@ fn with_rings(
 fn kick_and_enable(guest: &mut ToyGuest) -> Result<(), VillainError> {
     use nix::sys::eventfd::{EfdFlags, EventFd};
     use std::os::fd::AsFd;
-    let refused = |error: nix::errno::Errno| VillainError::Socket {
-        step: "making a kick",
-        cause: error.into(),
-    };
-    let kick = EventFd::from_value_and_flags(1, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-        .map_err(refused)?;
+    let refused = |error: nix::errno::Errno| VillainError::Socket { step: "making a kick", cause: error.into() };
+    let kick = EventFd::from_value_and_flags(1, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(refused)?;
     for ring in [0u64, 1] {
-        say(
-            guest,
-            Request::SET_VRING_KICK,
-            &ring.to_le_bytes(),
-            &[kick.as_fd().as_raw_fd()],
-        )?;
+        say(guest, Request::SET_VRING_KICK, &ring.to_le_bytes(), &[kick.as_fd().as_raw_fd()])?;
         state(guest, Request::SET_VRING_ENABLE, ring as u32, 1)?;
     }
     Ok(())
 }
 
 /// A message about a ring with one number.
-fn state(
-    guest: &mut ToyGuest,
-    request: Request,
-    ring: u32,
-    number: u32,
-) -> Result<(), VillainError> {
-    say(
-        guest,
-        request,
-        &[ring.to_le_bytes(), number.to_le_bytes()].concat(),
-        &[],
-    )
+fn state(guest: &mut ToyGuest, request: Request, ring: u32, number: u32) -> Result<(), VillainError> {
+    say(guest, request, &[ring.to_le_bytes(), number.to_le_bytes()].concat(), &[])
 }
 
 /// SET_VRING_ADDR with user addresses of descriptor table, available ring and used ring.
-fn addresses(
-    guest: &mut ToyGuest,
-    ring: u32,
-    [descriptors, available, used]: [u64; 3],
-) -> Result<(), VillainError> {
+fn addresses(guest: &mut ToyGuest, ring: u32, [descriptors, available, used]: [u64; 3]) -> Result<(), VillainError> {
     let body = [
         &ring.to_le_bytes()[..],
         &0u32.to_le_bytes(),
@@ -313,19 +273,8 @@ fn addresses(
 }
 
 /// A raw message, without waiting for an answer. A back end that has hung up is no error: the misbehaviour took place.
-pub(super) fn say(
-    guest: &mut ToyGuest,
-    request: Request,
-    body: &[u8],
-    fds: &[i32],
-) -> Result<(), VillainError> {
-    let _ = wire::send(
-        guest.frontend()?.stream(),
-        request as u32,
-        wire::VERSION,
-        body,
-        fds,
-    );
+pub(super) fn say(guest: &mut ToyGuest, request: Request, body: &[u8], fds: &[i32]) -> Result<(), VillainError> {
+    let _ = wire::send(guest.frontend()?.stream(), request as u32, wire::VERSION, body, fds);
     Ok(())
 }
 

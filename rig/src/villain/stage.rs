@@ -8,7 +8,7 @@ use crate::deadline::{self, Deadline};
 use crate::frames::{Host, Mac, Packet};
 use crate::frontend::features::{self, Features};
 use crate::frontend::{Frontend, FrontendError};
-use crate::guest::{GuestBuilder, GuestError, ToyGuest};
+use crate::guest::{GuestBuilder, GuestError, Habit, ToyGuest};
 use crate::memory::MemoryError;
 use crate::ring::RingError;
 
@@ -62,6 +62,8 @@ pub struct Stage<'a> {
     pub peer: Mac,
     /// An honest guest on another port that sends to the villain where a case needs it.
     pub friend: Option<&'a mut ToyGuest>,
+    /// In which order the villain's front end speaks.
+    pub habit: Habit,
     /// How long races and floods last.
     pub duration: Duration,
     /// How long to wait for the back end before misbehaving.
@@ -72,14 +74,7 @@ impl<'a> Stage<'a> {
     /// A stage at the port that listens at `path`; races and floods last 300 ms, waits 5 s at most.
     pub fn new(path: &'a Path, mac: Mac, peer: Mac) -> Self {
         let (duration, patience) = (Duration::from_millis(300), Duration::from_secs(5));
-        Self {
-            path,
-            mac,
-            peer,
-            friend: None,
-            duration,
-            patience,
-        }
+        Self { path, mac, peer, friend: None, habit: Habit::QEMU, duration, patience }
     }
 
     /// The same with a friend.
@@ -91,14 +86,11 @@ impl<'a> Stage<'a> {
 
     /// A guest to be, as Linux has it, at the villain's port.
     pub fn builder(&self) -> GuestBuilder {
-        ToyGuest::builder().mac(self.mac).patience(self.patience)
+        ToyGuest::builder().mac(self.mac).habit(self.habit).patience(self.patience)
     }
 
     /// A started guest, as Linux has it, changed by `change`.
-    pub(super) fn guest(
-        &self,
-        change: impl FnOnce(GuestBuilder) -> GuestBuilder,
-    ) -> Result<ToyGuest, VillainError> {
+    pub(super) fn guest(&self, change: impl FnOnce(GuestBuilder) -> GuestBuilder) -> Result<ToyGuest, VillainError> {
         Ok(change(self.builder()).connect(self.path)?)
     }
 
@@ -109,9 +101,7 @@ impl<'a> Stage<'a> {
         if missing == 0 {
             return Ok(guest);
         }
-        Err(VillainError::NotOffered(
-            features::names(missing).join(", "),
-        ))
+        Err(VillainError::NotOffered(features::names(missing).join(", ")))
     }
 
     /// A guest that has negotiated but not started.
@@ -123,18 +113,12 @@ impl<'a> Stage<'a> {
     pub(super) fn connect(&self) -> Result<UnixStream, VillainError> {
         let frontend = Frontend::connect(self.path, self.patience)?;
         let copy = frontend.stream().try_clone();
-        copy.map_err(|cause| VillainError::Socket {
-            step: "duplicating the socket",
-            cause,
-        })
+        copy.map_err(|cause| VillainError::Socket { step: "duplicating the socket", cause })
     }
 
     /// The villain and the peer as hosts of IPv4.
     pub(super) fn hosts(&self) -> (Host, Host) {
-        let host = |mac: Mac, number| Host {
-            mac,
-            ..Host::v4(number)
-        };
+        let host = |mac: Mac, number| Host { mac, ..Host::v4(number) };
         (host(self.mac, 1), host(self.peer, 2))
     }
 
@@ -150,10 +134,7 @@ impl<'a> Stage<'a> {
         let Some(friend) = self.friend.as_deref_mut() else {
             return Ok(());
         };
-        let from = Host {
-            mac: friend.mac(),
-            ..peer
-        };
+        let from = Host { mac: friend.mac(), ..peer };
         let frame = Packet::udp(from, me, vec![0x5a; length]).frame();
         for _ in 0..count {
             match friend.send(&frame) {
@@ -182,29 +163,17 @@ pub struct Traces {
 impl Traces {
     /// Traces without chains.
     pub(super) fn none(guest: Option<ToyGuest>) -> Self {
-        Self {
-            guest,
-            offered: 0,
-            used_before: Some(0),
-        }
+        Self { guest, offered: 0, used_before: Some(0) }
     }
 
     /// Traces of `offered` chains shown since the used index was `used_before`.
     pub(super) fn chains(guest: ToyGuest, offered: u16, used_before: u16) -> Self {
-        Self {
-            guest: Some(guest),
-            offered,
-            used_before: Some(used_before),
-        }
+        Self { guest: Some(guest), offered, used_before: Some(used_before) }
     }
 
     /// Traces of a guest whose memory is gone: whoever touches it, this process included, gets SIGBUS.
     pub(super) fn without_memory(guest: ToyGuest) -> Self {
-        Self {
-            guest: Some(guest),
-            offered: 0,
-            used_before: None,
-        }
+        Self { guest: Some(guest), offered: 0, used_before: None }
     }
 
     /// How many of the chains came back.
@@ -212,18 +181,8 @@ impl Traces {
         let Some(before) = self.used_before else {
             return 0;
         };
-        let intake = self
-            .guest
-            .as_mut()
-            .and_then(|guest| guest.pairs().first_mut());
-        intake.map_or(0, |pair| {
-            pair.intake
-                .queue
-                .ring
-                .shared()
-                .used_index()
-                .wrapping_sub(before)
-        })
+        let intake = self.guest.as_mut().and_then(|guest| guest.pairs().first_mut());
+        intake.map_or(0, |pair| pair.intake.queue.ring.shared().used_index().wrapping_sub(before))
     }
 
     /// Whether the back end has cut the villain off (or there never was a guest).
@@ -242,9 +201,15 @@ impl Traces {
 
     /// Waits until all chains have come back (`true`), or the deadline is over or the villain is cut off (`false`).
     pub fn wait_returned(&mut self, patience: Duration) -> bool {
+        self.wait_returned_while(patience, || {})
+    }
+
+    /// The same, doing `work` again and again meanwhile.
+    pub fn wait_returned_while(&mut self, patience: Duration, mut work: impl FnMut()) -> bool {
         let offered = self.offered;
         let mut all = false;
         deadline::until(Deadline::after(patience), || {
+            work();
             all = self.returned() >= offered;
             all || self.cut_off()
         });

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::deadline::Deadline;
 use crate::frames::{Host, Packet};
-use crate::guest::{GuestError, ToyGuest};
+use crate::guest::{GuestBuilder, GuestError, Habit, ToyGuest};
 
 use super::{Case, Group, Stage, VillainError, Worst};
 
@@ -39,6 +39,8 @@ pub struct Trial {
     villain: PathBuf,
     friend: ToyGuest,
     observer: ToyGuest,
+    builder: GuestBuilder,
+    habit: Habit,
     patience: Duration,
     /// How long races and floods last.
     pub duration: Duration,
@@ -52,26 +54,28 @@ const FRIEND: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x01];
 const OBSERVER: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x02];
 
 impl Trial {
-    /// Connects the honest guests, and sees that they reach each other.
+    /// Connects the honest guests, and sees that they reach each other. Front ends speak as QEMU does; each wait may take
+    /// `patience`.
     ///
     /// # Errors
     /// When they do not.
-    pub fn new(
-        villain: &Path,
-        friend: &Path,
-        observer: &Path,
-        patience: Duration,
-    ) -> Result<Self, VillainError> {
-        let guest = |mac, path| {
-            ToyGuest::builder()
-                .mac(mac)
-                .patience(patience)
-                .connect(path)
-        };
+    pub fn new(villain: &Path, friend: &Path, observer: &Path, patience: Duration) -> Result<Self, VillainError> {
+        Self::with_habit(Habit::QEMU, [villain, friend, observer], patience)
+    }
+
+    /// The same with front ends of another habit.
+    ///
+    /// # Errors
+    /// When the honest guests do not reach each other.
+    pub fn with_habit(habit: Habit, ports: [&Path; 3], patience: Duration) -> Result<Self, VillainError> {
+        let [villain, friend, observer] = ports;
+        let builder = ToyGuest::builder().habit(habit).patience(patience);
         let mut trial = Self {
             villain: villain.to_path_buf(),
-            friend: guest(FRIEND, friend)?,
-            observer: guest(OBSERVER, observer)?,
+            friend: builder.clone().mac(FRIEND).connect(friend)?,
+            observer: builder.clone().mac(OBSERVER).connect(observer)?,
+            builder,
+            habit,
             patience,
             duration: Duration::from_millis(300),
             round: 0,
@@ -96,14 +100,10 @@ impl Trial {
         };
         self.misbehave(case, &mut judgement);
         if let Err(error) = self.honest_exchange() {
-            judgement.harm.push(format!(
-                "the others do not reach each other any more: {error}"
-            ));
+            judgement.harm.push(format!("the others do not reach each other any more: {error}"));
         }
         if let Err(error) = self.comes_back() {
-            judgement.harm.push(format!(
-                "an honest guest does not get through at the villain's port: {error}"
-            ));
+            judgement.harm.push(format!("an honest guest does not get through at the villain's port: {error}"));
         }
         judgement.milliseconds = begun.elapsed().as_millis() as u64;
         judgement
@@ -111,7 +111,7 @@ impl Trial {
 
     fn misbehave(&mut self, case: &Case, judgement: &mut Judgement) {
         let mut stage = Stage::new(&self.villain, VILLAIN, FRIEND).with_friend(&mut self.friend);
-        (stage.patience, stage.duration) = (self.patience, self.duration);
+        (stage.patience, stage.duration, stage.habit) = (self.patience, self.duration, self.habit);
         let mut traces = match case.act(&mut stage) {
             Ok(traces) => traces,
             Err(error) => {
@@ -119,21 +119,19 @@ impl Trial {
                 return;
             }
         };
-        let all = traces.wait_returned(self.patience);
+        // What waits for the friend comes back when the friend reads.
+        let friend = &mut self.friend;
+        let all = traces.wait_returned_while(self.patience, || while let Ok(Some(_)) = friend.try_receive() {});
         judgement.chains = (traces.offered, traces.returned());
         judgement.cut_off = traces.cut_off() && traces.guest.is_some();
         judgement.fault_signalled = traces.fault_signalled();
         let given_up = judgement.cut_off || judgement.fault_signalled;
         if case.worst < Worst::Port && given_up {
-            judgement
-                .harm
-                .push("the port was given up for less than that".into());
+            judgement.harm.push("the port was given up for less than that".into());
         }
         if case.worst < Worst::Port && !all && traces.offered > 0 {
             let (offered, returned) = judgement.chains;
-            judgement.harm.push(format!(
-                "{offered} chains were shown, only {returned} came back"
-            ));
+            judgement.harm.push(format!("{offered} chains were shown, only {returned} came back"));
         }
     }
 
@@ -149,42 +147,41 @@ impl Trial {
     fn comes_back(&mut self) -> Result<(), VillainError> {
         self.round += 1;
         let (round, patience) = (self.round, self.patience);
-        let mut guest = ToyGuest::builder()
-            .mac(VILLAIN)
-            .patience(patience)
-            .connect(&self.villain)?;
+        let mut guest = self.builder.clone().mac(VILLAIN).connect(&self.villain)?;
         pass(&mut guest, &mut self.friend, round, patience)?;
         pass(&mut self.friend, &mut guest, round, patience)
     }
 }
 
-/// One guest sends a frame that is like no other, the other waits for it among whatever else comes.
-fn pass(
-    from: &mut ToyGuest,
-    to: &mut ToyGuest,
-    round: u32,
-    patience: Duration,
-) -> Result<(), VillainError> {
-    let host = |guest: &ToyGuest, number| Host {
-        mac: guest.mac(),
-        ..Host::v4(number)
-    };
+/// How long an honest frame is waited for before it is sent again: a receiver that did not read while the villain flooded it
+/// may have its next frame dropped, and rightly so.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// One guest sends a frame that is like no other, until the other sees it among whatever else comes.
+fn pass(from: &mut ToyGuest, to: &mut ToyGuest, round: u32, patience: Duration) -> Result<(), VillainError> {
+    let host = |guest: &ToyGuest, number| Host { mac: guest.mac(), ..Host::v4(number) };
     let payload = format!("honest frame number {round}").into_bytes();
     let frame = Packet::udp(host(from, 3), host(to, 4), payload).frame();
     let deadline = Deadline::after(patience);
-    from.wait_sent(patience)?;
-    from.send(&frame)?;
-    loop {
-        let seen = to.receive(deadline.left())?;
-        if seen.bytes == frame {
+    while to.try_receive()?.is_some() {}
+    while !deadline.is_over() {
+        from.wait_sent(patience)?;
+        from.send(&frame)?;
+        if sees(to, &frame, Deadline::after(AGAIN.min(deadline.left())))? {
             return Ok(());
         }
-        if deadline.is_over() {
-            return Err(GuestError::TimedOut {
-                what: "the arrival of an honest frame",
-                waited: patience,
-            }
-            .into());
+    }
+    Err(GuestError::TimedOut { what: "the arrival of an honest frame", waited: patience }.into())
+}
+
+/// Whether a guest receives `wanted` in time.
+fn sees(guest: &mut ToyGuest, wanted: &[u8], deadline: Deadline) -> Result<bool, VillainError> {
+    loop {
+        match guest.receive(deadline.left()) {
+            Ok(frame) if frame.bytes == wanted => return Ok(true),
+            Ok(_) => {}
+            Err(GuestError::TimedOut { .. }) => return Ok(false),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -30,10 +30,7 @@ impl Deaf {
                 std::thread::spawn(move || hear(&stream));
             }
         });
-        Self {
-            path,
-            _folder: folder,
-        }
+        Self { path, _folder: folder }
     }
 
     /// Where.
@@ -56,15 +53,7 @@ fn hear(stream: &UnixStream) {
             _ if message.flags & wire::NEED_REPLY != 0 => 0u64.to_le_bytes().to_vec(),
             _ => continue,
         };
-        if wire::send(
-            stream,
-            message.code,
-            wire::VERSION | wire::REPLY,
-            &answer,
-            &[],
-        )
-        .is_err()
-        {
+        if wire::send(stream, message.code, wire::VERSION | wire::REPLY, &answer, &[]).is_err() {
             return;
         }
     }

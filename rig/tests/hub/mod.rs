@@ -28,8 +28,8 @@ use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 pub use port::Port;
 
 /// What a hub offers.
-pub const OFFERED: u64 = memlane_rig::frontend::features::LINUX
-    & !(memlane_rig::frontend::features::MAC | memlane_rig::frontend::features::MTU);
+pub const OFFERED: u64 =
+    memlane_rig::frontend::features::LINUX & !(memlane_rig::frontend::features::MAC | memlane_rig::frontend::features::MTU);
 
 type Shared = Arc<Mutex<Port>>;
 
@@ -49,12 +49,8 @@ impl Hub {
         let folder = tempfile::tempdir().unwrap();
         let changed = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
         let mut hub = Self {
-            paths: (0..count)
-                .map(|index| folder.path().join(format!("{index}.sock")))
-                .collect(),
-            ports: (0..count)
-                .map(|_| Arc::new(Mutex::new(Port::new(features))))
-                .collect(),
+            paths: (0..count).map(|index| folder.path().join(format!("{index}.sock"))).collect(),
+            ports: (0..count).map(|_| Arc::new(Mutex::new(Port::new(features)))).collect(),
             stop: Arc::default(),
             changed,
             threads: Vec::new(),
@@ -62,9 +58,7 @@ impl Hub {
         };
         for index in 0..count {
             let listener = UnixListener::bind(&hub.paths[index]).unwrap();
-            hub.serve(index, move || {
-                listener.accept().ok().map(|(stream, _)| stream)
-            });
+            hub.serve(index, move || listener.accept().ok().map(|(stream, _)| stream));
         }
         hub.move_frames();
         hub
@@ -87,11 +81,7 @@ impl Hub {
         self.serve(index, move || stream.take());
     }
 
-    fn serve(
-        &mut self,
-        index: usize,
-        mut next: impl FnMut() -> Option<UnixStream> + Send + 'static,
-    ) {
+    fn serve(&mut self, index: usize, mut next: impl FnMut() -> Option<UnixStream> + Send + 'static) {
         let (port, stop) = (self.ports[index].clone(), self.stop.clone());
         let changed = self.changed.clone();
         self.threads.push(std::thread::spawn(move || {
@@ -112,8 +102,7 @@ impl Hub {
     fn move_frames(&mut self) {
         let (ports, stop, changed) = (self.ports.clone(), self.stop.clone(), self.changed.clone());
         self.threads.push(std::thread::spawn(move || {
-            let mut waiting: Vec<VecDeque<Vec<u8>>> =
-                ports.iter().map(|_| VecDeque::new()).collect();
+            let mut waiting: Vec<VecDeque<Vec<u8>>> = ports.iter().map(|_| VecDeque::new()).collect();
             while !stop.load(Ordering::SeqCst) {
                 pass(&ports, &mut waiting);
                 sleep(&ports, &changed);
@@ -171,8 +160,9 @@ fn pass(ports: &[Shared], waiting: &mut [VecDeque<Vec<u8>>]) {
             moved |= !frames.is_empty();
             for frame in frames {
                 for (to, queue) in waiting.iter_mut().enumerate().filter(|(to, _)| *to != from) {
-                    if ports[to].lock().unwrap().running() && queue.len() < 4096 {
-                        queue.push_back(frame.clone());
+                    let port = ports[to].lock().unwrap();
+                    if port.running() && queue.len() < 4096 {
+                        queue.extend(if port.takes_unsegmented() { vec![frame.clone()] } else { segments(&frame) });
                     }
                 }
             }
@@ -195,21 +185,27 @@ fn pass(ports: &[Shared], waiting: &mut [VecDeque<Vec<u8>>]) {
     }
 }
 
+/// Cuts a frame (with its header) that asks for it into segments; TCP over IPv4 without options, checksums left wrong.
+fn segments(frame: &[u8]) -> Vec<Vec<u8>> {
+    const HEADERS: usize = 12 + 54;
+    if frame[1] == 0 {
+        return vec![frame.to_vec()];
+    }
+    let size = usize::from(u16::from_le_bytes([frame[4], frame[5]]));
+    let segment = |(number, payload): (usize, &[u8])| {
+        let mut segment = [&[0; 12][..], &frame[12..HEADERS], payload].concat();
+        segment[28..30].copy_from_slice(&(40 + payload.len() as u16).to_be_bytes());
+        segment[50..54].copy_from_slice(&((number * size) as u32).to_be_bytes());
+        segment
+    };
+    frame[HEADERS..].chunks(size).enumerate().map(segment).collect()
+}
+
 /// Waits for a kick or a message.
 fn sleep(ports: &[Shared], changed: &EventFd) {
-    let kicks: Vec<_> = ports
-        .iter()
-        .flat_map(|port| port.lock().unwrap().kicks())
-        .collect();
-    let fds: Vec<BorrowedFd<'_>> = kicks
-        .iter()
-        .map(AsFd::as_fd)
-        .chain([changed.as_fd()])
-        .collect();
-    let mut polled: Vec<_> = fds
-        .iter()
-        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
-        .collect();
+    let kicks: Vec<_> = ports.iter().flat_map(|port| port.lock().unwrap().kicks()).collect();
+    let fds: Vec<BorrowedFd<'_>> = kicks.iter().map(AsFd::as_fd).chain([changed.as_fd()]).collect();
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     poll(&mut polled, PollTimeout::NONE).unwrap();
     for (fd, polled) in fds.iter().zip(&polled) {
         if polled.any() == Some(true) {

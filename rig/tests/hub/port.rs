@@ -6,13 +6,11 @@ use std::io::{Read, Write};
 use vhost::vhost_user::message::*;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 use virtio_queue::{Queue, QueueT};
-use vm_memory::{
-    Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
-    MmapRegion,
-};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 
 const EVENT_IDX: u64 = 1 << 29;
 const MRG_RXBUF: u64 = 1 << 15;
+const GUEST_TSO4: u64 = 1 << 7;
 const HEADER: usize = 12;
 const RINGS: usize = 4;
 
@@ -24,30 +22,21 @@ struct Memory {
 
 impl Memory {
     fn mapped(&self) -> GuestMemoryMmap {
-        let mut regions: Vec<_> = self
-            .regions
-            .iter()
-            .map(|(_, region)| region.clone())
-            .collect();
+        let mut regions: Vec<_> = self.regions.iter().map(|(_, region)| region.clone()).collect();
         regions.sort_by_key(|region| region.start_addr());
         GuestMemoryMmap::from_arc_regions(regions).unwrap_or_default()
     }
 
     fn add(&mut self, region: &VhostUserMemoryRegion, file: File) -> Result<()> {
         let offset = FileOffset::new(file, region.mmap_offset);
-        let mapping = MmapRegion::from_file(offset, region.memory_size as usize)
-            .map_err(|_| Error::InvalidParam)?;
-        let mapped = GuestRegionMmap::new(mapping, GuestAddress(region.guest_phys_addr))
-            .ok_or(Error::InvalidParam)?;
+        let mapping = MmapRegion::from_file(offset, region.memory_size as usize).map_err(|_| Error::InvalidParam)?;
+        let mapped = GuestRegionMmap::new(mapping, GuestAddress(region.guest_phys_addr)).ok_or(Error::InvalidParam)?;
         self.regions.push((*region, std::sync::Arc::new(mapped)));
         Ok(())
     }
 
     fn guest(&self, user: u64) -> Result<GuestAddress> {
-        let holds = |region: &VhostUserMemoryRegion| {
-            user.checked_sub(region.user_addr)
-                .filter(|at| *at < region.memory_size)
-        };
+        let holds = |region: &VhostUserMemoryRegion| user.checked_sub(region.user_addr).filter(|at| *at < region.memory_size);
         self.regions
             .iter()
             .find_map(|(region, _)| Some(GuestAddress(region.guest_phys_addr + holds(region)?)))
@@ -66,14 +55,7 @@ struct Ring {
 
 impl Ring {
     fn new() -> Self {
-        Self {
-            queue: Queue::new(32768).unwrap(),
-            kick: None,
-            call: None,
-            enabled: false,
-            owes_call: false,
-            must_call: false,
-        }
+        Self { queue: Queue::new(32768).unwrap(), kick: None, call: None, enabled: false, owes_call: false, must_call: false }
     }
 }
 
@@ -87,15 +69,9 @@ impl Ring {
         for (offset, &(head, length)) in others.iter().enumerate() {
             let slot = u64::from(start.wrapping_add(offset as u16) % size);
             let element = [u32::from(head).to_le_bytes(), length.to_le_bytes()].concat();
-            memory
-                .write_slice(
-                    &element,
-                    GuestAddress(self.queue.used_ring() + 4 + 8 * slot),
-                )
-                .unwrap();
+            memory.write_slice(&element, GuestAddress(self.queue.used_ring() + 4 + 8 * slot)).unwrap();
         }
-        self.queue
-            .set_next_used(start.wrapping_add(others.len() as u16));
+        self.queue.set_next_used(start.wrapping_add(others.len() as u16));
         self.queue.add_used(memory, last.0, last.1).unwrap();
         self.owes_call = true;
         self.must_call |= !others.is_empty();
@@ -118,14 +94,7 @@ pub struct Port {
 impl Port {
     pub fn new(offered: u64) -> Self {
         let rings = (0..RINGS).map(|_| Ring::new()).collect();
-        Self {
-            offered,
-            features: 0,
-            memory: Memory::default(),
-            rings,
-            heard: Vec::new(),
-            connections: 0,
-        }
+        Self { offered, features: 0, memory: Memory::default(), rings, heard: Vec::new(), connections: 0 }
     }
 
     pub fn connected(&mut self) {
@@ -143,6 +112,11 @@ impl Port {
         self.rings[0].queue.ready() && self.rings[0].enabled
     }
 
+    /// Whether its guest takes unsegmented TCP over IPv4.
+    pub fn takes_unsegmented(&self) -> bool {
+        self.features & GUEST_TSO4 != 0
+    }
+
     /// Regions of memory that the guest announced.
     pub fn regions(&self) -> usize {
         self.memory.regions.len()
@@ -151,21 +125,11 @@ impl Port {
     pub fn take_frames(&mut self) -> Vec<Vec<u8>> {
         let memory = self.memory.mapped();
         let mut frames = Vec::new();
-        for ring in self
-            .rings
-            .iter_mut()
-            .skip(1)
-            .step_by(2)
-            .filter(|ring| ring.queue.ready() && ring.enabled)
-        {
+        for ring in self.rings.iter_mut().skip(1).step_by(2).filter(|ring| ring.queue.ready() && ring.enabled) {
             while let Some(chain) = ring.queue.pop_descriptor_chain(&memory) {
                 let head = chain.head_index();
                 let mut frame = Vec::new();
-                chain
-                    .reader(&memory)
-                    .unwrap()
-                    .read_to_end(&mut frame)
-                    .unwrap();
+                chain.reader(&memory).unwrap().read_to_end(&mut frame).unwrap();
                 frames.push(frame);
                 ring.queue.add_used(&memory, head, 0).unwrap();
                 ring.owes_call = true;
@@ -200,21 +164,10 @@ impl Port {
                 break;
             }
         }
-        assert!(
-            rest.is_empty(),
-            "a test sent a frame that the receiver has no buffer for"
-        );
+        assert!(rest.is_empty(), "a test sent a frame that the receiver has no buffer for");
         let count = if mergeable { chains.len() as u16 } else { 1 };
-        memory
-            .write_slice(
-                &count.to_le_bytes(),
-                GuestAddress(chains[0].2.0 + HEADER as u64 - 2),
-            )
-            .unwrap();
-        let used: Vec<_> = chains
-            .iter()
-            .map(|&(head, length, _)| (head, length))
-            .collect();
+        memory.write_slice(&count.to_le_bytes(), GuestAddress(chains[0].2.0 + HEADER as u64 - 2)).unwrap();
+        let used: Vec<_> = chains.iter().map(|&(head, length, _)| (head, length)).collect();
         ring.add_together(&memory, &used);
         true
     }
@@ -236,12 +189,7 @@ impl Port {
     pub fn arm(&mut self, hungry: bool) -> bool {
         let memory = self.memory.mapped();
         let mut more = false;
-        for (index, ring) in self
-            .rings
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, ring)| ring.queue.ready())
-        {
+        for (index, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.queue.ready()) {
             let came = ring.queue.enable_notification(&memory).unwrap();
             more |= came && ring.enabled && (hungry || index % 2 == 1);
         }
@@ -249,16 +197,11 @@ impl Port {
     }
 
     pub fn kicks(&self) -> Vec<File> {
-        self.rings
-            .iter()
-            .filter_map(|ring| ring.kick.as_ref()?.try_clone().ok())
-            .collect()
+        self.rings.iter().filter_map(|ring| ring.kick.as_ref()?.try_clone().ok()).collect()
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut Ring> {
-        self.rings
-            .get_mut(index as usize)
-            .ok_or(Error::InvalidParam)
+        self.rings.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 }
 
@@ -280,17 +223,10 @@ impl VhostUserBackendReqHandlerMut for Port {
     fn set_features(&mut self, features: u64) -> Result<()> {
         self.heard.push("features");
         self.features = features;
-        self.rings
-            .iter_mut()
-            .for_each(|ring| ring.queue.set_event_idx(features & EVENT_IDX != 0));
+        self.rings.iter_mut().for_each(|ring| ring.queue.set_event_idx(features & EVENT_IDX != 0));
         Ok(())
     }
-    fn set_mem_table(
-        &mut self,
-        regions: &[VhostUserMemoryRegion],
-        files: Vec<File>,
-        _: Option<bool>,
-    ) -> Result<Option<Vec<u64>>> {
+    fn set_mem_table(&mut self, regions: &[VhostUserMemoryRegion], files: Vec<File>, _: Option<bool>) -> Result<Option<Vec<u64>>> {
         self.heard.push("memory table");
         let mut memory = Memory::default();
         for (region, file) in regions.iter().zip(files) {
@@ -317,18 +253,10 @@ impl VhostUserBackendReqHandlerMut for Port {
         let (descriptors, available) = (memory.guest(descriptors)?, memory.guest(available)?);
         let used = memory.guest(used)?;
         let queue = &mut self.ring(index)?.queue;
-        queue
-            .try_set_desc_table_address(descriptors)
-            .map_err(|_| Error::InvalidParam)?;
-        queue
-            .try_set_avail_ring_address(available)
-            .map_err(|_| Error::InvalidParam)?;
-        queue
-            .try_set_used_ring_address(used)
-            .map_err(|_| Error::InvalidParam)?;
-        let index: u16 = mapped
-            .read_obj(GuestAddress(used.0 + 2))
-            .map_err(|_| Error::InvalidParam)?;
+        queue.try_set_desc_table_address(descriptors).map_err(|_| Error::InvalidParam)?;
+        queue.try_set_avail_ring_address(available).map_err(|_| Error::InvalidParam)?;
+        queue.try_set_used_ring_address(used).map_err(|_| Error::InvalidParam)?;
+        let index: u16 = mapped.read_obj(GuestAddress(used.0 + 2)).map_err(|_| Error::InvalidParam)?;
         queue.set_next_used(index);
         Ok(())
     }
@@ -396,12 +324,7 @@ impl VhostUserBackendReqHandlerMut for Port {
     fn get_max_mem_slots(&mut self) -> Result<u64> {
         Ok(509)
     }
-    fn add_mem_region(
-        &mut self,
-        region: &VhostUserSingleMemoryRegion,
-        file: File,
-        _: Option<bool>,
-    ) -> Result<Option<u64>> {
+    fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, _: Option<bool>) -> Result<Option<u64>> {
         self.heard.push("add region");
         self.memory.add(region, file)?;
         Ok(None)
@@ -409,17 +332,10 @@ impl VhostUserBackendReqHandlerMut for Port {
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         self.heard.push("remove region");
         let gone = region.guest_phys_addr;
-        self.memory
-            .regions
-            .retain(|(region, _)| { region.guest_phys_addr } != gone);
+        self.memory.regions.retain(|(region, _)| { region.guest_phys_addr } != gone);
         Ok(())
     }
-    fn set_device_state_fd(
-        &mut self,
-        _: VhostTransferStateDirection,
-        _: VhostTransferStatePhase,
-        _: File,
-    ) -> Result<Option<File>> {
+    fn set_device_state_fd(&mut self, _: VhostTransferStateDirection, _: VhostTransferStatePhase, _: File) -> Result<Option<File>> {
         Err(Error::InvalidOperation("state"))
     }
     fn check_device_state(&mut self) -> Result<()> {

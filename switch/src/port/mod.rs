@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::frame::MacAddress;
 use crate::memory::MemoryMap;
+use crate::ring::Call;
 use crate::worker::RingKey;
 
 /// Number of a port in its network, below 32767; its place in the configuration.
@@ -69,12 +70,14 @@ struct Inner {
     quarantines: u64,
     memory: Option<Arc<MemoryMap>>,
     bases: HashMap<RingKey, u16>,
+    /// Where the front end wants to hear of a ring's errors (SET_VRING_ERR).
+    errors: HashMap<RingKey, Call>,
 }
 
 impl PortStatus {
     /// A port that waits for its front end.
     pub fn new(id: PortId, name: &str) -> Arc<Self> {
-        let inner = Inner { state: State::Waiting, quarantines: 0, memory: None, bases: HashMap::new() };
+        let inner = Inner { state: State::Waiting, quarantines: 0, memory: None, bases: HashMap::new(), errors: HashMap::new() };
         Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner) })
     }
 
@@ -92,10 +95,20 @@ impl PortStatus {
         self.inner().quarantines
     }
 
-    /// Moves it to `state`. The first quarantine is logged, later ones are only counted, so that no guest can fill the log.
+    /// Notes where the front end wants to hear of a ring's errors; nowhere if there is none.
+    pub fn set_error(&self, key: RingKey, error: Option<Call>) {
+        match error {
+            Some(error) => self.inner().errors.insert(key, error),
+            None => self.inner().errors.remove(&key),
+        };
+    }
+
+    /// Moves it to `state`. In quarantine, the front end is told where it asked for that. The first quarantine is logged, later ones are only
+    /// counted, so that no guest can fill the log.
     pub fn set_state(&self, state: State) {
         let mut inner = self.inner();
         if let State::Quarantined(cause) = &state {
+            inner.errors.retain(|_, error| error.call());
             inner.quarantines += 1;
             if inner.quarantines == 1 {
                 tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
@@ -112,6 +125,14 @@ impl PortStatus {
     /// Notes the guest memory in use.
     pub fn set_memory(&self, memory: Option<Arc<MemoryMap>>) {
         self.inner().memory = memory;
+    }
+
+    /// The front end is gone, and with it everything that was its own.
+    pub fn forget_front_end(&self) {
+        let mut inner = self.inner();
+        inner.memory = None;
+        inner.bases.clear();
+        inner.errors.clear();
     }
 
     /// Keeps the base of a ring that was stopped without its front end asking, for when it asks.

@@ -94,10 +94,14 @@ impl Intake {
     /// A [`RingFault`] after which the ring must not be used.
     #[inline]
     pub fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
-        if !self.has_chain()? {
+        if !self.ring.has_chain::<false>()? {
             return Ok(Taken::Nothing);
         }
         let head = self.ring.next_chain().head;
+        if self.is_out(head) {
+            self.give_back(head);
+            return Ok(Taken::Dropped(DropReason::HeadTwice));
+        }
         if !self.open_single(parcel) {
             let taken = self.open_chain(parcel);
             if taken != Taken::Parcel {
@@ -109,14 +113,6 @@ impl Intake {
         }
         parcel.head = head;
         Ok(Taken::Parcel)
-    }
-
-    #[inline(always)]
-    fn has_chain(&mut self) -> Result<bool, RingFault> {
-        if !self.ring.has_chain::<false>()? {
-            return Ok(false);
-        }
-        if self.is_out(self.ring.next_chain().head) { Err(RingFault::HeadTwice) } else { Ok(true) }
     }
 
     /// True if the parcel of `head` is out.
@@ -147,7 +143,7 @@ impl Intake {
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
     pub fn discard(&mut self) -> Result<bool, RingFault> {
-        let any = self.has_chain()?;
+        let any = self.ring.has_chain::<false>()?;
         if any {
             self.give_back(self.ring.next_chain().head);
         }

@@ -36,12 +36,12 @@ pub enum RingFault {
     /// The available index moved by more than the ring holds.
     #[error("the available index jumped by more than the ring size")]
     IndexJump,
+    /// A call descriptor that the front end made to block.
+    #[error("a call descriptor that blocks")]
+    CallBlocks,
     /// A head that is no descriptor.
     #[error("a descriptor head outside the ring")]
     HeadOutside,
-    /// A head that is still in our hands.
-    #[error("a descriptor head made available twice")]
-    HeadTwice,
 }
 
 /// What was agreed about a ring.
@@ -86,9 +86,10 @@ pub struct Ring {
 
 impl Ring {
     /// A ring that continues at available position `base`, and at the used position that memory holds: what the driver
-    /// made available before `base` was completed by whoever served the ring before.
+    /// made available before `base` was completed by whoever served the ring before, who may have left it saying that no kick is needed.
     pub fn new(split: SplitRing, memory: Arc<MemoryMap>, options: RingOptions, base: u16) -> Self {
         let used = split.used_index();
+        split.set_used_flags(0);
         Self {
             split,
             memory,
@@ -200,13 +201,14 @@ impl Ring {
     }
 
     /// Calls the driver if it asked to hear of what was published since this was last called (virtio 1.4, section 2.7.7.2).
+    ///
+    /// # Errors
+    /// [`RingFault::CallBlocks`].
     #[inline]
-    pub fn call_if_wanted(&mut self) {
+    pub fn call_if_wanted(&mut self) -> Result<(), RingFault> {
         let (old, new) = (self.considered_used, self.published_used);
         self.considered_used = new;
-        if self.call.is_some() && new != old && self.wants_call(old, new) {
-            self.call_driver();
-        }
+        if self.call.is_some() && new != old && self.wants_call(old, new) { self.call_driver() } else { Ok(()) }
     }
 
     #[inline]
@@ -219,19 +221,21 @@ impl Ring {
         }
     }
 
-    /// Shows the driver everything, and calls it if it asked for that: for a ring by itself.
-    pub fn publish_alone(&mut self) {
+    /// Shows the driver everything, and calls it if it asked for that: for a ring that ends, so that a fault is of no interest any more.
+    pub fn publish_last(&mut self) {
         self.publish();
         full_fence();
-        self.call_if_wanted();
+        let _ = self.call_if_wanted();
     }
 
     #[cold]
-    fn call_driver(&mut self) {
-        if let Some(call) = &self.call {
-            call.call();
-            self.calls += 1;
+    fn call_driver(&mut self) -> Result<(), RingFault> {
+        self.calls += 1;
+        if self.call.as_ref().is_none_or(Call::call) {
+            return Ok(());
         }
+        self.call = None;
+        Err(RingFault::CallBlocks)
     }
 
     /// Asks the driver for a kick when it adds an entry to those that we have seen. Returns true if it did so meanwhile, in which

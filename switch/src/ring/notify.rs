@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 
 use thiserror::Error;
 
+use crate::worker::watchdog::watched;
+
 /// A file descriptor that interrupts the guest when eight bytes are written to it: an eventfd, or the pipe or socket that UML uses.
 #[derive(Debug)]
 pub struct Call {
@@ -29,16 +31,18 @@ impl Call {
         Ok(Self { file, is_socket: kind == Notifier::Socket })
     }
 
-    /// Interrupts the driver. A full pipe or counter means that the driver has unread interrupts, so nothing is lost.
+    /// Interrupts the driver. A full pipe or counter means that the driver has unread interrupts, so nothing is lost. False if the call
+    /// blocked until the watchdog ended it: the front end made it so, and it must not be used again.
     #[inline]
-    pub fn call(&self) {
+    pub fn call(&self) -> bool {
         let one = 1_u64.to_ne_bytes();
         if self.is_socket {
             // SAFETY: eight readable bytes; the descriptor is ours.
             unsafe { libc::send(self.file.as_raw_fd(), one.as_ptr().cast(), one.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-        } else {
-            let _ = (&self.file).write(&one);
+            return true;
         }
+        let result = watched(|| (&self.file).write(&one));
+        !matches!(result, Err(error) if error.kind() == std::io::ErrorKind::Interrupted)
     }
 }
 
@@ -111,6 +115,6 @@ mod tests {
     fn a_full_pipe_does_not_block() {
         let (_reader, writer) = std::io::pipe().unwrap();
         let call = Call::new(File::from(OwnedFd::from(writer))).unwrap();
-        (0..100_000).for_each(|_| call.call());
+        assert!((0..100_000).all(|_| call.call()));
     }
 }

@@ -17,6 +17,7 @@ mod rings;
 mod source;
 mod tap;
 mod turn;
+pub mod watchdog;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

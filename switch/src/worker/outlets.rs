@@ -295,7 +295,10 @@ impl Outlets {
         while let Some(slot) = self.touched.pop() {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
                 outlet.touched = false;
-                outlet.sink.ring().map(Ring::call_if_wanted);
+                if let Some(Err(fault)) = outlet.sink.ring().map(Ring::call_if_wanted) {
+                    outlet.close();
+                    self.faults.push((outlet.key.port, fault));
+                }
                 outlet.count(counters(outlet.key.port));
             }
         }
@@ -363,8 +366,9 @@ impl Outlet {
         self.settle();
     }
 
-    /// A kick came.
+    /// A kick came; more are needed only while something waits.
     pub(super) fn start(&mut self) {
+        self.sink.ring().map(Ring::disarm);
         self.started = true;
         self.settle();
     }

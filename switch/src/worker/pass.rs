@@ -182,7 +182,11 @@ impl Worker {
             let (shared, worker) = (&self.shared, usize::from(self.index));
             let counters = |port: PortId| shared.counters.port(worker, port.index());
             self.outlets.call(counters);
-            self.sources.call(counters);
+            let mut faults = Vec::new();
+            self.sources.call(counters, |port, fault| faults.push((port, fault)));
+            for (port, fault) in faults {
+                self.fault(port, fault);
+            }
         }
         while let Some((port, fault)) = self.outlets.next_fault() {
             self.fault(port, fault);

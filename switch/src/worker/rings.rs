@@ -55,10 +55,12 @@ impl Worker {
         slot
     }
 
-    /// Takes over a delivery.
+    /// Takes over a delivery. It starts as [`Self::add_intake`] says; until then its driver must know that a kick is wanted.
     pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
         let mut delivery = delivery;
-        delivery.ring().disarm();
+        if start.at_once {
+            delivery.ring().disarm();
+        }
         let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
@@ -128,7 +130,7 @@ impl Worker {
             None => {}
             Some(WhenBack::Stop(reply)) => {
                 let base = source.feed.ring().map_or(0, |ring| {
-                    ring.publish_alone();
+                    ring.publish_last();
                     ring.base()
                 });
                 self.rest.unwatch(slot, Direction::Intake);
@@ -137,7 +139,7 @@ impl Worker {
             }
             Some(WhenBack::Move(split, memory, reply)) => {
                 if let Some(ring) = source.feed.ring() {
-                    ring.publish_alone();
+                    ring.publish_last();
                     ring.set_memory(split, memory);
                 }
                 self.sources.set_state(slot, State::Awake);
@@ -157,7 +159,7 @@ impl Worker {
             self.give_back(intake, head, Some(key.port));
         }
         Some(outlet.ring().map_or(0, |ring| {
-            ring.publish_alone();
+            ring.publish_last();
             ring.base()
         }))
     }

@@ -7,7 +7,7 @@ use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
 use crate::port::PortId;
-use crate::ring::{Ring, SplitRing};
+use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
@@ -107,11 +107,13 @@ impl Source {
         self.key.port
     }
 
-    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after
-    /// Choudhury and Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring.
-    pub(super) fn may_keep_out(&mut self, port: PortId) -> bool {
+    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after Choudhury and
+    /// Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring. One that is `stalled` gets a sixteenth of that: it costs
+    /// little, and finds something when it comes to.
+    pub(super) fn may_keep_out(&mut self, port: PortId, stalled: bool) -> bool {
         let left = self.feed.size().saturating_sub(self.feed.out_count());
-        self.out_for[port.index()] < left
+        let most = if stalled { left.div_ceil(16) } else { left };
+        self.out_for[port.index()] < most
     }
 
     /// Keeps a parcel for `port` out.
@@ -238,16 +240,19 @@ impl Sources {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts.
-    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block.
+    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters, mut faulty: impl FnMut(PortId, RingFault)) {
         while let Some(slot) = self.touched.pop() {
             if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
                 source.touched = false;
                 let Some(ring) = source.feed.ring() else { continue };
-                ring.call_if_wanted();
+                let result = ring.call_if_wanted();
                 let calls = ring.take_calls();
                 if calls > 0 {
                     counters(source.port()).calls.add(calls.into());
+                }
+                if let Err(fault) = result {
+                    faulty(source.port(), fault);
                 }
             }
         }

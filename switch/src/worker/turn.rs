@@ -146,10 +146,8 @@ impl Turn<'_> {
     }
 
     fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
-        if self.outlets.is_stalled(slot) {
-            return self.drop_at(port, parcel, DropReason::ReceiverStalled);
-        }
-        if self.source.may_leave(parcel, slot, self.now) {
+        let stalled = self.outlets.is_stalled(slot);
+        if !stalled && self.source.may_leave(parcel, slot, self.now) {
             self.source.feed.leave(parcel);
             return Disposal::Left;
         }
@@ -157,8 +155,9 @@ impl Turn<'_> {
             self.outlets.stall(slot);
             return self.drop_at(port, parcel, DropReason::ReceiverStalled);
         }
-        if !self.source.may_keep_out(port) {
-            return self.drop_at(port, parcel, DropReason::ReceiverFull);
+        if !self.source.may_keep_out(port, stalled) {
+            let reason = if stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
+            return self.drop_at(port, parcel, reason);
         }
         match self.outlets.park(slot, parcel, self.now) {
             Ok(()) => {
@@ -170,7 +169,7 @@ impl Turn<'_> {
     }
 
     fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Disposal {
-        if !self.source.may_keep_out(port) {
+        if !self.source.may_keep_out(port, false) {
             return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
         self.source.keep_out(parcel, port);

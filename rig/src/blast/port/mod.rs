@@ -104,11 +104,7 @@ impl Mould {
             let start = at + STAMP_BYTES;
             // SAFETY: the caller vouches for everything up to `length`.
             let rest = unsafe { std::slice::from_raw_parts_mut(frame.add(start), length - start) };
-            payload::fill(
-                rest,
-                start,
-                payload::seed(stamp.flow.into(), stamp.sequence),
-            );
+            payload::fill(rest, start, payload::seed(stamp.flow.into(), stamp.sequence));
         }
     }
 }
@@ -130,10 +126,7 @@ impl Arrival<'_> {
 }
 
 /// The sending half of a port's queue.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are few of them, and a box would be one more load a burst"
-)]
+#[expect(clippy::large_enum_variant, reason = "there are few of them, and a box would be one more load a burst")]
 pub enum SourcePort {
     /// A vhost-user intake.
     Vu(VuSource),
@@ -147,13 +140,7 @@ impl SourcePort {
     /// # Errors
     /// [`PortError`] when the other side breaks the rules or is gone.
     #[inline]
-    pub fn push(
-        &mut self,
-        mould: &Mould,
-        flow: &mut Source,
-        count: usize,
-        now: u64,
-    ) -> Result<usize, PortError> {
+    pub fn push(&mut self, mould: &Mould, flow: &mut Source, count: usize, now: u64) -> Result<usize, PortError> {
         match self {
             Self::Vu(port) => port.push(mould, flow, count, now),
             Self::Tap(port) => port.push(mould, flow, count, now),
@@ -173,10 +160,7 @@ impl SourcePort {
 }
 
 /// The receiving half of a port's queue.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are few of them, and a box would be one more load a burst"
-)]
+#[expect(clippy::large_enum_variant, reason = "there are few of them, and a box would be one more load a burst")]
 pub enum SinkPort {
     /// A vhost-user delivery.
     Vu(VuSink),

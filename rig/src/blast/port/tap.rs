@@ -17,8 +17,7 @@ use crate::blast::stamp::LONGEST;
 /// Bytes of the virtio-net header, with which the device is told to come.
 const HEADER: usize = 12;
 /// Offloads: checksums, TCP segmentation of both kinds, with ECN.
-const OFFLOADS: libc::c_uint =
-    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 
 /// linux/sockios.h; `libc` lacks it.
 const SIOCBRADDIF: libc::c_ulong = 0x89a2;
@@ -60,17 +59,13 @@ pub fn open(place: &TapPlace, offloads: bool) -> Result<OwnedFd, String> {
         }
         Ok(device)
     });
-    opened
-        .join()
-        .unwrap_or_else(|_| Err("opening the TAP device ended in a panic".into()))
+    opened.join().unwrap_or_else(|_| Err("opening the TAP device ended in a panic".into()))
 }
 
 fn enter(netns: &str) -> Result<(), String> {
     let path = format!("/run/netns/{netns}");
-    let file = File::open(&path)
-        .map_err(|error| format!("network namespace {netns} ({path}): {error}"))?;
-    setns(file, CloneFlags::CLONE_NEWNET)
-        .map_err(|error| format!("entering network namespace {netns}: {error}; are you root?"))
+    let file = File::open(&path).map_err(|error| format!("network namespace {netns} ({path}): {error}"))?;
+    setns(file, CloneFlags::CLONE_NEWNET).map_err(|error| format!("entering network namespace {netns}: {error}; are you root?"))
 }
 
 fn attach(name: &str, offloads: bool) -> Result<OwnedFd, String> {
@@ -79,9 +74,7 @@ fn attach(name: &str, offloads: bool) -> Result<OwnedFd, String> {
         .write(true)
         .custom_flags_nonblocking()
         .open("/dev/net/tun")
-        .map_err(|error| {
-            format!("/dev/net/tun: {error}; is the tun module loaded, and are you root?")
-        })?;
+        .map_err(|error| format!("/dev/net/tun: {error}; is the tun module loaded, and are you root?"))?;
     let mut request = named(name)?;
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
     let size = HEADER as libc::c_int;
@@ -92,9 +85,7 @@ fn attach(name: &str, offloads: bool) -> Result<OwnedFd, String> {
             .and_then(|_| tun_set_header_size(fd, &size))
             .and_then(|_| tun_set_offload(fd, if offloads { OFFLOADS as i32 } else { 0 }))
     };
-    done.map_err(|error| {
-        format!("TAP device {name}: {error}; is it in use, or has it other flags?")
-    })?;
+    done.map_err(|error| format!("TAP device {name}: {error}; is it in use, or has it other flags?"))?;
     Ok(file.into())
 }
 
@@ -108,8 +99,7 @@ fn raise(name: &str) -> Result<(), String> {
             set_flags(control.as_raw_fd(), &request)
         })
     };
-    done.map(drop)
-        .map_err(|error| format!("setting {name} up: {error}"))
+    done.map(drop).map_err(|error| format!("setting {name} up: {error}"))
 }
 
 fn join_bridge(name: &str, bridge: &str) -> Result<(), String> {
@@ -129,23 +119,15 @@ fn join_bridge(name: &str, bridge: &str) -> Result<(), String> {
 }
 
 fn control_socket() -> Result<OwnedFd, String> {
-    socket(
-        AddressFamily::Inet,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )
-    .map_err(|error| format!("a socket to ask the kernel with: {error}"))
+    socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(|error| format!("a socket to ask the kernel with: {error}"))
 }
 
 fn named(name: &str) -> Result<libc::ifreq, String> {
     // SAFETY: an ifreq of zeros is a valid one.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= request.ifr_name.len() {
-        return Err(format!(
-            "{name:?} is no interface name: 1 to {} bytes are",
-            request.ifr_name.len() - 1
-        ));
+        return Err(format!("{name:?} is no interface name: 1 to {} bytes are", request.ifr_name.len() - 1));
     }
     for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *place = byte as libc::c_char;
@@ -159,10 +141,7 @@ trait Nonblocking {
 
 impl Nonblocking for std::fs::OpenOptions {
     fn custom_flags_nonblocking(&mut self) -> &mut Self {
-        std::os::unix::fs::OpenOptionsExt::custom_flags(
-            self,
-            (OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits(),
-        )
+        std::os::unix::fs::OpenOptionsExt::custom_flags(self, (OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits())
     }
 }
 
@@ -178,25 +157,14 @@ pub struct TapSource {
 impl TapSource {
     /// Frames go into `device`.
     pub fn new(port: usize, device: Arc<OwnedFd>) -> Self {
-        Self {
-            port,
-            device,
-            buffer: vec![0; HEADER + LONGEST],
-            template: u32::MAX,
-        }
+        Self { port, device, buffer: vec![0; HEADER + LONGEST], template: u32::MAX }
     }
 
     /// Writes up to `count` frames of `flow`: how many the device took.
     ///
     /// # Errors
     /// [`PortError::Tap`].
-    pub fn push(
-        &mut self,
-        mould: &Mould,
-        flow: &mut Source,
-        count: usize,
-        now: u64,
-    ) -> Result<usize, PortError> {
+    pub fn push(&mut self, mould: &Mould, flow: &mut Source, count: usize, now: u64) -> Result<usize, PortError> {
         for sent in 0..count {
             let length = self.mould(mould, flow, now);
             if !self.write(length)? {
@@ -235,13 +203,8 @@ impl TapSource {
     fn write(&mut self, length: usize) -> Result<bool, PortError> {
         match nix::unistd::write(&self.device, &self.buffer[..HEADER + length]) {
             Ok(_) => Ok(true),
-            Err(
-                nix::errno::Errno::EAGAIN | nix::errno::Errno::ENOBUFS | nix::errno::Errno::EINTR,
-            ) => Ok(false),
-            Err(error) => Err(PortError::Tap {
-                port: self.port,
-                cause: error.into(),
-            }),
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ENOBUFS | nix::errno::Errno::EINTR) => Ok(false),
+            Err(error) => Err(PortError::Tap { port: self.port, cause: error.into() }),
         }
     }
 }
@@ -256,34 +219,20 @@ pub struct TapSink {
 impl TapSink {
     /// Frames come out of `device`.
     pub fn new(port: usize, device: Arc<OwnedFd>) -> Self {
-        Self {
-            port,
-            device,
-            buffer: vec![0; HEADER + LONGEST],
-        }
+        Self { port, device, buffer: vec![0; HEADER + LONGEST] }
     }
 
     /// Shows up to `burst` frames to `each`: how many there were.
     ///
     /// # Errors
     /// [`PortError::Tap`].
-    pub fn poll(
-        &mut self,
-        burst: u16,
-        mut each: impl FnMut(&Arrival<'_>),
-    ) -> Result<usize, PortError> {
+    pub fn poll(&mut self, burst: u16, mut each: impl FnMut(&Arrival<'_>)) -> Result<usize, PortError> {
         for seen in 0..usize::from(burst) {
             match nix::unistd::read(&self.device, &mut self.buffer) {
-                Ok(length) => each(&Arrival {
-                    first: self.buffer.get(HEADER..length).unwrap_or_default(),
-                    rest: &[],
-                }),
+                Ok(length) => each(&Arrival { first: self.buffer.get(HEADER..length).unwrap_or_default(), rest: &[] }),
                 Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => return Ok(seen),
                 Err(error) => {
-                    return Err(PortError::Tap {
-                        port: self.port,
-                        cause: io::Error::from(error),
-                    });
+                    return Err(PortError::Tap { port: self.port, cause: io::Error::from(error) });
                 }
             }
         }

@@ -40,50 +40,27 @@ impl VuSink {
     /// Bytes from one receive buffer of `room` bytes (header included) to the next.
     pub fn stride(room: usize) -> u64 {
         let bytes = LINE + (room - HEADER).next_multiple_of(LINE);
-        (if bytes.is_multiple_of(1024) {
-            bytes + LINE
-        } else {
-            bytes
-        }) as u64
+        (if bytes.is_multiple_of(1024) { bytes + LINE } else { bytes }) as u64
     }
 
     /// Posts a buffer of `room` bytes (header included) for every descriptor of the ring.
     ///
     /// # Errors
     /// [`RingError`] when the memory is too small.
-    pub fn new(
-        port: usize,
-        mut queue: Queue,
-        room: usize,
-        mergeable: bool,
-        deep: bool,
-    ) -> Result<Self, RingError> {
+    pub fn new(port: usize, mut queue: Queue, room: usize, mergeable: bool, deep: bool) -> Result<Self, RingError> {
         let memory = queue.ring.shared().memory().clone();
         let size = queue.ring.options().size;
         let stride = Self::stride(room);
-        let first =
-            memory.allocate(stride * u64::from(size), LINE as u64)? + (LINE - HEADER) as u64;
+        let first = memory.allocate(stride * u64::from(size), LINE as u64)? + (LINE - HEADER) as u64;
         for index in 0..size {
             // A ring's first heads are 0, 1, 2, ...: the head tells the buffer.
-            let head = queue.ring.add(&[Piece::writable(
-                first + u64::from(index) * stride,
-                room as u32,
-            )])?;
+            let head = queue.ring.add(&[Piece::writable(first + u64::from(index) * stride, room as u32)])?;
             assert_eq!(head, index, "a fresh ring hands out heads in order");
         }
         queue.ring.publish();
         queue.ring.set_interrupts(Interrupts::Off);
         let start = memory.pointer(first, stride * u64::from(size - 1) + room as u64)?;
-        Ok(Self {
-            port,
-            queue,
-            mergeable,
-            deep,
-            start,
-            stride: stride as usize,
-            room,
-            pieces: Vec::with_capacity(64),
-        })
+        Ok(Self { port, queue, mergeable, deep, start, stride: stride as usize, room, pieces: Vec::with_capacity(64) })
     }
 
     /// Kicks the back end: buffers were posted before it knew of the ring.
@@ -96,18 +73,9 @@ impl VuSink {
     /// # Errors
     /// [`PortError`] when the back end broke the rules.
     #[inline]
-    pub fn poll(
-        &mut self,
-        burst: u16,
-        mut each: impl FnMut(&Arrival<'_>),
-    ) -> Result<usize, PortError> {
+    pub fn poll(&mut self, burst: u16, mut each: impl FnMut(&Arrival<'_>)) -> Result<usize, PortError> {
         let port = self.port;
-        let ready = self
-            .queue
-            .ring
-            .completed()
-            .map_err(|cause| PortError::Ring { port, cause })?
-            .min(burst);
+        let ready = self.queue.ring.completed().map_err(|cause| PortError::Ring { port, cause })?.min(burst);
         if ready == 0 {
             return Ok(0);
         }
@@ -126,10 +94,7 @@ impl VuSink {
             if buffers > 1 {
                 left = self.gather(first, buffers, left, &mut each)?;
             } else {
-                each(&Arrival {
-                    first: first.get(HEADER..).unwrap_or_default(),
-                    rest: &[],
-                });
+                each(&Arrival { first: first.get(HEADER..).unwrap_or_default(), rest: &[] });
             }
             self.queue.ring.offer(used.head as u16);
             frames += 1;
@@ -164,19 +129,8 @@ impl VuSink {
     ) -> Result<u16, PortError> {
         self.pieces.clear();
         for number in 1..buffers {
-            let torn = PortError::Torn {
-                port: self.port,
-                announced: buffers,
-                used: number,
-            };
-            let ready = self
-                .queue
-                .ring
-                .completed()
-                .map_err(|cause| PortError::Ring {
-                    port: self.port,
-                    cause,
-                })?;
+            let torn = PortError::Torn { port: self.port, announced: buffers, used: number };
+            let ready = self.queue.ring.completed().map_err(|cause| PortError::Ring { port: self.port, cause })?;
             if ready == 0 {
                 return Err(torn);
             }
@@ -186,10 +140,7 @@ impl VuSink {
             self.pieces.push(piece);
             self.queue.ring.offer(used.head as u16);
         }
-        each(&Arrival {
-            first: first.get(HEADER..).unwrap_or_default(),
-            rest: &self.pieces,
-        });
+        each(&Arrival { first: first.get(HEADER..).unwrap_or_default(), rest: &self.pieces });
         Ok(left)
     }
 
@@ -197,13 +148,8 @@ impl VuSink {
     /// of [`VuSink::poll`].
     #[inline(always)]
     fn piece(&self, used: Used) -> Result<&'static [u8], PortError> {
-        if used.head >= u32::from(self.queue.ring.shared().size())
-            || used.length as usize > self.room
-        {
-            return Err(PortError::Ring {
-                port: self.port,
-                cause: RingError::NotOut(used.head),
-            });
+        if used.head >= u32::from(self.queue.ring.shared().size()) || used.length as usize > self.room {
+            return Err(PortError::Ring { port: self.port, cause: RingError::NotOut(used.head) });
         }
         let start = self.start.wrapping_add(used.head as usize * self.stride);
         // SAFETY: head and length were checked against the buffers that `new` laid out; the back end has given the buffer
@@ -243,7 +189,5 @@ fn prefetch_to_read(place: *const u8) {
 /// The header's `num_buffers`.
 #[inline(always)]
 fn announced(first: &[u8]) -> u16 {
-    first
-        .get(BUFFERS_AT..BUFFERS_AT + 2)
-        .map_or(1, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+    first.get(BUFFERS_AT..BUFFERS_AT + 2).map_or(1, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
 }

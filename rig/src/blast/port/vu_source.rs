@@ -6,7 +6,7 @@
 
 use crate::guest::Queue;
 use crate::memory::{GuestMemory, MemoryError};
-use crate::ring::{DESC_INDIRECT, Piece, RingError};
+use crate::ring::{DESC_INDIRECT, Interrupts, Piece, RingError};
 
 use super::{Mould, PortError};
 use crate::blast::flow::Source;
@@ -15,8 +15,6 @@ use crate::blast::flow::Source;
 const HEADER: usize = 12;
 /// A frame starts a cache line, its header ends the one before.
 const LINE: usize = 64;
-/// From this length on a frame's buffer costs more to fetch than an entry of the available ring to write.
-const LONG: usize = 512;
 /// Lines of a frame that are asked for ahead; beyond them the processor's own prefetcher has understood.
 const PREFETCHED: usize = 32;
 /// No template: whatever comes next must be written whole.
@@ -61,31 +59,17 @@ impl VuSource {
     /// share few sets of the cache.
     pub fn stride(longest: usize) -> u64 {
         let bytes = LINE + longest.next_multiple_of(LINE);
-        (if bytes.is_multiple_of(1024) {
-            bytes + LINE
-        } else {
-            bytes
-        }) as u64
+        (if bytes.is_multiple_of(1024) { bytes + LINE } else { bytes }) as u64
     }
 
     /// Chains for all of the ring, with buffers for frames of up to `longest` bytes.
     ///
     /// # Errors
     /// [`RingError`] when the memory is too small.
-    pub fn new(
-        port: usize,
-        mut queue: Queue,
-        shape: Shape,
-        longest: usize,
-        in_order: bool,
-    ) -> Result<Self, RingError> {
+    pub fn new(port: usize, mut queue: Queue, shape: Shape, longest: usize, in_order: bool) -> Result<Self, RingError> {
         let memory = queue.ring.shared().memory().clone();
         let size = usize::from(queue.ring.options().size);
-        let dangling = || Slot {
-            frame: std::ptr::null_mut(),
-            length: std::ptr::null_mut(),
-            template: NONE,
-        };
+        let dangling = || Slot { frame: std::ptr::null_mut(), length: std::ptr::null_mut(), template: NONE };
         let mut slots: Vec<Slot> = (0..size).map(|_| dangling()).collect();
         let mut heads = Vec::with_capacity(size);
         let descriptors = if shape == Shape::Split { 2 } else { 1 };
@@ -100,35 +84,19 @@ impl VuSource {
             };
             heads.push(head);
         }
-        let order = if in_order || longest < LONG {
-            Order::OldestFirst
-        } else {
-            Order::LatestFirst
-        };
-        let free = Heads::new(heads, size, order);
+        let free = Heads::new(heads, size);
+        // What came back is seen when room is needed; nobody waits for it.
+        queue.ring.set_interrupts(Interrupts::Off);
         let header_in_frame = shape == Shape::Whole;
-        Ok(Self {
-            port,
-            queue,
-            slots,
-            free,
-            header_in_frame,
-            in_order,
-        })
+        Ok(Self { port, queue, slots, free, header_in_frame, in_order })
     }
 
     /// Sends up to `count` frames of `flow`: how many there was room for.
     ///
     /// # Errors
     /// [`PortError::Ring`] when the back end broke the rules.
-    pub fn push(
-        &mut self,
-        mould: &Mould,
-        flow: &mut Source,
-        count: usize,
-        now: u64,
-    ) -> Result<usize, PortError> {
-        if self.free.len() < count || self.free.order == Order::LatestFirst {
+    pub fn push(&mut self, mould: &Mould, flow: &mut Source, count: usize, now: u64) -> Result<usize, PortError> {
+        if self.free.len() < count {
             self.reclaim()?;
         }
         let count = count.min(self.free.len());
@@ -168,8 +136,7 @@ impl VuSource {
         // longest frame after it are ours, and the back end does not look at a chain that is not offered.
         unsafe {
             slot.frame.sub(HEADER).write_bytes(0, HEADER);
-            slot.frame
-                .copy_from_nonoverlapping(frame.as_ptr(), frame.len());
+            slot.frame.copy_from_nonoverlapping(frame.as_ptr(), frame.len());
             slot.length.write_volatile(length);
         }
         self.queue.ring.offer(head);
@@ -221,11 +188,7 @@ impl VuSource {
 
     /// What the frame's descriptor says of a frame of `length` bytes.
     fn described(&self, length: u32) -> u32 {
-        if self.header_in_frame {
-            length + HEADER as u32
-        } else {
-            length
-        }
+        if self.header_in_frame { length + HEADER as u32 } else { length }
     }
 
     /// Takes back what the back end has read.
@@ -233,57 +196,34 @@ impl VuSource {
     fn reclaim(&mut self) -> Result<(), PortError> {
         let ring = &mut self.queue.ring;
         loop {
-            let count = ring.completed().map_err(|cause| PortError::Ring {
-                port: self.port,
-                cause,
-            })?;
+            let count = ring.completed().map_err(|cause| PortError::Ring { port: self.port, cause })?;
             if count == 0 {
                 return Ok(());
             }
             for _ in 0..count {
                 let used = ring.take_used();
                 // In order: the oldest head came back, and it stands where it stood.
-                let head = if self.in_order {
-                    None
-                } else {
-                    Some(used.head as u16)
-                };
+                let head = if self.in_order { None } else { Some(used.head as u16) };
                 self.free.give(head);
             }
         }
     }
 }
 
-/// Which free chain is used next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// The one that came back first: heads go round, so the available ring stays as it is.
-    OldestFirst,
-    /// The one that came back last: its buffer is still in a cache.
-    LatestFirst,
-}
-
-/// Heads that may be used.
+/// Heads that may be used, oldest first: so they go round, and the available ring stays as it is.
 struct Heads {
-    /// A ring (oldest first) or a stack (latest first) of `mask` + 1 places.
+    /// A ring of `mask` + 1 places.
     heads: Vec<u16>,
     mask: usize,
     taken: usize,
     given: usize,
-    order: Order,
 }
 
 impl Heads {
-    fn new(mut heads: Vec<u16>, size: usize, order: Order) -> Self {
+    fn new(mut heads: Vec<u16>, size: usize) -> Self {
         let given = heads.len();
         heads.resize(size, 0);
-        Self {
-            heads,
-            mask: size - 1,
-            taken: 0,
-            given,
-            order,
-        }
+        Self { heads, mask: size - 1, taken: 0, given }
     }
 
     #[inline(always)]
@@ -294,20 +234,14 @@ impl Heads {
     /// The head that will be taken after `ahead` others. Only below `len()`.
     #[inline(always)]
     fn peek(&self, ahead: usize) -> u16 {
-        match self.order {
-            Order::OldestFirst => self.heads[self.taken.wrapping_add(ahead) & self.mask],
-            Order::LatestFirst => self.heads[self.given.wrapping_sub(1 + ahead) & self.mask],
-        }
+        self.heads[self.taken.wrapping_add(ahead) & self.mask]
     }
 
     /// Takes the next head. Only when there is one.
     #[inline(always)]
     fn take(&mut self) -> u16 {
         let head = self.peek(0);
-        match self.order {
-            Order::OldestFirst => self.taken = self.taken.wrapping_add(1),
-            Order::LatestFirst => self.given = self.given.wrapping_sub(1),
-        }
+        self.taken = self.taken.wrapping_add(1);
         head
     }
 
@@ -337,26 +271,16 @@ fn prefetch_to_write(place: *mut u8) {
 /// Describes a slot's chain.
 fn prepare(queue: &mut Queue, shape: Shape, frame: u64, longest: u32) -> Result<u16, RingError> {
     let header = frame - HEADER as u64;
-    let two = [
-        Piece::readable(header, HEADER as u32),
-        Piece::readable(frame, longest),
-    ];
+    let two = [Piece::readable(header, HEADER as u32), Piece::readable(frame, longest)];
     match shape {
-        Shape::Whole => queue
-            .ring
-            .prepare(&[Piece::readable(header, HEADER as u32 + longest)]),
+        Shape::Whole => queue.ring.prepare(&[Piece::readable(header, HEADER as u32 + longest)]),
         Shape::Split => queue.ring.prepare(&two),
         Shape::Indirect => queue.ring.prepare_indirect(&two),
     }
 }
 
 /// Where the length of a slot's frame is described.
-fn length_field(
-    queue: &Queue,
-    memory: &GuestMemory,
-    shape: Shape,
-    head: u16,
-) -> Result<*mut u32, MemoryError> {
+fn length_field(queue: &Queue, memory: &GuestMemory, shape: Shape, head: u16) -> Result<*mut u32, MemoryError> {
     let shared = queue.ring.shared();
     let first = shared.descriptor(head);
     let table = shared.addresses().descriptors;

@@ -26,15 +26,10 @@ impl Machine {
     pub fn here() -> Self {
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
         let cpuinfo = read("/proc/cpuinfo");
-        let name = cpuinfo
-            .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
             kernel,
-            cpu: name.map_or_else(
-                || std::env::consts::ARCH.to_owned(),
-                |(_, name)| name.to_owned(),
-            ),
+            cpu: name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned()),
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             command: std::env::args().collect(),
             version: env!("CARGO_PKG_VERSION"),
@@ -93,9 +88,7 @@ impl Watch {
         let percent = |busy: u64| 100.0 * busy as f64 / clocks;
         let own = process_clocks("self").unwrap_or(self.own) - self.own;
         let now = self.switch.and_then(|pid| process_clocks(&pid.to_string()));
-        let switch = now
-            .zip(self.switch_busy)
-            .map(|(now, before)| now.saturating_sub(before));
+        let switch = now.zip(self.switch_busy).map(|(now, before)| now.saturating_sub(before));
         let busy = busy_clocks() - self.busy;
         let after = cpu::distance(self.cpus.0, self.cpus.1);
         Surroundings {
@@ -111,11 +104,7 @@ impl Watch {
 
 fn placement(before: Option<Distance>, after: Option<Distance>) -> &'static str {
     match (before, after) {
-        (Some(before), Some(after))
-            if before.verdict == after.verdict && before.verdict != "between" =>
-        {
-            before.verdict
-        }
+        (Some(before), Some(after)) if before.verdict == after.verdict && before.verdict != "between" => before.verdict,
         (None, None) => "unknown",
         _ => "mixed",
     }
@@ -124,21 +113,10 @@ fn placement(before: Option<Distance>, after: Option<Distance>) -> &'static str 
 /// Clock ticks that all processors were not idle (proc(5): the first line of /proc/stat).
 fn busy_clocks() -> u64 {
     let stat = read("/proc/stat");
-    let fields = stat
-        .lines()
-        .next()
-        .unwrap_or("")
-        .split_whitespace()
-        .skip(1)
-        .take(8);
+    let fields = stat.lines().next().unwrap_or("").split_whitespace().skip(1).take(8);
     let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
     // user, nice, system, idle, iowait, irq, softirq, steal: all but idle and iowait.
-    fields
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| !matches!(index, 3 | 4))
-        .map(|(_, clocks)| clocks)
-        .sum()
+    fields.iter().enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, clocks)| clocks).sum()
 }
 
 /// Clock ticks that a process used (proc(5): fields 14 and 15 of its stat).
@@ -150,10 +128,7 @@ fn process_clocks(pid: &str) -> Option<u64> {
 }
 
 fn clocks_a_second() -> f64 {
-    nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)
-        .ok()
-        .flatten()
-        .unwrap_or(100) as f64
+    nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64
 }
 
 fn read(path: &str) -> String {

@@ -184,22 +184,13 @@ pub struct Sender {
 
 impl Report {
     /// Puts a report together.
-    pub fn new(
-        plan: &Plan,
-        outcome: &Outcome,
-        machine: Machine,
-        surroundings: Surroundings,
-    ) -> Self {
+    pub fn new(plan: &Plan, outcome: &Outcome, machine: Machine, surroundings: Surroundings) -> Self {
         let books = &outcome.collector.books;
         let seconds = books.meter.seconds();
         let flows = flow_reports(outcome, books.ways(), seconds);
-        let mut fate = flows
-            .iter()
-            .fold(Fate::default(), |sum, flow| add_fates(sum, flow.fate));
+        let mut fate = flows.iter().fold(Fate::default(), |sum, flow| add_fates(sum, flow.fate));
         (fate.flooded, fate.foreign) = (books.flooded, books.foreign);
-        let total = flows
-            .iter()
-            .fold(Rates::default(), |sum, flow| add_rates(sum, flow.rates));
+        let total = flows.iter().fold(Rates::default(), |sum, flow| add_rates(sum, flow.rates));
         let place = |(place, features): (&super::plan::PortPlace, &u64)| PortReport {
             place: place.to_string(),
             features: features::names(*features),
@@ -210,12 +201,7 @@ impl Report {
             surroundings,
             seconds,
             interrupted: outcome.interrupted,
-            ports: plan
-                .ports
-                .iter()
-                .zip(&outcome.features)
-                .map(place)
-                .collect(),
+            ports: plan.ports.iter().zip(&outcome.features).map(place).collect(),
             total,
             directions: directions(&flows),
             flows: if plan.flows > 1 { flows } else { Vec::new() },
@@ -255,21 +241,12 @@ fn flow_reports(outcome: &Outcome, ways: &[Way], seconds: f64) -> Vec<FlowReport
         // Where the switch must segment, what counts is the segments.
         let parts = u64::from(outcome.parts[flow]);
         let count = |counts: &[u64]| counts.get(flow).copied().unwrap_or(0) * parts;
-        let (begin, end, last) = (
-            &outcome.begin[flow],
-            &outcome.end[flow],
-            &outcome.last[flow],
-        );
+        let (begin, end, last) = (&outcome.begin[flow], &outcome.end[flow], &outcome.last[flow]);
         let sent = count(&outcome.sent.end) - count(&outcome.sent.begin);
         FlowReport {
             from: way.from,
             to: way.to,
-            rates: rates(
-                sent,
-                end.received - begin.received,
-                end.bytes - begin.bytes,
-                seconds,
-            ),
+            rates: rates(sent, end.received - begin.received, end.bytes - begin.bytes, seconds),
             fate: fate(count(&outcome.sent_in_all), last),
         }
     };
@@ -304,10 +281,7 @@ fn fate(sent: u64, sink: &Sink) -> Fate {
 fn directions(flows: &[FlowReport]) -> Vec<FlowReport> {
     let mut directions: Vec<FlowReport> = Vec::new();
     for flow in flows {
-        match directions
-            .last_mut()
-            .filter(|last| (last.from, last.to) == (flow.from, flow.to))
-        {
+        match directions.last_mut().filter(|last| (last.from, last.to) == (flow.from, flow.to)) {
             Some(last) => {
                 last.rates = add_rates(last.rates, flow.rates);
                 last.fate = add_fates(last.fate, flow.fate);
@@ -344,11 +318,7 @@ fn add_fates(one: Fate, other: Fate) -> Fate {
 
 fn generator(effort: Effort, frames: u64) -> Generator {
     let share = |part: u64, whole: u64| {
-        if whole == 0 {
-            0.0
-        } else {
-            part as f64 / whole as f64
-        }
+        if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
     };
     Generator {
         idle_percent: 100.0 * share(effort.idle, effort.idle + effort.busy),
@@ -359,36 +329,18 @@ fn generator(effort: Effort, frames: u64) -> Generator {
 
 fn slices(meter: &Meter) -> Slices {
     let at = |share| quantile(&meter.slices, share) / 1e6;
-    Slices {
-        count: meter.slices.len(),
-        median_mpps: at(0.5),
-        p90_mpps: at(0.9),
-        max_mpps: at(1.0),
-    }
+    Slices { count: meter.slices.len(), median_mpps: at(0.5), p90_mpps: at(0.9), max_mpps: at(1.0) }
 }
 
 fn series(meter: &Meter, ways: &[Way]) -> Series {
     let mut ports: Vec<usize> = ways.iter().map(|way| way.from).collect();
     ports.sort_unstable();
     ports.dedup();
-    let index = |bytes: &[u64]| {
-        jain(
-            &ports
-                .iter()
-                .map(|&port| bytes[port] as f64)
-                .collect::<Vec<_>>(),
-        )
-    };
+    let index = |bytes: &[u64]| jain(&ports.iter().map(|&port| bytes[port] as f64).collect::<Vec<_>>());
     let jains: Vec<f64> = meter.series.iter().map(|(_, bytes)| index(bytes)).collect();
-    let sender = |&port: &usize| Sender {
-        port,
-        bytes: meter.series.iter().map(|(_, bytes)| bytes[port]).collect(),
-    };
+    let sender = |&port: &usize| Sender { port, bytes: meter.series.iter().map(|(_, bytes)| bytes[port]).collect() };
     let senders: Vec<Sender> = ports.iter().map(sender).collect();
-    let sums: Vec<f64> = senders
-        .iter()
-        .map(|sender| sender.bytes.iter().sum::<u64>() as f64)
-        .collect();
+    let sums: Vec<f64> = senders.iter().map(|sender| sender.bytes.iter().sum::<u64>() as f64).collect();
     Series {
         seconds: meter.series.iter().map(|(seconds, _)| *seconds).collect(),
         jain_worst: jains.iter().copied().fold(1.0, f64::min),

@@ -342,12 +342,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        if let Some(file) = &fd
-            && Notifier::of(file).is_none()
-        {
-            return Err(refuse("an error descriptor that is no eventfd"));
-        }
-        self.ring(index.into())?.error = fd;
+        let error = fd.map(Call::new).transpose().map_err(refuse)?;
+        self.ring(index.into())?;
+        self.network.port(self.settings.id).set_error(self.key(index.into()), error);
         Ok(())
     }
 

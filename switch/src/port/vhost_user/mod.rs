@@ -1,9 +1,10 @@
 //! A vhost-user port (QEMU, "Vhost-user Protocol").
 //!
-//! 1. [`session`]: a thread for each port accepts (or makes) the connection and reads one message after the other.
-//! 2. [`features`]: what is offered, what was agreed.
-//! 3. [`device`]: what each message does.
-//! 4. [`vring`]: a ring's particulars, until all are known and it is handed to a worker.
+//! 1. [`session`]: a thread for each port accepts (or makes) the connection and answers one message after the other.
+//! 2. [`wire`]: a message, whole, with its descriptors.
+//! 3. [`features`]: what is offered, what was agreed.
+//! 4. [`device`], [`extra`]: what each message does.
+//! 5. [`vring`]: a ring's particulars, until all are known and it is handed to a worker.
 //!
 //! The front end is as little trusted as its guest: what breaks a rule ends the connection and puts the port in quarantine, and
 //! no message can hold up another port, because each has a thread of its own.
@@ -13,6 +14,7 @@ mod extra;
 pub mod features;
 mod session;
 mod vring;
+pub mod wire;
 
 pub use session::{Endpoint, Session, bind, run};
 

@@ -1,6 +1,6 @@
 //! Sessions: the connection with a front end, from its beginning to its end, again and again.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -8,16 +8,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use vhost::vhost_user::{BackendReqHandler, Error};
+use vhost::vhost_user::BackendReqHandler;
 
 use super::PortSettings;
 use super::device::Device;
-use super::extra::{self, Next};
+use super::extra;
+use super::wire::{self, Message, WireError};
 use crate::network::Network;
 use crate::port::State;
 
-/// How long to wait before trying to connect again, at first and at most; and after a front end that broke a rule.
+/// How long to wait before trying to connect again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long a front end that broke a rule waits before the next may speak.
+const PENALTY: Duration = Duration::from_millis(1);
 /// A session's thread needs little.
 const STACK: usize = 256 * 1024;
 
@@ -138,29 +141,57 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
         }
         Err(cause) => {
             network.quarantine(settings.id, &cause.to_string());
-            // A front end that breaks rules again and again must not cost more than this.
-            std::thread::sleep(RETRY.0);
+            // A front end that breaks rules again and again gets a small part of a CPU for it.
+            std::thread::sleep(PENALTY);
         }
     }
-    port.set_memory(None);
+    port.forget_front_end();
 }
 
 /// Answers messages until the front end goes.
-fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), Error> {
+fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
-    let mut peeking = stream.try_clone().map_err(Error::SocketError)?;
-    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
+    let mut crates = Crates::new(&device)?;
     loop {
-        let result = match extra::serve(&mut peeking, &device) {
-            Ok(Next::Served) => Ok(()),
-            Ok(Next::Other) => handler.handle_request(),
-            Err(error) => Err(Error::SocketError(error)),
+        let message = match Message::receive(&stream) {
+            Ok(message) => message,
+            Err(WireError::HungUp) => return Ok(()),
+            Err(error) => return Err(io::Error::other(error)),
         };
-        match result {
-            Ok(()) => {}
-            Err(Error::Disconnected) => return Ok(()),
-            Err(Error::SocketBroken(_)) => return Ok(()),
+        match extra::is_ours(&message) {
+            Some(request) => {
+                let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+                extra::serve(request, &message, &mut device, &stream)?;
+            }
+            None => crates.serve(&message, &stream)?,
+        }
+    }
+}
+
+/// The `vhost` crate's handler, behind a socket pair of ours.
+struct Crates {
+    handler: BackendReqHandler<Mutex<Device>>,
+    ours: UnixStream,
+}
+
+impl Crates {
+    fn new(device: &Arc<Mutex<Device>>) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok(Self { handler: BackendReqHandler::from_stream(theirs, Arc::clone(device)), ours })
+    }
+
+    /// Has the handler serve `message`, and passes its answer on to `stream`. None of its answers carries descriptors, because no feature that
+    /// would is offered.
+    fn serve(&mut self, message: &Message, stream: &UnixStream) -> io::Result<()> {
+        message.send(&self.ours)?;
+        let result = self.handler.handle_request();
+        let mut answer = [0; wire::HEADER + wire::MAX_PAYLOAD];
+        match (&self.ours).read(&mut answer) {
+            Ok(length) => (&mut &*stream).write_all(&answer[..length])?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
+        result.map_err(io::Error::other)
     }
 }

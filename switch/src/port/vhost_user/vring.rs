@@ -46,7 +46,6 @@ pub(super) struct Vring {
     pub base: u16,
     pub kick: Option<Kick>,
     pub call: Option<Call>,
-    pub error: Option<File>,
     /// Enabled by message; without protocol features a ring needs none.
     pub enabled: bool,
     pub running: bool,

@@ -1,0 +1,48 @@
+"""Beds that the tests of one file share, and the look at the switch after each test."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from memlane_lab.session import Session
+from tests.end_to_end.lan import BEDS, Lan, Plan
+from tests.end_to_end.transfer import Library, broken_packets
+
+Builder = Callable[..., Lan]
+
+
+@pytest.fixture
+def build(session: Session) -> Iterator[Builder]:
+    """Builds lans for one test: `build(UML, Plan(TCG, queues=2), workers=2)`; they are looked at after the test."""
+    built: list[Lan] = []
+
+    def build_one(*plans: Any, **settings: Any) -> Lan:
+        built.append(Lan(session, plans, **settings))
+        return built[-1]
+
+    yield build_one
+    for lan in built:
+        lan.switch.check()
+
+
+@pytest.fixture(scope="module", params=BEDS)
+def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
+    """Each bed in turn, booted once for all tests of a file."""
+    with Session(tmp_path_factory.mktemp("logs")) as session:
+        yield Lan(session, BEDS[request.param])
+
+
+@pytest.fixture
+def pair(shared_pair: Lan) -> Iterator[Lan]:
+    """Two guests for a test that leaves them as they were; afterwards nothing may have been broken on its way."""
+    before = [broken_packets(guest) for guest in shared_pair.guests]
+    yield shared_pair
+    shared_pair.switch.check()
+    assert [broken_packets(guest) for guest in shared_pair.guests] == before
+
+
+@pytest.fixture(scope="module")
+def libraries(shared_pair: Lan) -> list[Library]:
+    """A file in each guest of the shared pair for the other to fetch."""
+    return [Library(guest) for guest in shared_pair.guests]

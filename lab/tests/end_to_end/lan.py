@@ -1,0 +1,116 @@
+"""Guests on the switch: planned, booted together, addressed.
+
+Guest number i is called a, b, c ..., and has the addresses `bed.ipv4(i)` and `bed.ipv6(i)` on its net0, as in the lab's own
+beds. Unlike those, each guest here can differ from the others, and each port be stated in detail.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memlane_lab import bed, guests, ports
+from memlane_lab.guests import Guest
+from memlane_lab.guests.netns import NetnsGuest
+from memlane_lab.guests.qemu import TcgGuest
+from memlane_lab.ports import Device, GuestKind, Nic, Port
+from memlane_lab.session import Session
+from tests.end_to_end.features import Lack
+from tests.end_to_end.switch import Switch
+
+UML, TCG, HOST = GuestKind.UML, GuestKind.TCG, GuestKind.NETNS
+BEDS = {"uml-uml": (UML, UML), "tcg-tcg": (TCG, TCG), "uml-tcg": (UML, TCG)}
+"""The pairs of guests that most tests run on."""
+_ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do [ ! -e $f ] || echo 8388608 >$f; done"
+"""How much may wait in a socket, at most: for a guest whose receiver is not always running."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a guest and its port are to be."""
+
+    kind: GuestKind
+    lack: Lack = field(default_factory=Lack)
+    device: str = ""
+    """Further properties of QEMU's virtio-net device, separated by commas."""
+    mtu: int = 1500
+    queues: int = 1
+    processors: int = 1
+    memory: int | None = None
+    """MiB; None: the lab's usual."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the port in the network's file."""
+
+
+class Lan:
+    """A switch and its guests."""
+
+    def __init__(self, session: Session, plans: Sequence[Plan | GuestKind], **settings: Any) -> None:
+        """Starts the switch and boots one guest for each plan; `settings` go to the top of the network's file."""
+        self._plans = [plan if isinstance(plan, Plan) else Plan(plan) for plan in plans]
+        named = {bed.name(index): plan for index, plan in enumerate(self._plans)}
+        hidden = {name: plan.lack.mask if plan.kind is UML else 0 for name, plan in named.items()}
+        self.switch = Switch(session, {name: plan.stated for name, plan in named.items()}, hidden, **settings)
+        wanted = [
+            Port(name, plan.kind, ports.mac(index + 1), plan.mtu, plan.queues)
+            for index, (name, plan) in enumerate(named.items())
+        ]
+        self.guests: list[Guest] = [
+            _guest(session, nic, plan) for nic, plan in zip(self.switch.lay(wanted), self._plans, strict=True)
+        ]
+        for guest in self.guests:
+            guest.start()
+        for index, guest in enumerate(self.guests):
+            guest.wait_ready()
+            self.address(index)
+            guest.run(_ROOM_FOR_DATAGRAMS).check()
+        self.switch.wait_running(*named)
+
+    def address(self, index: int) -> None:
+        """Gives a guest its addresses (again, after a reboot or a new plug)."""
+        self.guests[index].address(0, f"{bed.ipv4(index)}/16", f"{bed.ipv6(index)}/64")
+
+    def reach(self, source: int, target: int, *, timeout: float = 30.0) -> None:
+        """Waits until guest `source` gets an answer from guest `target` over IPv4 and IPv6."""
+        for address in (bed.ipv4(target), bed.ipv6(target)):
+            command = ["ping", "-c", "1", "-i", "0.1", "-w", str(timeout), address]
+            self.guests[source].run(command, timeout=timeout + 30).check()
+
+    def ping(self, source: int, address: str, *options: str) -> None:
+        """Insists on answers to three pings in a row from guest `source`."""
+        command = ["ping", "-c", "3", "-i", "0.1", "-w", "20", *options, address]
+        said = self.guests[source].run(command, timeout=40)
+        assert said.status == 0, said.stdout + said.stderr
+        assert " 0% packet loss" in said.stdout, said.stdout
+
+
+class _TunedGuest(TcgGuest):
+    """A QEMU guest whose NIC has further properties."""
+
+    def __init__(self, *arguments: Any, properties: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._properties = properties
+
+    def _virtio_device(self, nic: Nic) -> str:
+        return ",".join(filter(None, (super()._virtio_device(nic), self._properties)))
+
+
+class _HostGuest(NetnsGuest):
+    """The host's kernel, in the namespace in which the switch has made its TAP."""
+
+    def __init__(self, session: Session, name: str, nic: Nic, **options: Any) -> None:
+        super().__init__(session, name, [nic], **options)
+        assert isinstance(nic.endpoint, Device)
+        self._namespace = nic.endpoint.namespace
+
+
+def _guest(session: Session, nic: Nic, plan: Plan) -> Guest:
+    options = {"memory": plan.memory, "processors": plan.processors}
+    name = nic.port.name
+    match plan.kind:
+        case GuestKind.TCG:
+            properties = ",".join(filter(None, (plan.lack.device, plan.device)))
+            return _TunedGuest(session, name, [nic], properties=properties, **options)
+        case GuestKind.NETNS:
+            return _HostGuest(session, name, nic, **options)
+        case kind:
+            return guests.make(session, kind, name, [nic], **options)

@@ -1,0 +1,121 @@
+"""The switch as these tests run it: ports stated in detail, a control socket of its own, its report."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from memlane_lab import network
+from memlane_lab.paths import masking
+from memlane_lab.paths.masking import FeatureMask
+from memlane_lab.paths.memlane import Memlane, program
+from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.process import HostProcess
+from memlane_lab.session import Session
+from memlane_lab.wait import until
+
+Report = dict[str, Any]
+"""What `memlane status --json` says of the network, or the part of it that is about one port."""
+
+HARMLESS_DROPS = {
+    "flood-no-room",
+    "intake-disabled",
+    "receiver-absent",
+    "receiver-full",
+    "receiver-stalled",
+    "sender-stopped",
+}
+"""Drops that well-behaved guests meet: others come and go, and are slow. Any other reason is a fault of somebody."""
+
+
+class Switch(Memlane):
+    """memlane, with a TAP in a namespace of its own for each netns port."""
+
+    def __init__(
+        self,
+        session: Session,
+        stated: Mapping[str, Mapping[str, Any]],
+        hidden: Mapping[str, int],
+        **settings: Any,
+    ) -> None:
+        """`stated` adds keys to a port in the network's file; `hidden` are virtio features that its guest never sees."""
+        super().__init__(session, control=str(session.folder / "control"), **settings)
+        self._stated = stated
+        self._hidden = hidden
+        self._namespaces: dict[str, str] = {}
+
+    def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
+        for port in ports:
+            if port.kind is GuestKind.NETNS:
+                self._namespaces[port.name] = self.session.namespace(port.name)
+                network.silence(self._namespaces[port.name])
+        return super()._lay(ports)
+
+    def _port(self, port: Port) -> dict[str, Any]:
+        if port.kind is GuestKind.NETNS:
+            place = {"name": port.name, "tap": port.name, "netns": self._namespaces[port.name]}
+        else:
+            place = super()._port(port)
+        return place | dict(self._stated[port.name])
+
+    def _endpoint(self, port: Port) -> Endpoint:
+        if port.kind is GuestKind.NETNS:
+            return Device(port.name, self._namespaces[port.name])
+        if hidden := self._hidden[port.name]:
+            return VhostUser(self._mask(port, hidden))
+        return VhostUser(self._socket(port), guest_listens=self._connects(port))
+
+    def _mask(self, port: Port, hidden: int) -> Path:
+        """A socket for the guest behind which the features `hidden` are missing."""
+        self.session.enter_context(patch.object(masking, "_HIDDEN_FEATURES", hidden))
+        masked = self._folder / f"{port.name}.masked"
+        self.session.callback(FeatureMask(masked, self._socket(port), back_end_connects=False).close)
+        return masked
+
+    def _connects(self, port: Port) -> bool:
+        return bool(self._stated[port.name].get("connect", False))
+
+    def _is_there(self, port: Port, daemon: HostProcess) -> bool:
+        if port.kind is GuestKind.NETNS:
+            return network.exists(port.name, namespace=self._namespaces[port.name])
+        return self._connects(port) or super()._is_there(port, daemon)
+
+    @property
+    def daemon(self) -> HostProcess:
+        """The process that runs now, or ran last."""
+        assert self._daemon is not None
+        return self._daemon
+
+    def report(self) -> Report:
+        """What the switch says of itself."""
+        binary = program()
+        assert binary is not None
+        command = [binary, "status", "--json", self._file]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        report: Report = json.loads(done.stdout)
+        return report
+
+    def port(self, name: str) -> Report:
+        """What it says of one port."""
+        return next(port for port in self.report()["ports"] if port["name"] == name)
+
+    def wait_running(self, *names: str, timeout: float = 20.0) -> None:
+        """Waits until the ports are in use."""
+
+        def running() -> bool:
+            return all(port["state"] == "running" for port in self.report()["ports"] if port["name"] in names)
+
+        until(running, timeout=timeout, what=f"the ports {', '.join(names)} to run")
+
+    def check(self) -> None:
+        """Insists that the switch lives, quarantined nobody, complained of nothing and dropped no frame as faulty."""
+        self.daemon.check()
+        for port in self.report()["ports"]:
+            assert port["quarantines"] == 0, f"port {port['name']}: {port.get('cause')}"
+            assert set(port["drops"]) <= HARMLESS_DROPS, f"port {port['name']} dropped {port['drops']}"
+            assert port["bad-receive-chains"] == 0, port
+        said = self.daemon.log.read_text(errors="replace")
+        assert not any(word in said for word in ("WARN", "ERROR", "panicked")), said

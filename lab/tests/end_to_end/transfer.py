@@ -1,0 +1,142 @@
+"""Files of random bytes on their way between guests, checked by their hash; flows that go on until they are ended."""
+
+import itertools
+import json
+from typing import Any
+
+from memlane_lab import bed
+from memlane_lab.control import Running
+from memlane_lab.guests import Guest
+from memlane_lab.wait import until
+
+_FOLDER = "/tmp/served"
+_ports = itertools.count(6201)
+
+
+class Library:
+    """A file of random bytes in a guest, which others fetch over HTTP: one system call sends it, in large segments."""
+
+    def __init__(self, guest: Guest, megabytes: int = 32) -> None:
+        """Makes the file, which repeats itself only every 8 MB (a guest makes random bytes slowly), and serves it."""
+        self.guest = guest
+        self.size = megabytes << 20
+        self._port = next(_ports)
+        random = f"head -c {8 << 20} /dev/urandom >/tmp/random"
+        joined = f"for i in $(seq {megabytes // 8}); do cat /tmp/random; done >{_FOLDER}/file; rm /tmp/random"
+        made = guest.run(f"set -e; mkdir -p {_FOLDER}; {random}; {joined}; sha256sum <{_FOLDER}/file", timeout=120)
+        self.hash = made.check().stdout.split()[0]
+        self._server = guest.spawn(["httpd", "-f", "-p", f"[::]:{self._port}", "-h", _FOLDER])
+        guest.wait_listening(self._port)
+
+    def fetch(self, reader: Guest, address: str) -> "Fetch":
+        """Has `reader` begin to fetch the file from `address`, one of the guest's own."""
+        place = f"[{address}]" if ":" in address else address
+        return Fetch(self, reader, f"wget -q -O - http://{place}:{self._port}/file | sha256sum")
+
+
+class Fetch:
+    """A transfer that has begun."""
+
+    def __init__(self, library: Library, reader: Guest, command: str) -> None:
+        self.library = library
+        self.reader = reader
+        self._before = received(reader)
+        self._running = reader.spawn(command)
+
+    def wait_under_way(self, share: float = 0.1) -> None:
+        """Waits until `share` of the file has arrived; the transfer must not be over by then."""
+        wanted = share * self.library.size
+        until(lambda: received(self.reader) - self._before > wanted, timeout=30, what="a transfer to get under way")
+        self.check_unfinished()
+
+    def check_unfinished(self) -> None:
+        """Insists that there is more to come: what is to happen in mid-transfer does."""
+        assert not self._running.ended, "the transfer was over too soon to be disturbed"
+
+    def finish(self, timeout: float = 60.0) -> None:
+        """Waits for its end; what has arrived must be what was sent."""
+        result = self._running.wait(timeout)
+        assert result.stdout.split()[:1] == [self.library.hash], f"a file arrived damaged: {result}"
+
+
+class Flow:
+    """A TCP flow from guest `source` to guest number `target` that goes on until it is ended."""
+
+    def __init__(self, source: Guest, target: Guest, address: str) -> None:
+        self._target = target
+        port = str(next(_ports))
+        self._server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
+        target.wait_listening(int(port))
+        client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--length", "128K"]
+        self._client = source.spawn(client)
+
+    def wait_progress(self, megabytes: int = 8, timeout: float = 30.0) -> None:
+        """Waits until so much more has arrived."""
+        goal = received(self._target) + (megabytes << 20)
+        until(lambda: received(self._target) > goal, timeout=timeout, what=f"{megabytes} MB more of a flow")
+
+    def end(self) -> None:
+        """Ends it at both ends."""
+        self._end(self._client)
+        self._end(self._server)
+
+    @staticmethod
+    def _end(running: Running) -> None:
+        running.kill()
+        running.wait(10)
+
+
+def received(guest: Guest) -> int:
+    """Bytes that the guest's net0 has received since it appeared."""
+    return int(guest.get("/sys/class/net/net0/statistics/rx_bytes"))
+
+
+def iperf(source: Guest, target: Guest, address: str, *options: str) -> dict[str, Any]:
+    """Measures one second of iperf3 from `source` to `target` at `address`; returns the end of its report."""
+    port = str(next(_ports))
+    server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
+    target.wait_listening(int(port))
+    command = ["iperf3", "--client", address, "--port", port, "--time", "1", "--json", *options]
+    done = source.run(command, timeout=60)
+    report = json.loads(done.stdout)
+    assert "error" not in report, report["error"]
+    server.wait(timeout=30)
+    end: dict[str, Any] = report["end"]
+    return end
+
+
+def exchange(guests: list[Guest], libraries: list[Library]) -> None:
+    """Each of two guests fetches the other's file, over IPv4 and over IPv6."""
+    for reader, server in ((1, 0), (0, 1)):
+        for address in (bed.ipv4(server), bed.ipv6(server)):
+            libraries[server].fetch(guests[reader], address).finish()
+
+
+def broken_packets(guest: Guest) -> dict[str, int]:
+    """What the guest's kernel has counted as damaged: wrong checksums, wrong headers, cut off (RFC 4293, RFC 4022)."""
+    wrong = ("CsumErrors", "InHdrErrors", "InTruncatedPkts", "Tcp.InErrs")
+    return {name: count for name, count in _network_counters(guest).items() if name.endswith(wrong) and count}
+
+
+def segments_received(guest: Guest) -> int:
+    """TCP segments that its kernel has received."""
+    return _network_counters(guest)["Tcp.InSegs"]
+
+
+def counter(guest: Guest, name: str) -> int:
+    """One of the kernel's counters, such as "IpExt.InCEPkts"."""
+    return _network_counters(guest)[name]
+
+
+def _network_counters(guest: Guest) -> dict[str, int]:
+    counters: dict[str, int] = {}
+    for file in ("snmp", "netstat"):
+        rows = guest.get(f"/proc/net/{file}").decode().splitlines()
+        for names, values in zip(rows[::2], rows[1::2], strict=True):
+            group = names.split(":")[0]
+            named = zip(names.split()[1:], values.split()[1:], strict=True)
+            counters |= {f"{group}.{name}": int(value) for name, value in named}
+    for row in guest.get("/proc/net/snmp6").decode().splitlines():
+        name, value = row.split()
+        counters[name] = int(value)
+    return counters

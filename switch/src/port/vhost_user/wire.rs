@@ -1,0 +1,176 @@
+//! Messages as bytes: read whole, whatever pieces they come in, with the descriptors that came along.
+//!
+//! The `vhost` crate gives messages their meaning, but takes a body that comes in two pieces for a broken one. So messages are put together
+//! here, and those that are not ours to serve are handed to the crate over a socket pair of our own; its answers come back the same way.
+//!
+//! A message is a header of twelve bytes (request, flags, size; native order), `size` bytes of payload, and up to
+//! [`MAX_DESCRIPTORS`] descriptors (vhost-user, "Message specification").
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use thiserror::Error;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+/// Bytes of a header.
+pub const HEADER: usize = 12;
+/// Most bytes of a payload; all that is defined is far shorter.
+pub const MAX_PAYLOAD: usize = 4096 - HEADER;
+/// Most descriptors of a message: a region each in SET_MEM_TABLE.
+pub const MAX_DESCRIPTORS: usize = 32;
+
+/// A message of the front end.
+#[derive(Debug)]
+pub struct Message {
+    /// What is asked.
+    pub request: u32,
+    /// Version, reply, need-reply.
+    pub flags: u32,
+    /// With what.
+    pub payload: Vec<u8>,
+    /// Descriptors that came along.
+    pub files: Vec<File>,
+}
+
+/// Why there is no message.
+#[derive(Debug, Error)]
+pub enum WireError {
+    /// The front end hung up, between messages.
+    #[error("the front end hung up")]
+    HungUp,
+    /// It hung up within one.
+    #[error("the connection ended in the middle of a message")]
+    Partial,
+    /// A size that no message has.
+    #[error("a message of {0} bytes")]
+    Size(usize),
+    /// More descriptors than a message may bring.
+    #[error("a message with more than {MAX_DESCRIPTORS} descriptors")]
+    Descriptors,
+    /// The socket failed.
+    #[error("the connection failed: {0}")]
+    Socket(io::Error),
+}
+
+impl Message {
+    /// Waits for a message and reads it whole.
+    ///
+    /// # Errors
+    /// A [`WireError`]; the connection is of no further use then.
+    pub fn receive(stream: &UnixStream) -> Result<Self, WireError> {
+        let mut files = Vec::new();
+        let mut header = [0; HEADER];
+        match fill(stream, &mut header, &mut files)? {
+            0 => return Err(WireError::HungUp),
+            HEADER => {}
+            _ => return Err(WireError::Partial),
+        }
+        let [request, flags, size] = words(header);
+        let size = size as usize;
+        if size > MAX_PAYLOAD {
+            return Err(WireError::Size(size));
+        }
+        let mut payload = vec![0; size];
+        if fill(stream, &mut payload, &mut files)? < size {
+            return Err(WireError::Partial);
+        }
+        Ok(Self { request, flags, payload, files })
+    }
+
+    /// Sends the message in one piece.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn send(&self, stream: &UnixStream) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(HEADER + self.payload.len());
+        for word in [self.request, self.flags, self.payload.len() as u32] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        bytes.extend_from_slice(&self.payload);
+        let files: Vec<RawFd> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
+        let sent = stream.send_with_fds(&[&bytes[..]], &files).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        (&mut &*stream).write_all(&bytes[sent..])
+    }
+}
+
+/// The three words of a header.
+pub fn words(header: [u8; HEADER]) -> [u32; 3] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = header;
+    [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
+}
+
+/// Reads until `bytes` are full or the stream ends; returns how many came. Descriptors go to `files`.
+fn fill(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match receive(stream, &mut bytes[done..], files)? {
+            0 => return Ok(done),
+            count => done += count,
+        }
+    }
+    Ok(done)
+}
+
+fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
+    let mut vector = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+    let mut descriptors = [-1; MAX_DESCRIPTORS];
+    // SAFETY: the vector points to `bytes`, which are ours and may hold anything.
+    let received = unsafe { stream.recv_with_fds(&mut vector, &mut descriptors) };
+    let (count, descriptor_count) = match received {
+        Ok(counts) => counts,
+        Err(error) if error.errno() == libc::EINTR => return receive(stream, bytes, files),
+        Err(error) if error.errno() == libc::ECONNRESET => return Ok(0),
+        // The control buffer was too small: the kernel closed what did not fit.
+        Err(error) if error.errno() == libc::ENOBUFS => return Err(WireError::Descriptors),
+        Err(error) => return Err(WireError::Socket(io::Error::from_raw_os_error(error.errno()))),
+    };
+    // SAFETY: the kernel has just made these descriptors ours.
+    files.extend(descriptors[..descriptor_count].iter().map(|&fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })));
+    if files.len() > MAX_DESCRIPTORS { Err(WireError::Descriptors) } else { Ok(count) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(request: u32, payload: &[u8], files: usize) -> Message {
+        let files = (0..files).map(|_| File::open("/dev/null").unwrap()).collect();
+        Message { request, flags: 1, payload: payload.to_vec(), files }
+    }
+
+    #[test]
+    fn messages_arrive_whole_with_their_descriptors() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        for (request, length, files) in [(1, 0, 0), (5, 264, 8), (5, 1032, 32), (24, MAX_PAYLOAD, 0)] {
+            let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            message(request, &payload, files).send(&theirs).unwrap();
+            let got = Message::receive(&ours).unwrap();
+            assert_eq!((got.request, got.payload, got.files.len()), (request, payload, files));
+        }
+    }
+
+    #[test]
+    fn pieces_are_put_together() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let sender = std::thread::spawn(move || {
+            let bytes: Vec<u8> = [10_u32, 1, 8].iter().flat_map(|word| word.to_ne_bytes()).chain(7_u64.to_ne_bytes()).collect();
+            bytes.iter().for_each(|byte| (&mut &theirs).write_all(&[*byte]).unwrap());
+        });
+        assert_eq!(Message::receive(&ours).unwrap().payload, 7_u64.to_ne_bytes());
+        assert!(matches!(Message::receive(&ours), Err(WireError::HungUp)));
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn broken_messages_are_told_apart() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let header: Vec<u8> = [1_u32, 1, 1 << 30].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        (&mut &theirs).write_all(&header).unwrap();
+        assert!(matches!(Message::receive(&ours), Err(WireError::Size(_))));
+        (&mut &theirs).write_all(&header[..5]).unwrap();
+        drop(theirs);
+        assert!(matches!(Message::receive(&ours), Err(WireError::Partial)));
+    }
+}

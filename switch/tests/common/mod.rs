@@ -1,0 +1,147 @@
+//! What the tests of the switch share: a network in this process, and toy guests on it.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use memlane::config::Config;
+use memlane::daemon::Daemon;
+use memlane::port::{PortId, State};
+use memlane::stats::{DropReason, PortTotals};
+use memlane_rig::guest::{GuestBuilder, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+
+/// Longest wait for something that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to look for something that must not happen.
+pub const GLANCE: Duration = Duration::from_millis(60);
+
+/// A running network; its sockets go with it.
+pub struct Bed {
+    daemon: Option<Daemon>,
+    config: Config,
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    /// A network with `ports` ports called p0, p1 ... on one segment.
+    pub fn new(ports: usize) -> Self {
+        Self::with("", &vec![""; ports])
+    }
+
+    /// A network with these lines at the top of its file, and for each port these lines in its table.
+    pub fn with(top: &str, ports: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let mut text = format!("{top}\n");
+        for (index, lines) in ports.iter().enumerate() {
+            text.push_str(&format!("[[port]]\nname = \"p{index}\"\nvhost-user = \"{path}/p{index}.sock\"\n{lines}\n"));
+        }
+        let config = Config::parse(&text, "test").unwrap();
+        let daemon = Some(Daemon::start(&config).unwrap());
+        Self { daemon, config, folder }
+    }
+
+    /// The socket of port `index`.
+    pub fn socket(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("p{index}.sock"))
+    }
+
+    /// A guest with address 02:00:00:00:00:`index` on port `index`.
+    pub fn guest(&self, index: usize) -> ToyGuest {
+        self.guest_like(index, self.builder(index))
+    }
+
+    /// A guest to be on port `index`.
+    pub fn builder(&self, index: usize) -> GuestBuilder {
+        ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+    }
+
+    /// A guest made by `builder` on port `index`.
+    pub fn guest_like(&self, index: usize, builder: GuestBuilder) -> ToyGuest {
+        let guest = builder.connect(self.socket(index)).unwrap();
+        self.wait_for(|bed| bed.state(index) == State::Running, "the port runs");
+        guest
+    }
+
+    pub fn daemon(&self) -> &Daemon {
+        self.daemon.as_ref().unwrap()
+    }
+
+    pub fn state(&self, index: usize) -> State {
+        self.daemon().network().port(PortId(index as u16)).state()
+    }
+
+    pub fn totals(&self, index: usize) -> PortTotals {
+        self.daemon().network().shared().counters.totals(index)
+    }
+
+    pub fn drops(&self, index: usize, reason: DropReason) -> u64 {
+        self.totals(index).drops.get(reason.name()).copied().unwrap_or(0)
+    }
+
+    /// Waits until `condition` holds.
+    pub fn wait_for(&self, condition: impl Fn(&Self) -> bool, what: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(Instant::now() < deadline, "waited in vain until {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends the network and starts it again at the same sockets.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.daemon = Some(Daemon::start(&self.config).unwrap());
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            daemon.stop();
+        }
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The address of guest `index`.
+pub fn mac(index: usize) -> [u8; 6] {
+    let [a, b] = (index as u16).to_be_bytes();
+    [2, 0, 0, 0, a, b]
+}
+
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// A frame of `length` bytes whose payload tells `number`.
+pub fn frame(from: [u8; 6], to: [u8; 6], length: usize, number: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..length).map(|n| (n as u64 ^ number) as u8).collect();
+    bytes[..6].copy_from_slice(&to);
+    bytes[6..12].copy_from_slice(&from);
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let end = length.min(22);
+    bytes[14..end].copy_from_slice(&number.to_be_bytes()[..end - 14]);
+    bytes
+}
+
+/// Has the switch learn where each guest is, and takes what the others heard of it.
+pub fn announce(guests: &mut [&mut ToyGuest]) {
+    for index in 0..guests.len() {
+        let hello = frame(guests[index].mac(), BROADCAST, 60, index as u64);
+        guests[index].send(&hello).unwrap();
+        for other in (0..guests.len()).filter(|&other| other != index) {
+            assert_eq!(guests[other].receive(PATIENCE).unwrap().bytes, hello);
+        }
+    }
+}
+
+/// Asserts that nothing arrives at `guest`.
+pub fn assert_silent(guest: &mut ToyGuest) {
+    if let Ok(frame) = guest.receive(GLANCE) {
+        panic!("an unexpected frame of {} bytes arrived: {:02x?}", frame.bytes.len(), &frame.bytes[..frame.bytes.len().min(40)]);
+    }
+}

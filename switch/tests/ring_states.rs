@@ -1,0 +1,221 @@
+//! Rings start, stop, are enabled, move and change as the vhost-user specification says ("Ring states").
+
+mod common;
+
+use common::*;
+use memlane::port::State;
+use memlane::stats::DropReason;
+use memlane_rig::frames::NetHeader;
+use memlane_rig::frontend::features;
+use memlane_rig::frontend::notify::CallKind;
+use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, SendBuffers, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+
+/// Ring indices of the first pair.
+const DELIVERY: usize = 0;
+const INTAKE: usize = 1;
+
+/// Buffers that fit small regions of memory.
+fn small_buffers(builder: GuestBuilder) -> GuestBuilder {
+    builder
+        .receive_buffers(ReceiveBuffers { count: Some(16), ..ReceiveBuffers::SMALL })
+        .send_buffers(SendBuffers { count: 16, size: 8 << 10 })
+}
+
+fn exchange(a: &mut ToyGuest, b: &mut ToyGuest, number: u64) {
+    for length in [60, 3000] {
+        let there = frame(a.mac(), b.mac(), length, number);
+        a.send(&there).unwrap();
+        assert_eq!(b.receive(PATIENCE).unwrap().bytes, there);
+        let back = frame(b.mac(), a.mac(), length, number);
+        b.send(&back).unwrap();
+        assert_eq!(a.receive(PATIENCE).unwrap().bytes, back);
+    }
+}
+
+#[test]
+fn a_ring_starts_with_its_kick_and_not_before() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let mut a = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
+    a.start().unwrap();
+    a.synchronise().unwrap();
+    let sent = frame(mac(0), BROADCAST, 60, 1);
+    // Made available, but not kicked: `add` and `publish` are what `send` does, without the kick.
+    let memory = a.memory().clone();
+    let header = NetHeader::default().bytes();
+    let header = &header[..a.header_bytes()];
+    let intake = &mut a.pair(0).intake;
+    intake.add(&memory, header, &Layout::whole(), &sent).unwrap();
+    intake.queue.ring.publish();
+    assert_silent(&mut b);
+    intake.queue.kick();
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, sent);
+}
+
+#[test]
+fn a_started_but_disabled_intake_is_consumed_and_discarded() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    a.frontend().unwrap().enable_ring(INTAKE, false).unwrap();
+    a.synchronise().unwrap();
+    for number in 0..10 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    a.wait_sent(PATIENCE).unwrap();
+    assert_eq!(bed.drops(0, DropReason::IntakeDisabled), 10);
+    assert_silent(&mut b);
+    a.frontend().unwrap().enable_ring(INTAKE, true).unwrap();
+    a.synchronise().unwrap();
+    exchange(&mut a, &mut b, 1);
+}
+
+#[test]
+fn a_disabled_delivery_is_left_alone() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    b.frontend().unwrap().enable_ring(DELIVERY, false).unwrap();
+    b.synchronise().unwrap();
+    a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+    a.wait_sent(PATIENCE).unwrap();
+    assert_eq!(bed.drops(1, DropReason::ReceiverAbsent), 1);
+    b.frontend().unwrap().enable_ring(DELIVERY, true).unwrap();
+    b.synchronise().unwrap();
+    exchange(&mut a, &mut b, 2);
+}
+
+#[test]
+fn without_protocol_features_rings_need_not_be_enabled() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let plain = bed.builder(0).without(features::PROTOCOL_FEATURES).enabled(false);
+    let mut a = bed.guest_like(0, plain);
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b, 1);
+}
+
+#[test]
+fn a_ring_is_drained_before_its_base_is_told() {
+    let bed = Bed::new(2);
+    let mut a = bed.guest(0);
+    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+    let mut b = bed.guest_like(1, bed.builder(1).receive_buffers(few));
+    announce(&mut [&mut a, &mut b]);
+    for number in 0..40 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    bed.wait_for(|bed| bed.totals(1).waiting > 0, "frames wait");
+    let base = a.frontend().unwrap().ring_base(INTAKE).unwrap();
+    let ring = &a.pair(0).intake.queue.ring;
+    assert_eq!(base, 41, "everything was taken");
+    assert_eq!(u32::from(ring.shared().used_index()), base, "and everything came back before the answer");
+}
+
+#[test]
+fn a_device_stops_and_starts_again_on_the_same_connection_with_other_features() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let mut a =
+        bed.guest_like(0, bed.builder(0).habit(Habit::DPDK).features(features::PLAIN | features::LINUX & !features::MRG_RXBUF));
+    announce(&mut [&mut a, &mut b]);
+    for wanted in [features::LINUX, features::PLAIN, features::LINUX & !features::EVENT_IDX] {
+        a.restart_with(wanted).unwrap();
+        announce(&mut [&mut a, &mut b]);
+        exchange(&mut a, &mut b, wanted);
+    }
+}
+
+#[test]
+fn the_call_may_change_while_the_ring_runs() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    for kind in [CallKind::Pipe, CallKind::SocketPair, CallKind::Eventfd] {
+        let call = memlane_rig::frontend::notify::Call::new(kind).unwrap();
+        b.frontend().unwrap().set_ring_call(DELIVERY, call.fd()).unwrap();
+        b.synchronise().unwrap();
+        b.pair(0).delivery.queue.call = call;
+        exchange(&mut a, &mut b, 1);
+    }
+}
+
+#[test]
+fn memory_comes_and_goes_while_rings_run() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let plan = MemoryPlan::spread(20, 4 << 20, 1 << 20);
+    let mut a = bed.guest_like(0, small_buffers(bed.builder(0).memory(plan)));
+    announce(&mut [&mut a, &mut b]);
+    // Rings and buffers lie in the first regions; the last ones come and go.
+    for round in 0..10 {
+        for region in 12..20 {
+            a.remove_region(region).unwrap();
+            exchange(&mut a, &mut b, round);
+        }
+        for region in 12..20 {
+            a.add_region(region).unwrap();
+            exchange(&mut a, &mut b, round);
+        }
+    }
+}
+
+#[test]
+fn a_whole_new_memory_table_may_come_while_rings_run() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let old = bed.builder(0).without_protocol(Protocol::CONFIGURE_MEM_SLOTS).memory(MemoryPlan::spread(6, 4 << 20, 1 << 20));
+    let mut a = bed.guest_like(0, small_buffers(old));
+    announce(&mut [&mut a, &mut b]);
+    for round in 0..20 {
+        let regions: Vec<usize> = if round % 2 == 0 { (0..4).collect() } else { (0..6).collect() };
+        a.announce_memory(&regions).unwrap();
+        a.synchronise().unwrap();
+        exchange(&mut a, &mut b, round);
+    }
+}
+
+#[test]
+fn at_least_509_memory_slots_work() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let mut a = bed.guest_like(0, small_buffers(bed.builder(0).memory(MemoryPlan::spread(509, 1 << 20, 4096))));
+    assert!(a.frontend().unwrap().memory_slots().unwrap() >= 509);
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b, 1);
+}
+
+#[test]
+fn a_reset_device_starts_anew() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    for _ in 0..3 {
+        a.frontend().unwrap().reset_device().unwrap();
+        a.synchronise().unwrap();
+        assert_eq!(bed.state(0), State::Speaking);
+        a.reset_rings().unwrap();
+        a.start().unwrap();
+        exchange(&mut a, &mut b, 1);
+    }
+}
+
+#[test]
+fn the_small_messages_are_answered() {
+    let bed = Bed::with("", &["mac = \"02:11:22:33:44:55\"\nmtu = 9000", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    let front = a.frontend().unwrap();
+    front.set_status(15).unwrap();
+    assert_eq!(front.status().unwrap(), 15);
+    front.set_mtu(9000).unwrap();
+    assert!(front.set_mtu(9001).is_err());
+    assert!(front.queue_number().unwrap() >= 2);
+    let config = front.config(0, 12).unwrap();
+    assert_eq!(config[..6], [0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
+    assert_eq!(config[10..12], 9000_u16.to_le_bytes());
+    front.send_rarp([2, 9, 9, 9, 9, 9]).unwrap();
+    let rarp = b.receive(PATIENCE).unwrap().bytes;
+    assert_eq!((&rarp[..6], &rarp[6..12], &rarp[12..14]), (&BROADCAST[..], &[2, 9, 9, 9, 9, 9][..], &[0x80, 0x35][..]));
+}

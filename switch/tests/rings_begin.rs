@@ -1,0 +1,104 @@
+//! A ring that begins can be heard: its driver knows that a kick is wanted, whatever was there before.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use memlane::memory::{MemoryMap, Region, RegionTable};
+use memlane::offload::Offloads;
+use memlane::port::PortId;
+use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
+use memlane::settings::Settings;
+use memlane::stats::Counters;
+use memlane::table::Table;
+use memlane::worker::{Direction, Mailbox, RingKey, Shared, Start, Worker, links};
+use memlane_rig::memory::GuestMemory;
+use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions, USED_NO_NOTIFY};
+
+/// A driver without EVENT_IDX, which must be told by a flag when no kick is needed.
+struct Driver {
+    memory: GuestMemory,
+    ring: DriverRing,
+    buffer: u64,
+}
+
+impl Driver {
+    fn new() -> Self {
+        let memory = GuestMemory::new(1 << 20).unwrap();
+        let ring = DriverRing::new(&memory, DriverOptions { size: 16, event_idx: false, indirect: 0 }).unwrap();
+        let buffer = memory.allocate(2048, 64).unwrap();
+        Self { memory, ring, buffer }
+    }
+
+    /// The device's side of it.
+    fn device(&self) -> Ring {
+        let region = &self.memory.regions()[0];
+        let table = RegionTable {
+            guest_start: region.guest(),
+            length: region.size(),
+            user_start: region.user(),
+            file_offset: region.file_offset(),
+        };
+        let file = File::from(self.memory.file().try_clone_to_owned().unwrap());
+        let map = Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).unwrap())]).unwrap());
+        let (size, at) = (self.ring.options().size, self.ring.shared().addresses());
+        let find = |address, length| map.find_user(address - region.guest() + region.user(), length).unwrap();
+        let areas = Areas {
+            descriptors: find(at.descriptors, Areas::descriptor_bytes(size)),
+            available: find(at.available, Areas::available_bytes(size)),
+            used: find(at.used, Areas::used_bytes(size)),
+        };
+        // SAFETY: the map vouches for the areas, and the ring holds it.
+        let split = unsafe { SplitRing::new(areas, size) }.unwrap();
+        let options = RingOptions { event_index: false, indirect: true, in_order: false, header_length: 12 };
+        Ring::new(split, map, options, 0)
+    }
+
+    /// Adds a buffer; true if it then owes a kick.
+    fn add(&mut self) -> bool {
+        self.ring.add(&[Piece::writable(self.buffer, 2048)]).unwrap();
+        self.ring.publish();
+        self.ring.kick_needed()
+    }
+}
+
+fn worker() -> Worker {
+    let shared = Arc::new(Shared {
+        counters: Counters::new(1, 1),
+        tables: vec![Table::new(1, 64, 7)],
+        segment_of: vec![0],
+        settings: Settings::default(),
+    });
+    let mailbox = Mailbox::new().unwrap();
+    let links = links(&[Arc::clone(&mailbox)]).remove(0);
+    Worker::new(0, shared, mailbox, links, channel().0).unwrap()
+}
+
+fn key(direction: Direction) -> RingKey {
+    RingKey { port: PortId(0), pair: 0, direction }
+}
+
+fn started_by_a_kick() -> Start {
+    let (kick, _) = std::io::pipe().unwrap();
+    Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: false, enabled: true }
+}
+
+#[test]
+fn a_driver_that_has_not_kicked_yet_is_asked_to() {
+    let (mut receive, mut transmit) = (Driver::new(), Driver::new());
+    let mut worker = worker();
+    worker.add_delivery(key(Direction::Delivery), Delivery::new(receive.device(), Offloads::ALL, true), started_by_a_kick());
+    worker.add_intake(key(Direction::Intake), Intake::new(transmit.device()), Offloads::ALL, started_by_a_kick());
+    worker.step();
+    assert!(receive.add() && transmit.add());
+}
+
+#[test]
+fn what_a_dead_device_said_of_kicks_is_forgotten() {
+    let mut driver = Driver::new();
+    driver.ring.shared().set_used_flags(USED_NO_NOTIFY);
+    let mut device = driver.device();
+    assert!(!device.arm());
+    assert!(driver.add());
+}
