@@ -19,6 +19,7 @@ class Bed:
         path: NetworkPath,
         kinds: Sequence[GuestKind],
         *,
+        names: Sequence[str] = (),
         mtu: int = 1500,
         queues: int = 1,
         cpus: Sequence[Sequence[int]] = (),
@@ -26,12 +27,14 @@ class Bed:
     ) -> None:
         """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
 
-        `cpus` are the host's CPUs that each guest is kept on; none: any.
+        `cpus` are the host's CPUs that each guest is kept on; none: any. `names` are the guests', if not a, b, c ...
         """
         self.path = path
         wanted = [
-            Port(name(index), kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
-            for index, kind in enumerate(kinds)
+            Port(named, kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
+            for index, (named, kind) in enumerate(
+                zip(names or [name(index) for index in range(len(kinds))], kinds, strict=True)
+            )
         ]
         nics = path.lay(wanted)
         self.guests: list[Guest] = [

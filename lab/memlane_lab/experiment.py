@@ -1,8 +1,9 @@
 """An experiment: a question, what is varied to answer it, and what others found. One TOML file each.
 
-A file states a `[setting]`, and under `[vary]` the **dimensions**: each a list of values of one setting, or a table of
-labels that each change several settings. Every combination of labels is a **variant** (`plan.py`). A key that is no
-setting goes to the traffic: `message = [1024, 2048]` varies that parameter of the workload.
+A file states a `[setting]` (`setting.py`), and under `[vary]` the **dimensions**: each a list of values of one
+setting, or a table of labels that each change several settings. Every combination of labels is a **variant**
+(`plan.py`). A key that is no setting goes to the traffic: `message = [1024, 2048]` varies that parameter of the
+workload.
 
 The file is checked whole; all mistakes are told at once.
 """
@@ -10,14 +11,14 @@ The file is checked whole; all mistakes are told at once.
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator
 
 from memlane_lab import measures, workloads
 from memlane_lab.errors import LabError
 from memlane_lab.measures import Measure
-from memlane_lab.paths import PATHS
+from memlane_lab.setting import Strict
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 """The experiments that come with the lab."""
@@ -28,30 +29,6 @@ class BadExperiment(LabError):
     """A file that is no experiment; the text names every mistake in it."""
 
 
-class Strict(BaseModel):
-    """What is not known is a mistake."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Ends(StrEnum):
-    """What the client and the server of a flow run in; the host is a network namespace on the same path."""
-
-    GUEST_GUEST = "guest-guest"
-    GUEST_HOST = "guest-host"
-    HOST_GUEST = "host-guest"
-    HOST_HOST = "host-host"
-
-
-class Pinning(StrEnum):
-    """Which of the host's CPUs guests are kept on."""
-
-    FREE = "free"
-    """Any: the host's scheduler decides."""
-    APART = "apart"
-    """Clients on the first CPU, servers on the second."""
-
-
 class Boot(StrEnum):
     """When guests are booted."""
 
@@ -59,75 +36,6 @@ class Boot(StrEnum):
     """Anew for every sample, so that samples do not share the luck of one boot."""
     ONCE = "once"
     """Once for all samples of the same bed: quicker."""
-
-
-class Traffic(Strict):
-    """A workload with its parameters, and the pairs of guests that do it. In the file, parameters stand beside."""
-
-    workload: str
-    clients: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Numbers of the pairs that take part; all if not stated."""
-    parameters: dict[str, Any] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_parameters(cls, stated: Any) -> Any:  # noqa: ANN401
-        if not isinstance(stated, dict) or "parameters" in stated:
-            return stated
-        own = {key: value for key, value in stated.items() if key in cls.model_fields}
-        return own | {"parameters": {key: value for key, value in stated.items() if key not in own}}
-
-    @model_validator(mode="after")
-    def _check_parameters(self) -> Self:
-        kind = workloads.kind(self.workload)
-        object.__setattr__(self, "parameters", kind.Parameters.model_validate(self.parameters).model_dump())
-        return self
-
-    def accepts(self, parameter: str) -> bool:
-        """Whether its workload has such a parameter."""
-        return parameter in workloads.kind(self.workload).Parameters.model_fields
-
-
-class Setting(Strict):
-    """Everything that is the same in all samples of a variant."""
-
-    path: str
-    ends: Ends = Ends.GUEST_GUEST
-    pairs: int = Field(default=1, ge=1, le=64)
-    """Clients; each has a server of its own, or all share one."""
-    shared_receiver: bool = False
-    load: int = Field(default=0, ge=0, le=100)
-    """Per cent of each guest's processors that a computation takes meanwhile (the papers' softloader)."""
-    memory: int | None = Field(default=None, ge=8)
-    """MiB a guest."""
-    processors: int = Field(default=1, ge=1, le=16)
-    queues: int = Field(default=1, ge=1, le=16)
-    mtu: int = Field(default=1500, ge=68, le=65535)
-    pinning: Pinning = Pinning.FREE
-    path_options: dict[str, Any] = {}
-    """The path's own, such as memlane's `workers` or `poll`."""
-    traffic: tuple[Traffic, ...]
-
-    @field_validator("path")
-    @classmethod
-    def _known_path(cls, path: str) -> str:
-        if path not in PATHS:
-            raise ValueError(f"there is no path {path!r}; there are: {', '.join(PATHS)}")
-        return path
-
-    @field_validator("traffic", mode="before")
-    @classmethod
-    def _one_or_several(cls, stated: Any) -> Any:  # noqa: ANN401
-        return [stated] if isinstance(stated, dict) else stated
-
-    @model_validator(mode="after")
-    def _check_clients(self) -> Self:
-        for traffic in self.traffic:
-            if traffic.clients and max(traffic.clients) >= self.pairs:
-                raise ValueError(
-                    f"traffic names client {max(traffic.clients)}, but pairs are counted from 0 to {self.pairs - 1}"
-                )
-        return self
 
 
 class PaperFigure(Strict):
@@ -175,13 +83,13 @@ class Experiment(Strict):
     """The label that the others are compared with."""
     repeat: int = Field(default=5, ge=1, le=1000)
     """Samples of each variant."""
-    seconds: float = Field(default=3.0, ge=0.5, le=600)
+    seconds: int = Field(default=3, ge=1, le=600)
     """What is measured of a sample."""
-    warm_up: float = Field(default=1.0, ge=0, le=60)
+    warm_up: int = Field(default=1, ge=0, le=60)
     """Seconds of the workload before that."""
     boot: Boot = Boot.EACH_SAMPLE
     same_placement: bool = True
-    """Whether more samples are taken until each variant has enough with the CPUs in the same placement."""
+    """Whether more samples are taken, up to half as many again, until those that are compared have enough alike."""
     setting: dict[str, Any]
     vary: dict[str, list[Any] | dict[str, dict[str, Any]]] = {}
     skip: tuple[dict[str, str], ...] = ()

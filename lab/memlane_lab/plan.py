@@ -12,10 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from memlane_lab import guests
-from memlane_lab.experiment import BadExperiment, Ends, Experiment, Setting, told
+from memlane_lab import guests, workloads
+from memlane_lab.experiment import BadExperiment, Experiment, told
 from memlane_lab.paths import PATHS
 from memlane_lab.ports import GuestKind
+from memlane_lab.setting import Setting
 
 Labels = dict[str, str]
 """By dimension, the label that a variant has there."""
@@ -69,11 +70,12 @@ def variants(experiment: Experiment) -> list[Variant]:
     return [Variant(labels, _setting(experiment, labels)) for labels in kept]
 
 
-def kinds(setting: Setting, chosen: GuestKind) -> tuple[GuestKind, GuestKind]:
-    """What clients and servers are run by, when guests shall be of the `chosen` kind."""
+def kinds(setting: Setting, chosen: GuestKind) -> list[GuestKind]:
+    """What each of the setting's machines is run by, when guests shall be of the `chosen` kind."""
     guest = PATHS[setting.path].only or chosen
     client, server = setting.ends.split("-")
-    return tuple(guest if end == "guest" else GuestKind.NETNS for end in (client, server))  # type: ignore[return-value]
+    runs = {"c": client, "s": server}
+    return [guest if runs[machine[0]] == "guest" else GuestKind.NETNS for machine in setting.machines()]
 
 
 def missing(variant: Variant, chosen: GuestKind) -> str | None:
@@ -81,7 +83,11 @@ def missing(variant: Variant, chosen: GuestKind) -> str | None:
     path = PATHS[variant.setting.path]
     if reason := path.missing():
         return f"path {path.name}: {reason}"
+    if path.joins_pairs and variant.setting.shared_receiver:
+        return f"path {path.name} joins machines two and two; they cannot share a receiver"
     for kind in dict.fromkeys(kinds(variant.setting, chosen)):
+        if kind not in guests.KINDS:
+            return f"there is no kind of guest called {kind}"
         if reason := guests.KINDS[kind].missing():
             return f"{kind} guests: {reason}"
         if reason := path.refuses(kind):
@@ -135,13 +141,17 @@ def _setting(experiment: Experiment, labels: Labels) -> Setting:
 
 
 def _set(stated: dict[str, Any], key: str, value: Any) -> None:  # noqa: ANN401
-    """Changes a setting, or a parameter of all traffic."""
+    """Changes a setting, or that parameter of all traffic that has it."""
     if key in Setting.model_fields:
         stated[key] = value
         return
     traffic = stated.get("traffic", [])
     listed = [traffic] if isinstance(traffic, dict) else traffic
-    stated["traffic"] = [dict(entry) | {key: value} for entry in listed]
+    if not any(_takes(entry, key) for entry in listed):
+        raise BadExperiment(f"vary: {key!r} is neither a setting nor a parameter of the traffic")
+    stated["traffic"] = [dict(entry) | ({key: value} if _takes(entry, key) else {}) for entry in listed]
 
 
-__all__ = ["Ends", "Labels", "Missing", "Turn", "Variant", "kinds", "missing", "turns", "variants"]
+def _takes(traffic: dict[str, Any], parameter: str) -> bool:
+    kind = workloads.WORKLOADS.get(traffic.get("workload", ""))
+    return kind is not None and parameter in kind.Parameters.model_fields

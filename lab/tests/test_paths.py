@@ -48,8 +48,8 @@ def test_every_path_serves_somebody() -> None:
         assert any(path.refuses(kind) is None for kind in guests.KINDS)
 
 
-def test_no_path_joins_exactly_two(session: Session) -> None:
-    with pytest.raises(NotAvailable, match="exactly two ports, not 3"):
+def test_no_path_joins_two_and_two(session: Session) -> None:
+    with pytest.raises(NotAvailable, match="two and two; 3 is an odd"):
         paths.make(session, "none").lay([_port(name, GuestKind.NETNS) for name in ("a", "b", "c")])
 
 

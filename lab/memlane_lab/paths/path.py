@@ -21,6 +21,8 @@ class NetworkPath(ABC):
     """Where it stands in lists: smaller first."""
     only: ClassVar[GuestKind | None] = None
     """The kind of guests that it always joins, whatever kind was chosen, or None."""
+    joins_pairs: ClassVar[bool] = False
+    """Whether its ports reach their partner only: the first the second, the third the fourth, and so on."""
     polls: ClassVar[bool] = False
     """Whether it keeps a CPU busy even when idle, so that nothing else can be measured beside it."""
 

@@ -22,13 +22,12 @@ _INTERVAL = "0.25"
 class _Iperf3(Workload):
     """What TCP and UDP share."""
 
-    def start(self, flow: Flow, timing: Timing) -> Run:
+    def prepare(self, flow: Flow, timing: Timing) -> Run:
         held = self._hold_settings(flow)
-        listen = ["--server", "--one-off"]
-        server = flow.target.spawn(_command(flow, *listen))
+        server = flow.target.spawn(_command(flow, "--server", "--one-off"))
         flow.target.wait_listening(flow.port, timeout=30)
         length = ["--time", str(timing.seconds), "--omit", str(timing.warm_up)]
-        client = flow.source.spawn(_command(flow, "--client", flow.address, *length, *self._options()))
+        client = _command(flow, "--client", flow.address, *length, *self._options())
         return _Run(self, flow, timing, server, client, held)
 
     @abstractmethod
@@ -133,11 +132,14 @@ class Udp(_Iperf3):
 
 class _Run(Run):
     def __init__(
-        self, kind: _Iperf3, flow: Flow, timing: Timing, server: Running, client: Running, held: list["_Sysctl"]
+        self, kind: _Iperf3, flow: Flow, timing: Timing, server: Running, command: list[str], held: list["_Sysctl"]
     ) -> None:
         self._kind, self._flow, self._timing = kind, flow, timing
-        self._server, self._client, self._held = server, client, held
-        self._warm = time.monotonic() + timing.warm_up
+        self._server, self._command, self._held = server, command, held
+
+    def begin(self) -> None:
+        self._client = self._flow.source.spawn(self._command)
+        self._warm = time.monotonic() + self._timing.warm_up
 
     def measuring(self) -> bool:
         if self._client.ended:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from memlane_lab.control import Running
 from memlane_lab.errors import LabError
 from memlane_lab.measures import Across, Better, Measure
 from memlane_lab.sizes import Size
@@ -32,19 +31,21 @@ class Ping(Workload):
         """Seconds between requests."""
         message: Size = 56
 
-    def start(self, flow: Flow, timing: Timing) -> Run:
-        pause = self.parameters.interval
-        count = round((timing.warm_up + timing.seconds) / pause)
-        options = ["-n", "-i", str(pause), "-c", str(count), "-s", str(self.parameters.message), "-W", "2"]
-        skipped = round(timing.warm_up / pause)
-        return _Run(flow, timing, flow.source.spawn(["ping", *options, flow.address]), skipped, count - skipped)
+    def prepare(self, flow: Flow, timing: Timing) -> Run:
+        return _Run(flow, timing, self.parameters.interval, self.parameters.message)
 
 
 class _Run(Run):
-    def __init__(self, flow: Flow, timing: Timing, client: Running, skipped: int, counted: int) -> None:
-        self._flow, self._timing, self._client = flow, timing, client
-        self._skipped, self._counted = skipped, counted
-        self._warm = time.monotonic() + timing.warm_up
+    def __init__(self, flow: Flow, timing: Timing, pause: float, size: int) -> None:
+        self._flow, self._timing = flow, timing
+        self._skipped, self._counted = round(timing.warm_up / pause), round(timing.seconds / pause)
+        count = self._skipped + self._counted
+        options = ["-n", "-i", str(pause), "-c", str(count), "-s", str(size), "-W", "2"]
+        self._command = ["ping", *options, flow.address]
+
+    def begin(self) -> None:
+        self._client = self._flow.source.spawn(self._command)
+        self._warm = time.monotonic() + self._timing.warm_up
 
     def measuring(self) -> bool:
         return time.monotonic() >= self._warm

@@ -41,7 +41,7 @@ class RequestResponse(Workload):
         """Bytes; 14 is the least that sockperf sends."""
         protocol: Literal["tcp", "udp"] = "tcp"
 
-    def start(self, flow: Flow, timing: Timing) -> Run:
+    def prepare(self, flow: Flow, timing: Timing) -> Run:
         protocol = ["--tcp"] if self.parameters.protocol == "tcp" else []
         server = flow.target.spawn(["sockperf", "server", "--port", str(flow.port), *protocol])
         flow.target.wait_listening(flow.port, self.parameters.protocol, timeout=30)
@@ -49,14 +49,17 @@ class RequestResponse(Workload):
             *("sockperf", "ping-pong", *protocol, "--ip", flow.address, "--port", str(flow.port), "--full-rtt"),
             *("--time", str(timing.seconds + 1), "--msg-size", str(self.parameters.message)),
         ]
-        return _Run(flow, timing, server, flow.source.spawn(command))
+        return _Run(flow, timing, server, command)
 
 
 class _Run(Run):
-    def __init__(self, flow: Flow, timing: Timing, server: Running, client: Running) -> None:
-        self._flow, self._timing, self._server, self._client = flow, timing, server, client
-        self._frames = flow.target.received().frames
+    def __init__(self, flow: Flow, timing: Timing, server: Running, command: list[str]) -> None:
+        self._flow, self._timing, self._server, self._command = flow, timing, server, command
         self._flowing: float | None = None
+
+    def begin(self) -> None:
+        self._frames = self._flow.target.received().frames
+        self._client = self._flow.source.spawn(self._command)
 
     def measuring(self) -> bool:
         if self._client.ended:
@@ -79,8 +82,10 @@ def _read(said: str) -> FlowResult:
     """What sockperf printed, in seconds."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", said)
     count = int(_find(plain, r"Total (\d+) observations"))
-    percentiles = {float(share) / 100: float(value) / 1e6 for share, value in
-                   re.findall(r"percentile ([\d.]+) = +([\d.]+)", plain)}  # fmt: skip
+    percentiles = {
+        round(float(share) / 100, 6): float(value) / 1e6
+        for share, value in re.findall(r"percentile ([\d.]+) = +([\d.]+)", plain)
+    }
     values = {
         "rtt_mean": float(_find(plain, r"avg-rtt= *([\d.]+)")) / 1e6,
         "jitter": float(_find(plain, r"std-dev= *([\d.]+)")) / 1e6,

@@ -54,11 +54,15 @@ class FlowResult:
 
 
 class Run(ABC):
-    """A flow that has been started."""
+    """A flow whose server is ready."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Starts the client; returns while it runs."""
 
     @abstractmethod
     def measuring(self) -> bool:
-        """Whether its warm-up is over."""
+        """Whether its warm-up is over; raises if it has ended before its time."""
 
     @abstractmethod
     def finish(self) -> FlowResult:
@@ -85,5 +89,5 @@ class Workload(ABC):
         self.parameters: Any = self.Parameters.model_validate(parameters)
 
     @abstractmethod
-    def start(self, flow: Flow, timing: Timing) -> Run:
-        """Starts the flow's server, then its client; returns while they run."""
+    def prepare(self, flow: Flow, timing: Timing) -> Run:
+        """Starts the flow's server and waits until it serves. All servers are ready before any client begins."""

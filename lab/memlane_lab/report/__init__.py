@@ -1,0 +1,8 @@
+"""The report: one HTML page with all in it, that opens without a network.
+
+`tables.py` turns summaries into words, `plots.py` draws them, `page.py` sets both into the page `page.html.j2`.
+"""
+
+from memlane_lab.report.page import write
+
+__all__ = ["write"]

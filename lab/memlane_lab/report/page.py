@@ -1,0 +1,104 @@
+"""The page: everything of a run on one HTML page, plotly's program included."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from memlane_lab import results, summary
+from memlane_lab.measures import significant
+from memlane_lab.report import plots, tables
+from memlane_lab.report.tables import MeasureTable, Text
+from memlane_lab.results import ExperimentResult, RunRecord
+from memlane_lab.summary import Verdict
+
+NAME = "report.html"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one experiment."""
+
+    result: ExperimentResult
+    tables: list[MeasureTable]
+    plots: list[Markup]
+    verdicts: list[tuple[str, str, str, Text, str]]
+    alone: list[str]
+    """Figures of the source that stand beside none of our variants."""
+    noise: str
+    """How much else the machine had to do."""
+    command: str
+
+
+def write(folder: Path) -> Path:
+    """Writes the report of the results in `folder`; returns the page's path."""
+    record, found = results.read(folder)
+    page = folder / NAME
+    page.write_text(render(record, found))
+    return page
+
+
+def render(record: RunRecord, found: list[ExperimentResult]) -> str:
+    """The page's text."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("memlane_lab", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    judged = [verdict for result in found for verdict in summary.verdicts(result)]
+    return environment.get_template("page.html.j2").render(
+        record=record,
+        sections=[_section(record, result) for result in found],
+        judged=[tables.verdict(each) for each in judged],
+        held=_held(judged),
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def _held(judged: list[Verdict]) -> str:
+    return f"{sum(each.holds is True for each in judged)} of {len(judged)} hold"
+
+
+def _section(record: RunRecord, result: ExperimentResult) -> Section:
+    asked = result.experiment
+    made = (tables.of_measure(result, name) for name in asked.measures)
+    return Section(
+        result=result,
+        tables=[table for table in made if table],
+        plots=[_html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result))],
+        verdicts=[tables.verdict(each) for each in summary.verdicts(result)],
+        alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
+        noise=_noise(result),
+        command=f"memlane-lab run {result.file} --guest {record.guest} --repeat {asked.repeat} --seed {result.seed}",
+    )
+
+
+def _noise(result: ExperimentResult) -> str:
+    others = [sample.values["others"] for sample in result.good if "others" in sample.values]
+    if not others:
+        return "unknown"
+    return f"{significant(statistics.median(others), 2)} CPUs (median), {significant(max(others), 2)} (at most)"
+
+
+def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
+    drawn: list[Any] = [plots.bars(result, name) for name in result.experiment.measures]
+    drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result)]
+    yield from (figure for figure in drawn if figure is not None)
+
+
+def _html(figure: go.Figure, name: str) -> Markup:
+    made = figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=f"plot-{name}",
+        config={"displayModeBar": False, "responsive": True},
+    )
+    return Markup(made)
