@@ -1,4 +1,4 @@
-"""Tables: summaries in words, every row in units of one size."""
+"""Tables: summaries in words, in units of one size if that suits all rows."""
 
 from dataclasses import dataclass, field
 
@@ -7,6 +7,9 @@ from memlane_lab.experiment import PaperFigure, measure
 from memlane_lab.measures import Measure, Scale, scale, significant
 from memlane_lab.results import ExperimentResult
 from memlane_lab.summary import Cell, Contrast, Row, Verdict
+
+_WIDE = 100
+"""Times the smallest that the largest median is when each row of a table has its own unit."""
 
 
 @dataclass(frozen=True)
@@ -37,32 +40,42 @@ def of_measure(result: ExperimentResult, name: str) -> MeasureTable | None:
     if not rows:
         return None
     asked = result.experiment
-    values = [cell.interval.estimate for row in rows for cell in row.cells.values() if cell.interval]
-    used = scale(measure(name).unit, values)
+    values = [value for row in rows for value in _medians(row)]
+    wide = max(values, key=abs) > _WIDE * min(values, key=abs)
+    shared = scale(measure(name).unit, values)
     labels = summary.labels(asked)
     ratios = [label for label in labels if any(label in row.contrasts for row in rows)]
     return MeasureTable(
         measure=measure(name),
-        unit=used.unit,
+        unit="" if wide else shared.unit,
         dimensions=[dimension for dimension in asked.vary if dimension != asked.compare],
         labels=labels,
         ratios=ratios,
-        rows=[(list(row.group.values()), _cells(row, labels, used), _ratios(row, ratios)) for row in rows],
+        rows=[
+            (list(row.group.values()), _cells(row, labels, None if wide else shared), _ratios(row, ratios))
+            for row in rows
+        ],
     )
 
 
-def _cells(row: Row, labels: list[str], used: Scale) -> list[Text]:
-    return [_cell(row.cells[label], used) for label in labels]
+def _medians(row: Row) -> list[float]:
+    return [cell.interval.estimate for cell in row.cells.values() if cell.interval]
 
 
-def _cell(cell: Cell, used: Scale) -> Text:
+def _cells(row: Row, labels: list[str], shared: Scale | None) -> list[Text]:
+    """In the shared unit, which stands above the table, or else each with the row's own."""
+    used = shared or scale(measure(row.measure).unit, _medians(row))
+    return [_cell(row.cells[label], used, "" if shared else used.unit) for label in labels]
+
+
+def _cell(cell: Cell, used: Scale, unit: str) -> Text:
     below = [f"source: {paper(figure)}" for figure in cell.paper]
     if cell.failed:
         below.append(f"{cell.failed} failed")
     if cell.interval is None:
         return Text("missing" if cell.reason else "-", below=below)
     return Text(
-        used.number(cell.interval.estimate),
+        f"{used.number(cell.interval.estimate)} {unit}".rstrip(),
         f"{used.number(cell.interval.low)} to {used.number(cell.interval.high)}, n = {len(cell.values)}",
         below,
     )
