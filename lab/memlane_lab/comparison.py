@@ -15,8 +15,9 @@ from rich.table import Table
 from memlane_lab import alike, results, summary
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment, measure
+from memlane_lab.labels import Labels, words
 from memlane_lab.measures import scale, significant
-from memlane_lab.results import ExperimentResult, Labels, RunRecord
+from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.stats import median
 
 _OF_MACHINE = ("cpu", "cpus", "memory", "kernel", "governor", "sysctls")
@@ -90,7 +91,7 @@ def _words(mine: ExperimentResult, theirs: ExperimentResult, labels: Labels, nam
     ratio = f"{_ratio(found.ratio.estimate, found.ratio.low, found.ratio.high)}" if found.ratio else "-"
     sure = significant(found.probability, 2) if found.probability is not None else "-"
     medians = [used.text(median(values).estimate) for values in (first, second)]
-    return [", ".join(labels.values()) or "all", measure(name).title, *medians, ratio, sure, chosen.placement]
+    return [words(labels) or "all", measure(name).title, *medians, ratio, sure, chosen.placement]
 
 
 def _ratio(estimate: float, low: float, high: float) -> str:

@@ -14,12 +14,10 @@ from pydantic import ValidationError
 
 from memlane_lab import guests, workloads
 from memlane_lab.experiment import BadExperiment, Experiment, told
+from memlane_lab.labels import Labels, words
 from memlane_lab.paths import PATHS
 from memlane_lab.ports import GuestKind
 from memlane_lab.setting import Setting
-
-Labels = dict[str, str]
-"""By dimension, the label that a variant has there."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Variant:
     @property
     def name(self) -> str:
         """All its labels, for people."""
-        return ", ".join(self.labels.values()) or "the only one"
+        return words(self.labels) or "the only one"
 
     def matches(self, where: Mapping[str, str]) -> bool:
         """Whether it has these labels."""

@@ -21,12 +21,11 @@ from pydantic import Field, ValidationError
 
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment, measure, told
+from memlane_lab.labels import Labels
 from memlane_lab.setting import Strict
 
 VERSION = 1
 """Of the JSON files' format. A reader knows its own version only."""
-
-Labels = dict[str, str]
 
 
 class FlowRecord(Strict):

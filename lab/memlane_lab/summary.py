@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from memlane_lab import alike, stats
 from memlane_lab.experiment import Expectation, Experiment, PaperFigure
-from memlane_lab.results import ExperimentResult, Labels, Sample
+from memlane_lab.labels import Labels, words
+from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.stats import Interval
 
 
@@ -53,7 +54,7 @@ class Row:
     @property
     def name(self) -> str:
         """The group's, for people."""
-        return ", ".join(self.group.values()) or "all"
+        return words(self.group) or "all"
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,4 @@ def _verdicts(result: ExperimentResult, expected: Expectation) -> Iterator[Verdi
             [sample.values[expected.measure] for sample in chosen.samples[side] if expected.measure in sample.values]
             for side in ("one", "other")
         )
-        yield Verdict(expected, _words(variant), ", ".join(versus.values()), contrast(values, others), chosen.placement)
-
-
-def _words(variant: Labels) -> str:
-    return ", ".join(variant.values())
+        yield Verdict(expected, words(variant), words(versus), contrast(values, others), chosen.placement)

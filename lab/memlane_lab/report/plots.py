@@ -8,8 +8,9 @@ import plotly.graph_objects as go
 
 from memlane_lab import summary
 from memlane_lab.experiment import measure
+from memlane_lab.labels import Labels, words
 from memlane_lab.measures import CPU_PARTIES, Better, scale
-from memlane_lab.results import ExperimentResult, Labels, Sample
+from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.stats import Interval
 
 COLOURS = {"none": "#8c8c8c", "bridge": "#d1853a", "e1000": "#b3568b", "ovs-dpdk": "#5a9a58", "memlane": "#2f6db5"}
@@ -165,7 +166,7 @@ def _traces(result: ExperimentResult, sample: Sample, labels: Labels, lines: Lin
 
 
 def _group(result: ExperimentResult, labels: Labels) -> str:
-    return ", ".join(label for name, label in labels.items() if name != result.experiment.compare) or "all"
+    return words(labels, but=result.experiment.compare) or "all"
 
 
 def _categories(result: ExperimentResult, variants: list[Labels]) -> list[Any]:
