@@ -27,6 +27,8 @@ packages:
 	@touch $@
 
 build: deps
+	@echo "make build: the switch and the rig (the first time 2 to 5 minutes)"
+	cargo build --release --locked
 
 demo: build
 	$(LAB) prepare
@@ -37,6 +39,7 @@ test: build lab-test
 lint: lab-lint
 
 lab-test: build
+	lab/install-packages test
 	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest

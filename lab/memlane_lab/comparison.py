@@ -40,6 +40,11 @@ def compare(before: Path, after: Path) -> Iterator[Table]:
         yield _table(result, counterparts[result.experiment.name], what)
 
 
+def differences(before: RunRecord, after: RunRecord) -> str:
+    """In what the circumstances of two runs differ, in words; empty if in nothing."""
+    return _told(_changed(_inputs(before, []), _inputs(after, [])))
+
+
 def _inputs(record: RunRecord, found: list[ExperimentResult]) -> dict[str, str]:
     """Everything that must be equal, by dimension."""
     inputs: dict[str, Any] = {"guests": record.guest}

@@ -115,8 +115,8 @@ class RunRecord(Strict):
     """A run of the lab."""
 
     format_version: int = VERSION
-    command: str
-    """What repeats it."""
+    commands: list[str]
+    """What repeats it; several if experiments were added."""
     guest: str
     began: str
     ended: str | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from memlane_lab import alike, experiment, machine, plan, results
+from memlane_lab import alike, comparison, experiment, machine, plan, results
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment
 from memlane_lab.meters import placement
@@ -61,17 +61,17 @@ def prepare(files: Sequence[Path], kind: GuestKind, repeat: int | None) -> list[
 
 
 def measure(planned: Sequence[Planned], kind: GuestKind, out: Path, seed: int | None = None) -> None:
-    """Measures all of them into the folder `out`."""
-    if (out / "run.json").exists():
-        raise LabError(f"{out} holds results already: name another folder with --out")
+    """Measures all of them into the folder `out`, beside what was measured there before in the same circumstances."""
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     record = RunRecord(
-        command=_command(planned, kind, seed),
+        commands=[_command(planned, kind, seed)],
         guest=kind,
         began=_now(),
         machine=machine.describe(),
         experiments=[each.experiment.name for each in planned],
     )
+    if (out / "run.json").exists():
+        record = _added(results.read(out)[0], record, out)
     results.write(out, record)
     for each in planned:  # so that a run that ends early can be read
         results.write_experiment(out, _empty(each, kind, seed))
@@ -79,6 +79,21 @@ def measure(planned: Sequence[Planned], kind: GuestKind, out: Path, seed: int | 
         for each in planned:
             _measure(each, kind, out, seed, board)
     results.write(out, record.model_copy(update={"ended": _now()}))
+
+
+def _added(before: RunRecord, now: RunRecord, out: Path) -> RunRecord:
+    """The record of a folder to which experiments are added."""
+    if twice := set(before.experiments) & set(now.experiments):
+        raise LabError(f"{out} holds results of {', '.join(sorted(twice))} already: name another folder with --out")
+    if changed := comparison.differences(before, now):
+        raise LabError(f"{out} holds results of other circumstances ({changed}): name another folder with --out")
+    return now.model_copy(
+        update={
+            "commands": [*before.commands, *now.commands],
+            "began": before.began,
+            "experiments": [*before.experiments, *now.experiments],
+        }
+    )
 
 
 def _planned(stated: Experiment, file: Path, kind: GuestKind) -> Planned:

@@ -35,13 +35,13 @@ def median(values: Sequence[float]) -> Interval:
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> Interval | None:
-    """The ratio of the two medians, with its bootstrap interval; None where it makes no sense."""
-    if min(*values, *others) <= 0:
+    """The ratio of the two medians, with its bootstrap interval; None where there is none."""
+    if min(*values, *others) < 0 or statistics.median(others) == 0:
         return None
     estimate = statistics.median(values) / statistics.median(others)
     if len(values) < 2 or len(others) < 2:
         return Interval(estimate, estimate, estimate)
-    return Interval(estimate, *_bootstrap((values, others), lambda a, b, axis: _medians(a, axis) / _medians(b, axis)))
+    return Interval(estimate, *_bootstrap((values, others), _ratios))
 
 
 def rank_test(values: Sequence[float], others: Sequence[float]) -> float | None:
@@ -68,13 +68,28 @@ def _medians(values: Any, axis: int) -> Any:  # noqa: ANN401
     return numpy.median(values, axis=axis)
 
 
+def _ratios(values: Any, others: Any, axis: int) -> Any:  # noqa: ANN401
+    """Where the other median is nothing, the ratio is beyond all bounds."""
+    import numpy
+
+    above, below = _medians(values, axis), _medians(others, axis)
+    endless = numpy.full_like(above, numpy.inf)
+    return numpy.divide(above, below, out=endless, where=below > 0)
+
+
 def _bootstrap(samples: tuple[Sequence[float], ...], statistic: Callable[..., Any]) -> tuple[float, float]:
     """Percentile bootstrap; for medians of few samples it is the one that does no harm."""
     import numpy
     from scipy.stats import bootstrap
 
-    found = bootstrap(
-        samples, statistic, vectorized=True, n_resamples=_RESAMPLES, confidence_level=CONFIDENCE,
-        method="percentile", rng=numpy.random.default_rng(_SEED),
-    )  # fmt: skip
+    with numpy.errstate(invalid="ignore"):  # an endless ratio has no standard error, which nobody asks for
+        found = bootstrap(
+            samples,
+            statistic,
+            vectorized=True,
+            n_resamples=_RESAMPLES,
+            confidence_level=CONFIDENCE,
+            method="percentile",
+            rng=numpy.random.default_rng(_SEED),
+        )
     return float(found.confidence_interval.low), float(found.confidence_interval.high)

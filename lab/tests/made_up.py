@@ -58,8 +58,8 @@ def record(*names: str, **machine: Any) -> RunRecord:
     """A run of experiments of these names."""
     described = {"cpu": "Abacus", "kernel": "Linux", "versions": {"memlane": "1"}} | machine
     return RunRecord(
-        command="memlane-lab run made_up.toml", guest="uml", began="2026-11-22T00:00:00", ended="2026-11-22T00:10:00",
-        machine=described, experiments=list(names),
+        commands=["memlane-lab run made_up.toml"], guest="uml", began="2026-11-22T00:00:00",
+        ended="2026-11-22T00:10:00", machine=described, experiments=list(names),
     )  # fmt: skip
 
 

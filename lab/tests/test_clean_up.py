@@ -100,7 +100,17 @@ def test_guests_end_with_the_lab_even_if_no_other_follows() -> None:
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     file, log = tmp_path / "long.toml", tmp_path / "log"
     file.write_text(LONG)
-    command = [sys.executable, "-m", "memlane_lab", "run", file, "--guest", "uml", "--out", tmp_path / "out"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "memlane_lab",
+        "run",
+        file,
+        "--guest",
+        "uml",
+        "--out",
+        tmp_path / "out",
+    ]
     with log.open("w") as out:
         lab = subprocess.Popen(command, stdout=out, stderr=out)
     (folder,) = _runs_once_flowing()
@@ -112,7 +122,17 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Pat
 def test_a_run_killed_in_the_middle_of_a_sample_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     file = tmp_path / "long.toml"
     file.write_text(LONG)
-    command = [sys.executable, "-m", "memlane_lab", "run", file, "--guest", "uml", "--out", tmp_path / "out"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "memlane_lab",
+        "run",
+        file,
+        "--guest",
+        "uml",
+        "--out",
+        tmp_path / "out",
+    ]
     lab = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     (folder,) = _runs_once_flowing()
     lab.kill()

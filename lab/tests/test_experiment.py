@@ -1,5 +1,6 @@
 """Experiments and plans: what a file may say, what its mistakes are answered with, in which order samples are taken."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,12 @@ def test_samples_are_interleaved_and_shuffled_by_the_seed(tmp_path: Path) -> Non
     for start in range(0, len(one), 2):
         bridge, memlane = sorted(one[start : start + 2])
         assert bridge.removeprefix("bridge") == memlane.removeprefix("memlane")
+
+
+def test_the_example_in_the_documentation_is_an_experiment(tmp_path: Path) -> None:
+    page = (experiment.FOLDER.parents[1] / "docs" / "extending-the-lab.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = _variants(tmp_path, example)
+    assert [[traffic.parameters.get("streams") for traffic in each.setting.traffic] for each in found] == [
+        [1, None], [4, None], [1, None], [4, None],
+    ]  # fmt: skip

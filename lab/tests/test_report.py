@@ -163,3 +163,8 @@ def test_runs_that_differ_in_more_are_not(tmp_path: Path) -> None:
     other = _written(tmp_path / "three", made_up.result(name="other"))
     with pytest.raises(LabError, match="only one of the two runs has measured made_up, other"):
         list(comparison.compare(before, other))
+
+
+def test_what_two_runs_do_not_share_is_told() -> None:
+    assert comparison.differences(made_up.record(), made_up.record("made_up")) == ""
+    assert comparison.differences(made_up.record(), made_up.record(cpu="Pentium")).startswith("machine: cpu")
