@@ -18,4 +18,5 @@ pub mod stats;
 pub mod table;
 pub mod time;
 pub mod verdict;
+pub mod watchdog;
 pub mod worker;

@@ -13,7 +13,6 @@ use crate::offload::Offloads;
 use crate::port::tap::Tap;
 use crate::port::{PortId, PortStatus, State};
 use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
-use crate::worker::watchdog::Watchdog;
 use crate::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, WorkerHandle, links};
 
 /// What starting a ring takes.
@@ -73,19 +72,16 @@ impl Network {
         let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<Result<Vec<_>, _>>()?;
         let (events, event_queue) = channel();
         let mut threads = Vec::new();
-        let (watchdog, leads) = Watchdog::new(workers);
-        for ((index, links), lead) in links(&mailboxes).into_iter().enumerate().zip(leads) {
+        for (index, links) in links(&mailboxes).into_iter().enumerate() {
             let worker = Worker::new(index as u8, Arc::clone(&shared), Arc::clone(&mailboxes[index]), links, events.clone())?;
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
             threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin(cpu);
                 }
-                lead.take();
                 worker.run();
             })?);
         }
-        watchdog.run(&threads, mailboxes.clone())?;
         let workers = mailboxes.into_iter().map(WorkerHandle::new).collect();
         let network = Arc::new(Self { shared, workers, ports, rings: Mutex::default(), threads: Mutex::new(threads) });
         network.start_warden(event_queue)?;
@@ -107,6 +103,7 @@ impl Network {
     fn act(&self, event: Event) {
         match event {
             Event::RingFault(port, fault) => self.quarantine(port, &fault.to_string()),
+            Event::Tick(second) => self.shared.tables.iter().for_each(|table| table.expire(second, self.shared.settings.age)),
             Event::MemoryLost => {
                 let lost: Vec<PortId> = self
                     .ports

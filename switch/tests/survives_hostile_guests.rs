@@ -5,13 +5,12 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use memlane_rig::guest::Habit;
 use memlane_rig::villain::{Trial, cases};
 
 /// Runs the cases whose position is `part` modulo `parts`, with two honest guests who look whether they are hurt.
 fn try_cases(part: usize, parts: usize, top: &str) {
     let bed = Bed::with(top, &["", "", ""]);
-    let mut trial = Trial::new(&bed.socket(0), &bed.socket(1), &bed.socket(2), Habit::QEMU, Duration::from_secs(2)).unwrap();
+    let mut trial = Trial::new(&bed.socket(0), &bed.socket(1), &bed.socket(2), Duration::from_secs(2)).unwrap();
     let mut harm = Vec::new();
     for case in cases().skip(part).step_by(parts) {
         let judgement = trial.run(case);

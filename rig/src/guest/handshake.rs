@@ -272,11 +272,20 @@ impl ToyGuest {
     /// # Errors
     /// [`GuestError::Frontend`] when the back end refuses.
     pub fn ring_step(&mut self, index: usize, step: RingStep) -> Result<()> {
+        let mut pairs = std::mem::take(&mut self.pairs);
+        let pair = &mut pairs[index / 2];
+        let queue = if index.is_multiple_of(2) { &mut pair.delivery.queue } else { &mut pair.intake.queue };
+        let result = self.queue_step(queue, step);
+        self.pairs = pairs;
+        result
+    }
+
+    /// The same for a queue that is not among the pairs.
+    pub(super) fn queue_step(&mut self, queue: &mut Queue, step: RingStep) -> Result<()> {
+        let index = queue.index;
         let can_enable = self.features & features::PROTOCOL_FEATURES != 0;
         let wants_enable = self.plan.enable;
         let frontend = self.frontend.as_mut().ok_or(GuestError::NotConnected)?;
-        let pair = &mut self.pairs[index / 2];
-        let queue = if index.is_multiple_of(2) { &mut pair.delivery.queue } else { &mut pair.intake.queue };
         match step {
             RingStep::Call => frontend.set_ring_call(index, queue.call.fd())?,
             RingStep::Error => queue.fault.fd().map_or(Ok(()), |fd| frontend.set_ring_error(index, fd))?,

@@ -9,6 +9,7 @@
 //! Names are the switch's: the guest fills its [`Intake`]s and reads its [`Delivery`]s.
 
 mod builder;
+mod control;
 mod delivery;
 mod habit;
 mod handshake;
@@ -28,6 +29,7 @@ use crate::memory::{GuestMemory, MemoryError};
 use crate::ring::{Interrupts, RingError};
 
 pub use builder::{GuestBuilder, ReceiveBuffers, SendBuffers};
+pub use control::ControlQueue;
 pub use delivery::{Delivery, Frame};
 pub use habit::{Habit, RingStep, Step};
 pub use intake::{Intake, Layout};

@@ -48,12 +48,14 @@ pub enum Access {
     Read,
     /// The device writes: delivery.
     Write,
+    /// The device reads what comes first and writes what comes last: control.
+    Both,
 }
 
 impl Access {
     #[inline]
     fn fits(self, descriptor: &Descriptor) -> bool {
-        (descriptor.flags() & WRITE != 0) == (self == Self::Write)
+        self == Self::Both || (descriptor.flags() & WRITE != 0) == (self == Self::Write)
     }
 }
 
@@ -66,7 +68,7 @@ pub struct Walk<'a> {
     pub memory: &'a MemoryMap,
     /// The region that served last.
     pub hint: &'a mut Hint,
-    /// Whether the device reads or writes them.
+    /// Which way the device uses them.
     pub access: Access,
     /// Whether VIRTIO_F_INDIRECT_DESC was agreed.
     pub indirect: bool,
@@ -151,9 +153,9 @@ impl Walk<'_> {
         }
         // Deliveries may offer more than any frame needs; what exceeds the limit is simply not used.
         let length = match self.access {
-            Access::Read if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),
-            Access::Read => descriptor.length(),
             Access::Write => descriptor.length().min(self.limit - total),
+            _ if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),
+            _ => descriptor.length(),
         };
         self.add_run(descriptor.address(), length, pieces)?;
         Ok(total + length)

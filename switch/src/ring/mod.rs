@@ -6,12 +6,14 @@
 //! - [`Ring`]: positions on both sides, publishing, and the calls and kicks that go with them.
 //! - [`Intake`]: the guest fills, we read (its transmit queue): parcels come out.
 //! - [`Delivery`]: we fill, the guest reads (its receive queue): parcels go in.
+//! - [`Control`]: commands and answers (its control queue), off the workers.
 //! - [`express`]: frames of the most frequent kind, straight from the one to the other.
 //!
-//! A ring belongs to one worker, which alone touches it.
+//! A ring belongs to one thread, a worker unless it is a control ring, which alone touches it.
 
 mod ahead;
 pub mod chain;
+mod control;
 mod delivery;
 pub mod express;
 mod intake;
@@ -22,6 +24,7 @@ pub mod shared;
 use std::sync::Arc;
 
 pub use chain::{Access, ChainFault, Piece};
+pub use control::{Answer, Control};
 pub use delivery::{Delivery, Placed, Refusal};
 pub use intake::{Intake, Taken};
 pub use notify::{Call, NotNotifier, Notifier};

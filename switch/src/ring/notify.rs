@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use thiserror::Error;
 
-use crate::worker::watchdog::watched;
+use crate::watchdog::watched;
 
 /// A file descriptor that interrupts the guest when eight bytes are written to it: an eventfd, or the pipe or socket that UML uses.
 #[derive(Debug)]

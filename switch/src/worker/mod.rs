@@ -17,7 +17,6 @@ mod rings;
 mod source;
 mod tap;
 mod turn;
-pub mod watchdog;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -61,6 +60,8 @@ pub enum Event {
     RingFault(PortId, RingFault),
     /// Some guest's memory lost its file.
     MemoryLost,
+    /// This is the present second: time to forget silent stations. Only a worker that is awake says so.
+    Tick(u32),
 }
 
 /// Where frames for one queue of a port are delivered.
@@ -93,8 +94,13 @@ pub struct Worker {
     /// Seconds since the worker began, for the tables.
     second: u32,
     losses: u32,
+    /// Second of the last [`Event::Tick`].
+    ticked: u32,
     quit: bool,
 }
+
+/// Seconds between two ticks.
+const TICK: u32 = 10;
 
 impl Worker {
     /// Worker `index` of a network; `links` connect it with the others.
@@ -125,6 +131,7 @@ impl Worker {
             now: crate::time::cycles(),
             second: 0,
             losses: crate::memory::sigbus::losses(),
+            ticked: 0,
             quit: false,
             shared,
             mailbox,
@@ -171,6 +178,10 @@ impl Worker {
     fn tell_time(&mut self) {
         self.now = crate::time::cycles();
         self.second = self.rest.second(self.now);
+        if self.second - self.ticked >= TICK {
+            self.ticked = self.second;
+            self.report(Event::Tick(self.second));
+        }
     }
 
     fn report(&self, event: Event) {

@@ -11,17 +11,18 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
+use super::control::{Commands, ControlQueue};
 use super::features::{self, Agreed, Circumstances};
 use super::vring::{Addresses, Kick, Vring};
 use super::{MAX_PAIRS, PortSettings};
 use crate::memory::{MemoryMap, Region, RegionTable};
-use crate::network::Network;
+use crate::network::{Network, RingParts};
 use crate::port::State;
-use crate::ring::{Call, Notifier};
+use crate::ring::{Call, Control, Notifier, Ring};
 use crate::worker::{Direction, RingKey};
 
-/// Rings of a port: two for each pair.
-const RINGS: u32 = 2 * MAX_PAIRS as u32;
+/// Rings of a port: two for each pair, and a control ring after them.
+const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
 /// Memory slots offered (QEMU asks for up to 509).
 const SLOTS: u64 = 509;
 
@@ -33,6 +34,7 @@ pub struct Device {
     features: Agreed,
     memory: Arc<MemoryMap>,
     rings: Vec<Vring>,
+    control: Option<ControlQueue>,
     status: u8,
     /// Kept open for messages to the front end.
     backend_channel: Option<Backend>,
@@ -53,6 +55,7 @@ impl Device {
             features: Agreed::default(),
             memory: Arc::default(),
             rings: (0..RINGS).map(|_| Vring::default()).collect(),
+            control: None,
             status: 0,
             backend_channel: None,
         }
@@ -115,9 +118,26 @@ impl Device {
         }
         let parts = ring.parts(key, self.features, &self.memory).map_err(refuse)?;
         ring.running = true;
+        if self.is_control(index) {
+            return self.start_control(parts);
+        }
         self.network.port(self.settings.id).set_memory(Some(Arc::clone(&self.memory)));
         self.network.port(self.settings.id).set_state(State::Running);
         self.network.start_ring(parts);
+        Ok(())
+    }
+
+    /// True if ring `index` is the control queue of a guest that was offered one: it follows the pairs (virtio 1.4, section 5.1.2).
+    fn is_control(&self, index: u32) -> bool {
+        let pairs = if self.features.multiqueue() { self.settings.pairs } else { 1 };
+        self.features.control_queue() && index == 2 * u32::from(pairs)
+    }
+
+    fn start_control(&mut self, parts: RingParts) -> Result<()> {
+        let mut ring = Ring::new(parts.split, parts.memory, parts.options, parts.base);
+        ring.set_call(parts.call);
+        let commands = Commands { network: Arc::clone(&self.network), port: self.settings.id, pairs: self.settings.pairs };
+        self.control = Some(ControlQueue::start(Control::new(ring), parts.start.kick, commands).map_err(Error::ReqHandlerError)?);
         Ok(())
     }
 
@@ -130,6 +150,11 @@ impl Device {
         }
         ring.running = false;
         ring.kick = None;
+        if self.is_control(index) {
+            let base = self.control.take().and_then(|control| control.stop());
+            self.rings[index as usize].base = base.unwrap_or_default();
+            return Ok(self.rings[index as usize].base);
+        }
         // A ring in quarantine was stopped before; its base was kept.
         if let Some(base) = self.network.stop_ring(key).or_else(|| self.network.port(key.port).recall_base(key)) {
             self.rings[index as usize].base = base;
@@ -164,7 +189,10 @@ impl Device {
         for index in 0..self.rings.len() {
             if self.rings[index].running {
                 let split = self.rings[index].locate(&map).map_err(refuse)?;
-                self.network.set_memory(self.key(index), split, Arc::clone(&map));
+                match &self.control {
+                    Some(control) if self.is_control(index as u32) => control.set_memory(split, Arc::clone(&map)),
+                    _ => self.network.set_memory(self.key(index), split, Arc::clone(&map)),
+                }
             }
         }
         self.memory = Arc::clone(&map);
@@ -333,6 +361,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let call = fd.map(Call::new).transpose().map_err(refuse)?;
         let running = self.ring(index.into())?.running;
+        if let Some(control) = self.control.as_ref().filter(|_| running && self.is_control(index.into())) {
+            control.set_call(call);
+            return Ok(());
+        }
         let key = self.key(index.into());
         let unused = if running { self.network.set_call(key, call).err().flatten() } else { call };
         if let Some(call) = unused {
@@ -351,7 +383,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
         let ring = self.ring(index)?;
         ring.enabled = enable;
-        if ring.running {
+        if ring.running && !self.is_control(index) {
             self.network.set_enabled(self.key(index as usize), enable);
         }
         Ok(())

@@ -1,0 +1,80 @@
+//! The control queue, where the front end leaves it to the back end (virtio 1.4, section 5.1.6.5).
+
+use std::time::{Duration, Instant};
+
+use crate::memory::GuestMemory;
+use crate::ring::{DriverRing, Piece, RingOptions};
+
+use super::{GuestError, Queue, RingStep, ToyGuest};
+use crate::frontend::features;
+
+/// Entries of a control queue.
+const SIZE: u16 = 16;
+/// Longest command.
+const LONGEST: u64 = 256;
+
+/// See the module.
+#[derive(Debug)]
+pub struct ControlQueue {
+    queue: Queue,
+    memory: GuestMemory,
+    /// Where commands are written; the answer follows.
+    room: u64,
+}
+
+impl ToyGuest {
+    /// A control queue, announced as ring `index` and enabled.
+    ///
+    /// # Errors
+    /// [`GuestError::Memory`] without room for it; [`GuestError::Frontend`] when the back end refuses.
+    pub fn control_queue(&mut self, index: usize) -> Result<ControlQueue, GuestError> {
+        let event_idx = self.features & features::EVENT_IDX != 0;
+        let ring = DriverRing::new(&self.memory, RingOptions { size: SIZE, event_idx, indirect: 0 })?;
+        let mut queue = Queue::new(ring, index, self.plan.kick, self.plan.call.unwrap_or(self.plan.habit.call))?;
+        for step in [RingStep::Call, RingStep::Size, RingStep::Base, RingStep::Addresses, RingStep::Kick, RingStep::Enable] {
+            self.queue_step(&mut queue, step)?;
+        }
+        let room = self.memory.allocate(LONGEST + 1, 64)?;
+        Ok(ControlQueue { queue, memory: self.memory.clone(), room })
+    }
+}
+
+impl ControlQueue {
+    /// Gives a command, its class and number first, in one readable piece or `split` in two; returns the answer.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`] without an answer, [`GuestError::BadDelivery`] for one that is not a byte.
+    pub fn command(&mut self, command: &[u8], split: Option<u32>, patience: Duration) -> Result<u8, GuestError> {
+        self.memory.write(self.room, command)?;
+        let length = command.len() as u32;
+        let at = split.unwrap_or(length).min(length);
+        let answer = self.room + LONGEST;
+        self.memory.write(answer, &[0xff])?;
+        let mut pieces = vec![Piece::readable(self.room, at)];
+        if at < length {
+            pieces.push(Piece::readable(self.room + u64::from(at), length - at));
+        }
+        pieces.push(Piece::writable(answer, 1));
+        self.queue.ring.add(&pieces)?;
+        self.queue.publish();
+        let used = self.wait(patience)?;
+        if used != 1 {
+            return Err(GuestError::BadDelivery(format!("an answer of {used} bytes to a command")));
+        }
+        Ok(self.memory.bytes(answer, 1)?[0])
+    }
+
+    /// Waits for the command that was given last; returns the bytes that the back end says it wrote.
+    fn wait(&mut self, patience: Duration) -> Result<u32, GuestError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(used) = self.queue.ring.reclaim()? {
+                return Ok(used.length);
+            }
+            if begun.elapsed() > patience {
+                return Err(GuestError::TimedOut { what: "the answer to a command", waited: patience });
+            }
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The control queue of guests whose front end leaves it to the back end (UML, crosvm), in a thread of its own.
+//!
+//! A **kick** or an **order** of the session wakes the thread; it answers what waits and sleeps again. It answers at most one ring of commands
+//! a millisecond, so that no guest can burn a CPU here. Queues are served once they start, enabled or not: what a command changes is
+//! settings, which a disabled queue does not protect from.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use virtio_bindings::virtio_net as net;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use crate::network::Network;
+use crate::port::PortId;
+use crate::ring::{Answer, Call, Control, SplitRing};
+
+/// How long a thread may take to answer an order; one that its guest holds up longer is left to itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Least time between two rings of commands.
+const PAUSE: Duration = Duration::from_millis(1);
+
+type Order = Box<dyn FnOnce(&mut Control) -> Then + Send>;
+
+/// What follows an order.
+enum Then {
+    GoOn,
+    End,
+}
+
+/// What a command may do.
+#[derive(Debug)]
+pub(super) struct Commands {
+    pub network: Arc<Network>,
+    pub port: PortId,
+    /// Queue pairs that the guest may use.
+    pub pairs: u16,
+}
+
+impl Commands {
+    /// Carries out one command: its class, its number, its data (virtio 1.4, section 5.1.6.5).
+    fn obey(&self, command: &[u8]) -> Answer {
+        match command {
+            [class, number, low, high]
+                if (u32::from(*class), u32::from(*number)) == (net::VIRTIO_NET_CTRL_MQ, net::VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET) =>
+            {
+                self.set_pairs(u16::from_le_bytes([*low, *high]))
+            }
+            // The announcement is the guest's own frames, which are on their way.
+            [class, _] if u32::from(*class) == net::VIRTIO_NET_CTRL_ANNOUNCE => Answer::Done,
+            _ => Answer::Refused,
+        }
+    }
+
+    fn set_pairs(&self, pairs: u16) -> Answer {
+        if !(1..=self.pairs).contains(&pairs) {
+            return Answer::Refused;
+        }
+        self.network.set_active_pairs(self.port, pairs);
+        Answer::Done
+    }
+}
+
+/// A running control queue.
+pub(super) struct ControlQueue {
+    orders: Sender<Order>,
+    bell: Arc<EventFd>,
+}
+
+impl ControlQueue {
+    /// Serves `control`, which `kick` announces commands on, by `commands`.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread or descriptor.
+    pub(super) fn start(control: Control, kick: Option<File>, commands: Commands) -> io::Result<Self> {
+        let bell = Arc::new(EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?);
+        let (orders, taken) = channel();
+        let epoll = Epoll::new()?;
+        for descriptor in [Some(bell.as_raw_fd()), kick.as_ref().map(File::as_raw_fd)].into_iter().flatten() {
+            let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, 0);
+            epoll.ctl(ControlOperation::Add, descriptor, event)?;
+        }
+        let name = format!("control-{}", commands.port.0);
+        let thread = Thread { control, commands, orders: taken, epoll, kick };
+        std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || thread.run())?;
+        Ok(Self { orders, bell })
+    }
+
+    /// Has the thread carry out `order` and waits for what it returns; `None` if it is gone or held up.
+    fn ask<R: Send + 'static>(&self, then: Then, order: impl FnOnce(&mut Control) -> R + Send + 'static) -> Option<R> {
+        let (reply, answer) = channel();
+        let order = move |control: &mut Control| {
+            let _ = reply.send(order(control));
+            then
+        };
+        self.orders.send(Box::new(order)).ok()?;
+        // Fails only when the counter is at its maximum, in which case the thread is being woken already.
+        let _ = self.bell.write(1);
+        answer.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Ends it; returns where another device would continue.
+    pub(super) fn stop(&self) -> Option<u16> {
+        self.ask(Then::End, |control| control.base())
+    }
+
+    /// Changes how the driver is interrupted.
+    pub(super) fn set_call(&self, call: Option<Call>) {
+        self.ask(Then::GoOn, move |control| control.set_call(call));
+    }
+
+    /// Moves the ring to other memory.
+    pub(super) fn set_memory(&self, split: SplitRing, memory: Arc<crate::memory::MemoryMap>) {
+        self.ask(Then::GoOn, move |control| control.set_memory(split, memory));
+    }
+}
+
+impl Drop for ControlQueue {
+    fn drop(&mut self) {
+        // Fails when it has ended already.
+        let _ = self.orders.send(Box::new(|_| Then::End));
+        let _ = self.bell.write(1);
+    }
+}
+
+struct Thread {
+    control: Control,
+    commands: Commands,
+    orders: Receiver<Order>,
+    epoll: Epoll,
+    /// Kept open while it is watched.
+    kick: Option<File>,
+}
+
+impl Thread {
+    /// Until it is told to end, or whoever could tell it is gone.
+    fn run(mut self) {
+        let mut events = [EpollEvent::default(); 2];
+        loop {
+            if !self.take_orders() {
+                return;
+            }
+            match self.control.serve(|command| self.commands.obey(command)) {
+                Ok(more) => {
+                    std::thread::sleep(PAUSE);
+                    // Without a kick descriptor we poll. Interrupted is as good as woken.
+                    let _ = self.epoll.wait(if more || self.kick.is_none() { 0 } else { -1 }, &mut events);
+                }
+                Err(fault) => return self.commands.network.quarantine(self.commands.port, &fault.to_string()),
+            }
+        }
+    }
+
+    /// Carries out what was ordered; false if that was to end.
+    fn take_orders(&mut self) -> bool {
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => {
+                    if matches!(order(&mut self.control), Then::End) {
+                        return false;
+                    }
+                }
+                Err(error) => return error == std::sync::mpsc::TryRecvError::Empty,
+            }
+        }
+    }
+}

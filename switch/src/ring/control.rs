@@ -1,0 +1,96 @@
+//! The control ring: commands of the driver and our answers (virtio 1.4, section 5.1.6.5).
+//!
+//! A command's chain holds a class, a command and its data for us to read, and one last byte for us to write. It is slow, rare and served
+//! off the workers.
+
+use std::sync::Arc;
+
+use super::chain::{Access, Piece, Walk};
+use super::{Call, Ring, RingFault, SplitRing, full_fence};
+use crate::copy;
+use crate::memory::MemoryMap;
+
+/// Longest command that is read; longer ones are answered with an error.
+const LONGEST: usize = 64;
+/// Pieces that a command may lie in.
+const PIECES: usize = 16;
+
+/// What a driver is told (virtio 1.4, section 5.1.6.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Answer {
+    /// VIRTIO_NET_OK.
+    Done = 0,
+    /// VIRTIO_NET_ERR.
+    Refused = 1,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Control {
+    ring: Ring,
+    pieces: Vec<Piece>,
+}
+
+impl Control {
+    /// A control ring on `ring`.
+    pub fn new(ring: Ring) -> Self {
+        Self { ring, pieces: Vec::with_capacity(PIECES) }
+    }
+
+    /// Sets or clears the way to interrupt the driver.
+    pub fn set_call(&mut self, call: Option<Call>) {
+        self.ring.set_call(call);
+    }
+
+    /// Moves the ring to a new memory map, in which its areas lie at `split`.
+    pub fn set_memory(&mut self, split: SplitRing, memory: Arc<MemoryMap>) {
+        self.ring.set_memory(split, memory);
+    }
+
+    /// Position from which another device would continue.
+    pub fn base(&self) -> u16 {
+        self.ring.base()
+    }
+
+    /// Answers the commands that wait with what `obey` says to each, and asks for a kick at the next. True if there are more by then.
+    ///
+    /// # Errors
+    /// The driver broke a rule of the ring itself.
+    pub fn serve(&mut self, mut obey: impl FnMut(&[u8]) -> Answer) -> Result<bool, RingFault> {
+        for _ in 0..self.ring.look()? {
+            let head = self.ring.split.available_entry(self.ring.next_available);
+            if head >= self.ring.size() {
+                return Err(RingFault::HeadOutside);
+            }
+            self.ring.next_available = self.ring.next_available.wrapping_add(1);
+            let written = self.answer(head, &mut obey);
+            self.ring.complete(head, written);
+        }
+        self.ring.publish();
+        full_fence();
+        self.ring.call_if_wanted()?;
+        Ok(self.ring.arm())
+    }
+
+    /// Answers the command at `head`; returns the bytes written. A chain that breaks a rule is given back as it came.
+    fn answer(&mut self, head: u16, obey: &mut impl FnMut(&[u8]) -> Answer) -> u32 {
+        self.pieces.clear();
+        let Ring { split, memory, hint, options, .. } = &mut self.ring;
+        let first = split.descriptor(head);
+        let mut walk = Walk { ring: split, memory, hint, access: Access::Both, indirect: options.indirect, limit: LONGEST as u32 };
+        let Ok(total @ 3..) = walk.resolve(first, &mut self.pieces) else { return 0 };
+        let mut command = [0; LONGEST];
+        let mut length = 0;
+        for piece in &self.pieces {
+            // SAFETY: the piece lies in memory that the ring holds, and all pieces together have at most `LONGEST` bytes.
+            unsafe { copy::copy(command[length..].as_mut_ptr(), piece.place, piece.length as usize) };
+            length += piece.length as usize;
+        }
+        let answer = obey(&command[..total as usize - 1]);
+        let last = self.pieces[self.pieces.len() - 1];
+        // SAFETY: the last byte of the last piece, in memory that the ring holds. If the driver meant it for reading, it spoils its own memory.
+        unsafe { last.place.add(last.length as usize - 1).write_volatile(answer as u8) };
+        1
+    }
+}
