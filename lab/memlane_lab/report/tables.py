@@ -6,6 +6,7 @@ from memlane_lab import summary
 from memlane_lab.experiment import PaperFigure, measure
 from memlane_lab.measures import Measure, Scale, scale, significant
 from memlane_lab.results import ExperimentResult
+from memlane_lab.stats import Interval
 from memlane_lab.summary import Cell, Contrast, Row, Verdict
 
 _WIDE = 100
@@ -76,7 +77,7 @@ def _cell(cell: Cell, used: Scale, unit: str) -> Text:
         return Text("missing" if cell.reason else "-", below=below)
     return Text(
         f"{used.number(cell.interval.estimate)} {unit}".rstrip(),
-        f"{used.number(cell.interval.low)} to {used.number(cell.interval.high)}, n = {len(cell.values)}",
+        ", ".join((*_bounds(cell.interval, used), f"n = {len(cell.values)}")),
         below,
     )
 
@@ -92,8 +93,15 @@ def ratio(contrast: Contrast | None, placement: str) -> Text:
     found = contrast.ratio
     below = [f"source: {significant(contrast.paper)} x"] if contrast.paper else []
     sure = f"p = {significant(contrast.probability, 2)}" if contrast.probability is not None else ""
-    beside = f"{significant(found.low)} to {significant(found.high)}"
-    return Text(f"{significant(found.estimate)} x", ", ".join(filter(None, (beside, sure, placement))), below)
+    beside = (*_bounds(found, Scale(1, "")), *([sure] if sure else []), placement)
+    return Text(f"{significant(found.estimate)} x", ", ".join(beside), below)
+
+
+def _bounds(interval: Interval, used: Scale) -> list[str]:
+    """The interval in words, where there is one."""
+    if interval.low == interval.high:
+        return []
+    return [f"{used.number(interval.low)} to {used.number(interval.high)}"]
 
 
 def paper(figure: PaperFigure) -> str:
