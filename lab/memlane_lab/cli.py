@@ -124,8 +124,13 @@ def run(
 
 
 @app.command()
-def report(folder: ResultsArgument) -> None:
+def report(
+    folder: ResultsArgument,
+    markdown: Annotated[Path | None, typer.Option(help="write the tables to this file too, in Markdown")] = None,
+) -> None:
     """Write the HTML report of a run's results again."""
+    if markdown:
+        markdown.write_text(reporting.markdown(folder))
     results.print(f"the report: {reporting.write(folder)}", soft_wrap=True)
 
 

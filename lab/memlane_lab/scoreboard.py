@@ -62,9 +62,9 @@ class Scoreboard:
         self._taken += 1
         left = self._left()
         done = self._past + self._share * min(1.0, self._taken / max(self._planned, 1))
-        self._progress.update(self._task, completed=done, left=f"about {left / 60:.0f} min left")
+        self._progress.update(self._task, completed=done, left=f"about {_span(left)} left")
         if sample.error or not console.is_terminal:
-            say(f"  {self._taken}/{self._planned} {sample.variant}: {_told(result, sample)}; about {left:.0f} s left")
+            say(f"  {self._taken}/{self._planned} {sample.variant}: {_told(result, sample)}; about {_span(left)} left")
 
     def end(self) -> None:
         """The experiment has ended."""
@@ -106,3 +106,7 @@ def _table(result: ExperimentResult) -> Table:
 def _median(samples: list[Sample], name: str) -> str:
     values = [sample.values[name] for sample in samples if name in sample.values]
     return _text(name, statistics.median(values)) if values else ""
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

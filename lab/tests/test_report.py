@@ -169,3 +169,13 @@ def test_runs_that_differ_in_more_are_not(tmp_path: Path) -> None:
 def test_what_two_runs_do_not_share_is_told() -> None:
     assert comparison.differences(made_up.record(), made_up.record("made_up")) == ""
     assert comparison.differences(made_up.record(), made_up.record(cpu="Pentium")).startswith("machine: cpu")
+
+
+def test_the_tables_can_be_had_in_markdown(tmp_path: Path) -> None:
+    text = report.markdown(_written(tmp_path, made_up.result()))
+    assert "## What is expected: 1 of 2 hold" in text
+    assert "| load | bridge | memlane | none | memlane / bridge |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| 90 | **2.00**")]
+    assert rows[0].count("|") == 6
+    assert "- none, load 90: there is no veth here" in text
+    assert "\n\n\n" not in text

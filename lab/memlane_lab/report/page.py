@@ -46,20 +46,51 @@ def write(folder: Path) -> Path:
 
 def render(record: RunRecord, found: list[ExperimentResult]) -> str:
     """The page's text."""
-    environment = jinja2.Environment(
+    # plotly's own program, which is no text to be escaped
+    return (
+        _environment(autoescape=True)
+        .get_template("page.html.j2")
+        .render(
+            plotly=Markup(get_plotlyjs()), **_content(record, found, [_section(record, result) for result in found])
+        )
+    )
+
+
+def markdown(folder: Path) -> str:
+    """The report in short: its tables in Markdown, without plots."""
+    record, found = results.read(folder)
+    sections = [_section(record, result, draw=False) for result in found]
+    template = _environment(autoescape=False).get_template("summary.md.j2")
+    return template.render(text=_in_line, **_content(record, found, sections))
+
+
+def _in_line(text: Text) -> str:
+    """A cell of a table in one line."""
+    small = "; ".join(filter(None, (text.beside, *text.below)))
+    return f"**{text.main}** ({small})" if small else text.main
+
+
+def _content(record: RunRecord, found: list[ExperimentResult], sections: list[Section]) -> dict[str, Any]:
+    judged = [(result.experiment.title, verdict) for result in found for verdict in summary.verdicts(result)]
+    return {
+        "record": record,
+        "sections": sections,
+        "judged": [(f"{title}: {what}", *rest) for title, (what, *rest) in _worded(judged)],
+        "held": _held([verdict for _, verdict in judged]),
+    }
+
+
+def _worded(judged: list[tuple[str, Verdict]]) -> Iterator[tuple[str, tuple[str, str, str, Text, str]]]:
+    return ((title, tables.verdict(verdict)) for title, verdict in judged)
+
+
+def _environment(*, autoescape: bool) -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("memlane_lab", "report"),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    judged = [verdict for result in found for verdict in summary.verdicts(result)]
-    return environment.get_template("page.html.j2").render(
-        record=record,
-        sections=[_section(record, result) for result in found],
-        judged=[tables.verdict(each) for each in judged],
-        held=_held(judged),
-        plotly=Markup(get_plotlyjs()),
     )
 
 
@@ -67,13 +98,15 @@ def _held(judged: list[Verdict]) -> str:
     return f"{sum(each.holds is True for each in judged)} of {len(judged)} hold"
 
 
-def _section(record: RunRecord, result: ExperimentResult) -> Section:
+def _section(record: RunRecord, result: ExperimentResult, *, draw: bool = True) -> Section:
     asked = result.experiment
     made = (tables.of_measure(result, name) for name in asked.measures)
     return Section(
         result=result,
         tables=[table for table in made if table],
-        plots=[_html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result))],
+        plots=[
+            _html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result) if draw else ())
+        ],
         verdicts=[tables.verdict(each) for each in summary.verdicts(result)],
         alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
         noise=_noise(result),
