@@ -237,6 +237,16 @@ class Guest(ABC):
         own = [row for row in rows if re.fullmatch(r"net\d+", row[0])]
         return Received(sum(int(row[2]) for row in own), sum(int(row[1]) for row in own))
 
+    def snmp(self) -> dict[str, int]:
+        """What its IP stack has counted so far (/proc/net/snmp), such as "Udp.RcvbufErrors"."""
+        rows = [line.split() for line in self.get("/proc/net/snmp").decode().splitlines()]
+        pairs = zip(rows[::2], rows[1::2], strict=True)  # a row of names, then a row of their values
+        return {
+            f"{names[0].rstrip(':')}.{name}": int(value)
+            for names, values in pairs
+            for name, value in zip(names[1:], values[1:], strict=True)
+        }
+
     def interrupts(self) -> int | None:
         """How many interrupts its kernel has taken for NICs so far, or None if it is not its own kernel."""
         rows = self.get("/proc/interrupts").decode().splitlines()[1:]

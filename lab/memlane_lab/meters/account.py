@@ -111,6 +111,7 @@ def _parties(split: Iterable[GuestCpu], rates: Mapping[str, float], switch: floa
 def _frames(guests: Sequence[Mapping[str, float]]) -> Values:
     frames = sum(guest["frames"] for guest in guests)
     values = {"frames": frames}
+    values |= {name: sum(guest[name] for guest in guests) for name in inside.LOSSES}
     if frames > 0:
         values["frame_bytes"] = sum(guest["bytes"] for guest in guests) / frames
     counted = [guest["interrupts"] for guest in guests if "interrupts" in guest]

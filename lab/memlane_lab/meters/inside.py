@@ -7,6 +7,9 @@ from memlane_lab.guests import Guest
 from memlane_lab.meters import reading
 from memlane_lab.meters.reading import Reading
 
+LOSSES = {"discards": "Ip.OutDiscards", "unassembled": "Ip.ReasmFails", "overflows": "Udp.RcvbufErrors"}
+"""Where datagrams get lost inside guests, in the order in which they might: by the guest's own counters."""
+
 
 def read(guests: Sequence[Guest]) -> list[Reading]:
     """A reading for each guest."""
@@ -17,4 +20,6 @@ def read(guests: Sequence[Guest]) -> list[Reading]:
 def _counts(guest: Guest) -> dict[str, float]:
     cpu, received, interrupts = guest.inside_cpu(), guest.received(), guest.interrupts()
     counts: dict[str, float] = {**vars(cpu), "frames": received.frames, "bytes": received.bytes}
+    told = guest.snmp()
+    counts |= {name: told[counter] for name, counter in LOSSES.items()}
     return counts if interrupts is None else counts | {"interrupts": interrupts}
