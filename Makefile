@@ -31,7 +31,7 @@ build: deps
 	cargo build --release --locked
 
 demo: build
-	$(LAB) prepare
+	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
 test: build lab-test

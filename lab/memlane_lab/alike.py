@@ -5,7 +5,6 @@ of another. So a **group** of variants that are compared is judged by the sample
 variant has enough; where there is none, by all samples, and the report says so.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +50,7 @@ def lacking(group: BY_VARIANT, wanted: int) -> dict[str, int]:
     present = {name: samples for name, samples in group.items() if samples}
     place = leading(present)
     have = {name: len(_of(samples, place)) for name, samples in present.items()}
-    return dict(Counter({name: wanted - count for name, count in have.items() if count < wanted}))
+    return {name: wanted - count for name, count in have.items() if count < wanted}
 
 
 def _of(samples: Sequence[Sample], place: str | None) -> list[Sample]:

@@ -45,9 +45,11 @@ PathOption = Annotated[str, typer.Option("--path", callback=_known_path, help="a
 
 
 @app.command()
-def prepare() -> None:
+def prepare(
+    kind: Annotated[Wanted | None, typer.Option("--guest", help="for this kind of guests only")] = None,
+) -> None:
     """Build or download what guests boot; a moment when it is all there."""
-    images.prepare()
+    images.prepare(guests.choose(kind) if kind else None)
 
 
 @app.command()
@@ -113,7 +115,7 @@ def run(
     """Measure experiments and report on them."""
     chosen = guests.choose(kind)
     planned = runs.prepare(experiments, chosen, repeat)
-    images.prepare()
+    images.prepare(chosen)
     folder = out or runs.default_folder()
     try:
         runs.measure(planned, chosen, folder, seed)

@@ -19,7 +19,7 @@ def measure(kind: GuestKind, out: Path) -> Table:
     planned = run.prepare([experiment.DEMO], kind, None)
     for missing in planned[0].missing:
         raise LabError(f"{missing.variant} cannot be measured: {missing.reason}")
-    prepare()
+    prepare(kind)
     say(f"two {kind} guests on TAP and bridge, two on memlane: about {planned[0].seconds:.0f} s of measuring")
     run.measure(planned, kind, out)
     (result,) = results.read(out)[1]

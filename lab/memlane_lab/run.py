@@ -123,7 +123,7 @@ def _empty(planned: Planned, kind: GuestKind, seed: int) -> ExperimentResult:
 
 def _measure(planned: Planned, kind: GuestKind, out: Path, seed: int, board: Scoreboard) -> None:
     result = _empty(planned, kind, seed)
-    board.begin(result)
+    board.begin(result, planned.seconds)
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     with Sampler(planned.experiment, kind, out / planned.experiment.name / "raw") as sampler:

@@ -43,12 +43,11 @@ class Scoreboard:
         if console.is_terminal:
             self._live.stop()
 
-    def begin(self, result: ExperimentResult) -> None:
-        """An experiment begins."""
+    def begin(self, result: ExperimentResult, seconds: float) -> None:
+        """An experiment begins that is to take so many seconds."""
         asked = result.experiment
-        self._result, self._taken = result, 0
+        self._result, self._taken, self._share = result, 0, seconds
         self._planned = len(result.variants) * asked.repeat
-        self._share = self._planned * (asked.warm_up + asked.seconds + 2.5)
         say(f"{asked.name}: {asked.question} {self._planned} samples of {asked.warm_up} + {asked.seconds} s")
 
     def next(self, variant: str) -> None:
