@@ -22,6 +22,7 @@ STATED: dict[str, Any] = {
     "expect": [{"measure": "throughput", "at_least": 1.5, "where": {"path": "memlane"}}],
 }
 
+FACTS = {"kernel": "7.2.12", "offloads": {"tcp-segmentation-offload": "on"}, "tcp_rmem": "1 2 3", "tcp_wmem": "4 5 6"}
 SPREAD = (0.9, 0.95, 1.0, 1.05, 1.1)
 
 
@@ -50,7 +51,9 @@ def result(
     ]
     return ExperimentResult(
         experiment=asked, guest="uml", seed=3, complete=True, missing=missing, samples=[*samples, failed],
-        variants=[VariantRecord(name=each.name, labels=each.labels, setting={}) for each in variants],
+        variants=[
+            VariantRecord(name=each.name, labels=each.labels, setting={}, facts={"c1": FACTS}) for each in variants
+        ],
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def test_the_page_says_all_that_is_known() -> None:
     for word in (
         "Does the report show", "Made up &amp; &lt;escaped&gt;", "there is no veth here", "&lt;the cable&gt; broke",
         "Failed samples: 1 of 21", "source: 2.50 Gbit/s (theirs)", "standing alone", "does not hold", "Abacus",
-        "memlane-lab run", "p = 0.0079",
+        "memlane-lab run", "p = 0.0079", "tcp-segmentation-offload on", "7.2.12",
     ):  # fmt: skip
         assert word in text, word
 

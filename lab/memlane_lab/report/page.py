@@ -27,7 +27,8 @@ class Section:
 
     result: ExperimentResult
     tables: list[MeasureTable]
-    plots: list[Markup]
+    plots: list[tuple[Markup, bool]]
+    """Each with whether it wants the page's whole width."""
     verdicts: list[tuple[str, str, str, Text, str]]
     alone: list[str]
     """Figures of the source that stand beside none of our variants."""
@@ -127,11 +128,11 @@ def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
     yield from (figure for figure in drawn if figure is not None)
 
 
-def _html(figure: go.Figure, name: str) -> Markup:
+def _html(figure: go.Figure, name: str) -> tuple[Markup, bool]:
     made = figure.to_html(
         full_html=False,
         include_plotlyjs=False,
         div_id=f"plot-{name}",
         config={"displayModeBar": False, "responsive": True},
     )
-    return Markup(made)
+    return Markup(made), figure.layout.barmode == "stack"

@@ -23,10 +23,12 @@ _LAYOUT = {
     "template": "plotly_white",
     "font": {"family": "system-ui, sans-serif", "size": 13},
     "margin": {"l": 70, "r": 20, "t": 50, "b": 60},
-    "legend": {"orientation": "h", "y": -0.22},
+    "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
     "height": 420,
     "title": {"x": 0, "xref": "paper", "font": {"size": 15}},
 }
+
+_BELOW = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
 
 
 def bars(result: ExperimentResult, name: str) -> go.Figure | None:
@@ -77,10 +79,11 @@ def cpu_stack(result: ExperimentResult) -> go.Figure | None:
     names = _categories(result, variants)
     for party, colour in zip(CPU_PARTIES, _PARTIES, strict=True):
         heights = [_middle(result, labels, party, per_gb) for labels in variants]
-        figure.add_bar(name=measure(party).title, x=names, y=heights, marker_color=colour)
+        figure.add_bar(name=measure(party).title, x=heights, y=names, marker_color=colour, orientation="h")
     title, unit = ("CPU time by party, per GB", "s/GB") if per_gb else ("CPU by party", "CPUs in use")
     figure.update_layout(barmode="stack", **_LAYOUT)
-    figure.update_layout(title_text=title, yaxis_title=unit, height=480, legend={"y": -0.35})
+    figure.update_layout(title_text=title, xaxis_title=unit, legend=_BELOW, height=200 + 24 * len(variants))
+    figure.update_yaxes(autorange="reversed", automargin=True)
     return figure
 
 
@@ -94,9 +97,7 @@ def rates(result: ExperimentResult) -> go.Figure | None:
 
     figure = _by_group(result, "throughput", lines)
     if figure:
-        figure.update_layout(
-            title_text="rate of each flow, sample in the middle", xaxis_title="s", yaxis_title="Gbit/s"
-        )
+        figure.update_layout(title_text="each flow over time", xaxis_title="s", yaxis_title="Gbit/s")
         figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -113,7 +114,7 @@ def latencies(result: ExperimentResult) -> go.Figure | None:
     told = next((name for name in ("rtt_p50", "ping_p50") if any(name in s.values for s in result.good)), None)
     figure = _by_group(result, told, lines) if told else None
     if figure:
-        figure.update_layout(title_text="round trips, sample in the middle", yaxis_title="µs")
+        figure.update_layout(title_text="round trips", yaxis_title="µs")
         marks = {1: "0", 2: "50 %", 10: "90 %", 100: "99 %", 1000: "99.9 %", 10_000: "99.99 %"}
         figure.update_xaxes(
             type="log", title="share of round trips not longer", tickvals=list(marks), ticktext=list(marks.values())
@@ -139,6 +140,7 @@ def _by_group(result: ExperimentResult, by: str, lines: Lines) -> go.Figure | No
     shown = [(group, trace) for group, traces in groups.items() for trace in traces]
     figure = go.Figure([trace.update(visible=group == first) for group, trace in shown])
     figure.update_layout(**_LAYOUT)
+    figure.update_layout(legend=_BELOW)
     if len(groups) > 1:
         buttons = [
             {"label": group, "method": "update", "args": [{"visible": [own == group for own, _ in shown]}]}
@@ -170,7 +172,7 @@ def _group(result: ExperimentResult, labels: Labels) -> str:
 
 
 def _categories(result: ExperimentResult, variants: list[Labels]) -> list[Any]:
-    """Two rows of names below the bars: the group, and in it the compared label."""
+    """Two columns of names beside the bars: the group, and in it the compared label."""
     groups = [_group(result, labels) for labels in variants]
     compared = [labels.get(result.experiment.compare, "") for labels in variants]
     return compared if len(set(groups)) == 1 else [groups, compared]
