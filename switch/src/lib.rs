@@ -10,6 +10,7 @@ pub mod memory;
 pub mod network;
 pub mod offload;
 pub mod parcel;
+pub mod policy;
 pub mod port;
 pub mod ring;
 pub mod schedule;

@@ -118,6 +118,22 @@ impl Sink {
         }
     }
 
+    /// Shows the receiver what was placed.
+    pub(super) fn publish(&mut self) {
+        match self {
+            Self::Ring(delivery) => delivery.ring().publish(),
+            Self::Tap(tap) => tap.flush(),
+        }
+    }
+
+    /// Frames that a TAP refused after they were placed.
+    pub(super) fn take_refused(&mut self) -> u32 {
+        match self {
+            Self::Ring(_) => 0,
+            Self::Tap(tap) => tap.take_refused(),
+        }
+    }
+
     pub(super) fn take_bad_chains(&mut self) -> u32 {
         match self {
             Self::Ring(delivery) => delivery.take_bad_chains(),
