@@ -30,9 +30,11 @@ packages:
 	@touch $@
 
 build: deps
+	@echo "make build: the switch and the rig (the first time 2 to 5 minutes)"
+	cargo build --release --locked
 
 demo: build
-	$(LAB) prepare
+	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
 test: build lab-test
@@ -59,6 +61,7 @@ fuzz-seeds:
 lint: lab-lint
 
 lab-test: build
+	lab/install-packages test
 	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest
