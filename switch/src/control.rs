@@ -1,6 +1,7 @@
 //! The control interface: HTTP on a Unix socket that only its owner may use.
 //!
-//! `GET /v1/network` answers with a [`Report`]; `memlane status` is a client of it.
+//! `GET /v1/network` answers with a [`Report`]; `memlane status` is a client of it. `PUT /v1/ports/NAME` with a [`Change`] changes what a port is
+//! allowed, and answers with the [`Allowance`] that holds from then on; `memlane set` is a client of it.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::routing::get;
+use axum::extract::{Path as UrlPath, State};
+use axum::http::StatusCode;
+use axum::routing::{get, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -17,6 +19,7 @@ use tokio::net::UnixListener;
 
 use crate::config::{Config, PortKind};
 use crate::network::Network;
+use crate::policy::{Allowance, Limit};
 use crate::port;
 use crate::stats::PortTotals;
 use crate::time;
@@ -45,6 +48,9 @@ pub enum ControlError {
     /// It answers something else.
     #[error("the network's answer makes no sense: {0}. Are both of the same version?")]
     Answer(String),
+    /// It refuses.
+    #[error("the network refuses: {0}")]
+    Refused(String),
     /// The kernel refuses something else.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -91,6 +97,8 @@ pub struct PortReport {
     pub quarantines: u64,
     /// Stations seen behind it.
     pub stations: usize,
+    /// What it is allowed.
+    pub allowance: Allowance,
     /// Its counters.
     #[serde(flatten)]
     pub totals: PortTotals,
@@ -135,6 +143,7 @@ impl Report {
                 },
                 quarantines: status.quarantines(),
                 stations: stations[index],
+                allowance: status.allowance(),
                 totals: shared.counters.totals(index),
             }
         });
@@ -202,7 +211,7 @@ struct Served {
 /// The kernel refuses the socket.
 pub async fn serve(listener: UnixListener, config: &Config, network: &Arc<Network>) -> io::Result<()> {
     let served = Served { config: Arc::new(config.clone()), network: Arc::clone(network), started: Instant::now() };
-    let router = Router::new().route("/v1/network", get(report)).with_state(served);
+    let router = Router::new().route("/v1/network", get(report)).route("/v1/ports/{name}", put(change)).with_state(served);
     axum::serve(listener, router).await
 }
 
@@ -210,17 +219,75 @@ async fn report(State(served): State<Served>) -> Json<Report> {
     Json(Report::new(&served.config, &served.network, served.started.elapsed()))
 }
 
+/// What is to change about a port; what is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Change {
+    /// See [`Allowance`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// See [`Allowance`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intake: Option<Limit>,
+    /// See [`Allowance`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Limit>,
+    /// See [`Allowance`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storm: Option<u64>,
+}
+
+impl Change {
+    /// `before` with this change.
+    pub fn of(self, before: Allowance) -> Allowance {
+        Allowance {
+            weight: self.weight.unwrap_or(before.weight),
+            intake: self.intake.unwrap_or(before.intake),
+            delivery: self.delivery.unwrap_or(before.delivery),
+            storm: self.storm.unwrap_or(before.storm),
+        }
+    }
+}
+
+type Refusal = (StatusCode, String);
+
+async fn change(
+    State(served): State<Served>,
+    UrlPath(name): UrlPath<String>,
+    Json(change): Json<Change>,
+) -> Result<Json<Allowance>, Refusal> {
+    let port = served.network.ports().iter().find(|port| port.name == name);
+    let port = port.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no port '{name}'")))?;
+    let allowance = change.of(port.allowance());
+    if let Some((key, mistake)) = allowance.mistakes().into_iter().next() {
+        return Err((StatusCode::UNPROCESSABLE_ENTITY, format!("{key}: {mistake}")));
+    }
+    served.network.set_allowance(port.id, &allowance);
+    Ok(Json(allowance))
+}
+
+/// Changes what `port` of the network at the control socket `path` is allowed; returns what it is allowed now.
+///
+/// # Errors
+/// [`ControlError::Unreachable`], [`ControlError::Answer`], [`ControlError::Refused`].
+pub async fn change_port(path: &Path, port: &str, change: &Change) -> Result<Allowance, ControlError> {
+    let nonsense = |error: serde_json::Error| ControlError::Answer(error.to_string());
+    let body = serde_json::to_vec(change).map_err(nonsense)?;
+    let answer = fetch(path, hyper::Method::PUT, &format!("/v1/ports/{port}"), body).await?;
+    serde_json::from_slice(&answer).map_err(nonsense)
+}
+
 /// Asks the network at the control socket `path`.
 ///
 /// # Errors
 /// [`ControlError::Unreachable`], [`ControlError::Answer`].
 pub async fn ask(path: &Path) -> Result<Report, ControlError> {
-    let body = fetch(path, "/v1/network").await?;
+    let body = fetch(path, hyper::Method::GET, "/v1/network", Vec::new()).await?;
     serde_json::from_slice(&body).map_err(|error| ControlError::Answer(error.to_string()))
 }
 
-async fn fetch(path: &Path, uri: &str) -> Result<Vec<u8>, ControlError> {
-    use http_body_util::{BodyExt, Empty};
+async fn fetch(path: &Path, method: hyper::Method, uri: &str, body: Vec<u8>) -> Result<Vec<u8>, ControlError> {
+    use http_body_util::{BodyExt, Full};
     use hyper::body::Bytes;
     use hyper_util::rt::TokioIo;
 
@@ -229,8 +296,11 @@ async fn fetch(path: &Path, uri: &str) -> Result<Vec<u8>, ControlError> {
     let stream = tokio::net::UnixStream::connect(path).await.map_err(unreachable)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(nonsense)?;
     tokio::spawn(connection);
-    let request = hyper::Request::get(uri).header("host", "memlane").body(Empty::<Bytes>::new());
+    let request = hyper::Request::builder().method(method).uri(uri);
+    let request = request.header("host", "memlane").header("content-type", "application/json").body(Full::new(Bytes::from(body)));
     let request = request.map_err(|error| ControlError::Answer(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(nonsense)?;
-    Ok(response.into_body().collect().await.map_err(nonsense)?.to_bytes().to_vec())
+    let status = response.status();
+    let answer = response.into_body().collect().await.map_err(nonsense)?.to_bytes().to_vec();
+    if status.is_success() { Ok(answer) } else { Err(ControlError::Refused(String::from_utf8_lossy(&answer).into_owned())) }
 }

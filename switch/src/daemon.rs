@@ -11,12 +11,7 @@ use crate::network::Network;
 use crate::port::tap::{Tap, TapError, TapSettings};
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
 use crate::port::{PortId, PortStatus, default_address};
-use crate::stats::Counters;
-use crate::table::Table;
 use crate::worker::Shared;
-
-/// Table entries that a port may hold.
-const ADDRESSES: u32 = 1024;
 
 /// Why a network cannot be started.
 #[derive(Debug, Error)]
@@ -60,7 +55,12 @@ impl Daemon {
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let endpoints = config.ports.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
-        let statuses = config.ports.iter().enumerate().map(|(n, port)| PortStatus::new(PortId(n as u16), &port.name)).collect();
+        let statuses = config
+            .ports
+            .iter()
+            .enumerate()
+            .map(|(n, port)| PortStatus::new(PortId(n as u16), &port.name, port.allowance.clone()))
+            .collect();
         let network = Network::start(shared(config)?, statuses, config.workers, &config.cpus)?;
         let mut daemon = Self { network, sessions: Vec::new() };
         for (index, endpoint) in endpoints.into_iter().enumerate() {
@@ -110,19 +110,15 @@ fn shared(config: &Config) -> io::Result<Shared> {
     if unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) } != 8 {
         return Err(io::Error::last_os_error());
     }
-    let ports = config.ports.len();
-    let tables: Vec<Table> = config.segments.iter().map(|_| Table::new(ports, ADDRESSES, u64::from_ne_bytes(key))).collect();
+    let segment_of = config.ports.iter().map(|port| port.segment).collect();
+    let shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
     for (index, port) in config.ports.iter().enumerate() {
+        shared.policies[index].set(&port.allowance);
         if let Some(mac) = port.mac {
-            tables[port.segment].pin(mac, PortId(index as u16));
+            shared.tables[port.segment].pin(mac, PortId(index as u16));
         }
     }
-    Ok(Shared {
-        counters: Counters::new(config.workers, ports),
-        tables,
-        segment_of: config.ports.iter().map(|port| port.segment).collect(),
-        settings: config.settings.clone(),
-    })
+    Ok(shared)
 }
 
 /// The endpoint of a vhost-user port; `None` for others.

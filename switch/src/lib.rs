@@ -34,6 +34,7 @@ pub mod offload;
 pub mod parcel;
 
 // Where it goes, and when.
+pub mod policy;
 pub mod schedule;
 pub mod table;
 pub mod verdict;

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
+use crate::policy::Allowance;
 use crate::port::tap::Tap;
 use crate::port::{PortId, PortStatus, State};
 use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
@@ -254,6 +255,14 @@ impl Network {
         let mut rings = self.rings();
         rings.active_pairs.insert(port, pairs);
         self.update_route(&rings, port);
+    }
+
+    /// Allows `port` what `allowance` says from now on.
+    pub fn set_allowance(&self, port: PortId, allowance: &Allowance) {
+        self.shared.policies[port.index()].set(allowance);
+        self.port(port).set_allowance(allowance.clone());
+        // Whoever sleeps until an old limit opens looks again.
+        self.workers.iter().for_each(|worker| worker.tell(|_| {}));
     }
 
     /// Tells every worker where frames for `port` go now, and returns when all know.

@@ -1,103 +1,51 @@
-//! Whose turn it is: frames that wait for a receiver, served by deficit round robin over their senders.
+//! Whose turn it is: frames that wait for a receiver, served fairly among their senders, and among each sender's flows.
 //!
 //! - **Parking** holds the parcels that wait at one worker, whoever they are for; its size is fixed.
 //! - **Turns** belong to one receiver: a queue for each sender, and the order in which senders are served. A sender that has its turn
 //!   sends until its **deficit** in bytes is used up (Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round
-//!   Robin", 1995), so shares do not depend on packet sizes.
+//!   Robin", 1995), so shares follow the senders' weights and depend on nothing else: not on packet sizes, nor on how many frames wait.
+//! - **Flows** order what one sender has waiting: flows that just began before those that go on ([`flows`]).
 //!
 //! Waiting is the exception: while nothing waits for a receiver, frames reach it without coming here.
 
+pub mod flows;
+mod parking;
+
 use std::collections::VecDeque;
 
-use crate::frame::MAX_FRAME;
-use crate::parcel::Parcel;
 use crate::port::PortId;
+use flows::Flows;
+pub use parking::{Parking, Spot};
 
-/// Bytes that a turn is worth: the longest frame, so that every turn serves at least one.
-pub const QUANTUM: u32 = MAX_FRAME;
-
-/// Place of a waiting parcel in the [`Parking`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot(u32);
-
-const NONE: u32 = u32::MAX;
-
-#[derive(Debug)]
-struct Parked {
-    parcel: Parcel,
-    next: u32,
-}
-
-/// Waiting parcels of one worker.
-#[derive(Debug)]
-pub struct Parking {
-    spots: Vec<Parked>,
-    free: u32,
-    used: usize,
-    most: usize,
-}
-
-impl Parking {
-    /// Room for `most` parcels; memory is used as it is needed and then kept.
-    pub fn new(most: usize) -> Self {
-        Self { spots: Vec::with_capacity(most), free: NONE, used: 0, most }
-    }
-
-    /// Parcels that wait.
-    pub fn used(&self) -> usize {
-        self.used
-    }
-
-    /// True if nothing more can wait.
-    pub fn is_full(&self) -> bool {
-        self.used == self.most
-    }
-
-    /// Parks a parcel; `None` when full.
-    pub fn park(&mut self, parcel: Parcel) -> Option<Spot> {
-        if self.is_full() {
-            return None;
-        }
-        self.used += 1;
-        let parked = Parked { parcel, next: NONE };
-        if self.free == NONE {
-            self.spots.push(parked);
-            return Some(Spot(self.spots.len() as u32 - 1));
-        }
-        let spot = self.free;
-        self.free = self.spots[spot as usize].next;
-        self.spots[spot as usize] = parked;
-        Some(Spot(spot))
-    }
-
-    /// The parcel at `spot`.
-    pub fn parcel(&mut self, spot: Spot) -> &mut Parcel {
-        &mut self.spots[spot.0 as usize].parcel
-    }
-
-    fn free(&mut self, spot: u32) {
-        self.spots[spot as usize].next = self.free;
-        self.free = spot;
-        self.used -= 1;
-    }
-}
+/// Bytes that a turn is worth at weight 1: a usual frame, so that a sender of small ones needs few of them waiting to keep its share.
+pub const QUANTUM: u32 = 1514;
+/// Heaviest weight of a sender.
+pub const MAX_WEIGHT: u16 = 1000;
 
 /// The queue of one sender at one receiver.
 #[derive(Debug)]
-struct Queue {
-    sender: PortId,
-    first: u32,
-    last: u32,
+struct Sender {
+    port: PortId,
+    quantum: u32,
     deficit: u32,
+    flows: Box<Flows>,
 }
 
 /// What waits for one receiver.
 #[derive(Debug, Default)]
 pub struct Turns {
     /// Senders that have something waiting, the next one first.
-    queues: VecDeque<Queue>,
+    senders: VecDeque<Sender>,
     waiting: u32,
+    /// Turns that were taken.
+    taken: u64,
+    /// Flows of senders that have nothing waiting any more, to be used again.
+    #[expect(clippy::vec_box, reason = "boxes move between here and senders, the flows stay where they are")]
+    spare: Vec<Box<Flows>>,
 }
+
+/// Spare [`Flows`] that are kept.
+const SPARE: usize = 4;
 
 impl Turns {
     /// Parcels that wait.
@@ -106,77 +54,113 @@ impl Turns {
         self.waiting
     }
 
-    /// Appends the parcel at `spot` to the queue of `sender`.
-    pub fn push(&mut self, sender: PortId, spot: Spot, parking: &mut Parking) {
+    /// Turns taken since this was last asked.
+    pub fn take_taken(&mut self) -> u64 {
+        std::mem::take(&mut self.taken)
+    }
+
+    /// Appends the parcel at `spot` to the queue of `sender`, whose weight is `weight`, 1 to [`MAX_WEIGHT`].
+    pub fn push(&mut self, sender: PortId, weight: u16, spot: Spot, parking: &mut Parking) {
         self.waiting += 1;
-        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.sender == sender) {
-            parking.spots[queue.last as usize].next = spot.0;
-            queue.last = spot.0;
-        } else {
-            self.queues.push_back(Queue { sender, first: spot.0, last: spot.0, deficit: 0 });
+        let index = self.senders.iter().position(|queue| queue.port == sender).unwrap_or_else(|| self.add(sender));
+        let queue = &mut self.senders[index];
+        queue.quantum = QUANTUM * u32::from(weight.clamp(1, MAX_WEIGHT));
+        queue.flows.push(spot, parking);
+    }
+
+    fn add(&mut self, port: PortId) -> usize {
+        let flows = self.spare.pop().unwrap_or_default();
+        self.senders.push_back(Sender { port, quantum: QUANTUM, deficit: 0, flows });
+        self.senders.len() - 1
+    }
+
+    /// The parcel whose turn it is. A sender whose turn ends gets its quantum for the next one.
+    pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
+        for _ in 0..self.senders.len() {
+            let sender = self.senders.front_mut()?;
+            let spot = sender.flows.next(parking)?;
+            if parking.length(spot) <= sender.deficit {
+                return Some(spot);
+            }
+            self.taken += 1;
+            sender.deficit += sender.quantum;
+            self.senders.rotate_left(1);
+        }
+        self.skip_rounds(parking);
+        self.next_affordable(parking)
+    }
+
+    /// Gives every sender the quanta of as many rounds as pass before the first of them can send.
+    fn skip_rounds(&mut self, parking: &Parking) {
+        let lacking = |sender: &mut Sender| {
+            let length = sender.flows.next(parking).map_or(0, |spot| parking.length(spot));
+            length.saturating_sub(sender.deficit).div_ceil(sender.quantum)
+        };
+        let rounds = self.senders.iter_mut().map(lacking).min().unwrap_or(0);
+        for sender in &mut self.senders {
+            sender.deficit += rounds * sender.quantum;
         }
     }
 
-    /// The parcel whose turn it is. Gives senders their quantum as the turn passes.
-    pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
-        loop {
-            let queue = self.queues.front_mut()?;
-            if parking.spots[queue.first as usize].parcel.length <= queue.deficit {
-                return Some(Spot(queue.first));
+    /// The first sender that can send gets its turn.
+    fn next_affordable(&mut self, parking: &Parking) -> Option<Spot> {
+        for _ in 0..self.senders.len() {
+            let sender = self.senders.front_mut()?;
+            let spot = sender.flows.next(parking)?;
+            if parking.length(spot) <= sender.deficit {
+                return Some(spot);
             }
-            queue.deficit += QUANTUM;
-            if self.queues.len() > 1 {
-                self.queues.rotate_left(1);
-            }
+            self.senders.rotate_left(1);
         }
+        None
     }
 
     /// Takes away the parcel that [`Self::next`] named, and charges its sender for it.
     pub fn served(&mut self, parking: &mut Parking) {
-        let Some(queue) = self.queues.front_mut() else { return };
-        let spot = queue.first;
-        let parked = &parking.spots[spot as usize];
-        queue.deficit = queue.deficit.saturating_sub(parked.parcel.length);
-        queue.first = parked.next;
-        if queue.first == NONE {
-            self.queues.pop_front();
-        }
+        let Some(sender) = self.senders.front_mut() else { return };
+        let Some(spot) = sender.flows.served(parking) else { return };
+        sender.deficit = sender.deficit.saturating_sub(parking.length(spot));
         parking.free(spot);
         self.waiting -= 1;
+        if sender.flows.is_empty() {
+            let sender = self.senders.pop_front();
+            self.keep(sender);
+        }
     }
 
     /// Takes away every parcel for which `condition` holds, telling `taken` of each.
-    pub fn remove_if(&mut self, parking: &mut Parking, condition: impl Fn(&Parcel) -> bool, mut taken: impl FnMut(&Parcel)) {
-        for queue in &mut self.queues {
-            let (mut spot, mut kept_last) = (queue.first, NONE);
-            queue.first = NONE;
-            while spot != NONE {
-                let next = parking.spots[spot as usize].next;
-                if condition(&parking.spots[spot as usize].parcel) {
-                    taken(&parking.spots[spot as usize].parcel);
-                    parking.free(spot);
-                    self.waiting -= 1;
-                } else {
-                    match kept_last {
-                        NONE => queue.first = spot,
-                        last => parking.spots[last as usize].next = spot,
-                    }
-                    kept_last = spot;
-                }
-                spot = next;
-            }
-            queue.last = kept_last;
-            if kept_last != NONE {
-                parking.spots[kept_last as usize].next = NONE;
+    pub fn remove_if(
+        &mut self,
+        parking: &mut Parking,
+        condition: impl Fn(&crate::parcel::Parcel) -> bool,
+        mut taken: impl FnMut(&crate::parcel::Parcel),
+    ) {
+        for sender in &mut self.senders {
+            self.waiting -= sender.flows.remove_if(parking, &condition, &mut taken);
+        }
+        for _ in 0..self.senders.len() {
+            let sender = self.senders.pop_front();
+            match sender {
+                Some(sender) if !sender.flows.is_empty() => self.senders.push_back(sender),
+                emptied => self.keep(emptied),
             }
         }
-        self.queues.retain(|queue| queue.first != NONE);
+    }
+
+    fn keep(&mut self, sender: Option<Sender>) {
+        if let Some(mut sender) = sender
+            && self.spare.len() < SPARE
+        {
+            *sender.flows = Flows::default();
+            self.spare.push(sender.flows);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parcel::Parcel;
 
     fn parcel(sender: u16, head: u16, length: u32) -> Parcel {
         let mut parcel = Parcel::default();
@@ -185,8 +169,12 @@ mod tests {
     }
 
     fn push(turns: &mut Turns, parking: &mut Parking, sender: u16, head: u16, length: u32) {
+        push_weighted(turns, parking, (sender, 1), head, length);
+    }
+
+    fn push_weighted(turns: &mut Turns, parking: &mut Parking, (sender, weight): (u16, u16), head: u16, length: u32) {
         let spot = parking.park(parcel(sender, head, length)).unwrap();
-        turns.push(PortId(sender), spot, parking);
+        turns.push(PortId(sender), weight, spot, parking);
     }
 
     fn serve(turns: &mut Turns, parking: &mut Parking) -> Option<(u16, u16, u32)> {
@@ -197,20 +185,33 @@ mod tests {
         Some(seen)
     }
 
-    #[test]
-    fn senders_get_equal_bytes_whatever_their_sizes() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(400_000));
-        let sizes = [60, 1500, 60_000];
-        for (sender, size) in sizes.into_iter().enumerate() {
-            (0..20_000_000 / size).for_each(|n| push(&mut turns, &mut parking, sender as u16, n as u16, size));
+    /// Serves `total` bytes of senders that keep `depth` frames of their size waiting; returns the bytes of each.
+    fn bytes_of(senders: &[(u16, u32)], depth: usize, total: u64) -> Vec<u64> {
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(100_000));
+        for (sender, &(weight, size)) in senders.iter().enumerate() {
+            (0..depth).for_each(|_| push_weighted(&mut turns, &mut parking, (sender as u16, weight), 0, size));
         }
-        let mut bytes = [0_u64; 3];
-        while bytes.iter().sum::<u64>() < 30_000_000 {
+        let mut bytes = vec![0_u64; senders.len()];
+        while bytes.iter().sum::<u64>() < total {
             let (sender, _, length) = serve(&mut turns, &mut parking).unwrap();
             bytes[usize::from(sender)] += u64::from(length);
+            push_weighted(&mut turns, &mut parking, (sender, senders[usize::from(sender)].0), 0, length);
         }
+        bytes
+    }
+
+    #[test]
+    fn senders_get_equal_bytes_whatever_their_sizes() {
+        let bytes = bytes_of(&[(1, 60), (1, 1500), (1, 60_000), (1, 590)], 32, 40_000_000);
         let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
-        assert!(most - least <= 2 * u64::from(QUANTUM), "{bytes:?}");
+        assert!(most - least <= 2 * 60_000, "{bytes:?}");
+    }
+
+    #[test]
+    fn senders_get_bytes_by_their_weights() {
+        let bytes = bytes_of(&[(1, 1500), (3, 60), (6, 9000)], 100, 10_000_000);
+        let shares: Vec<f64> = bytes.iter().map(|&b| b as f64 / 1_000_000.0).collect();
+        assert!((shares[0] - 1.0).abs() < 0.05 && (shares[1] - 3.0).abs() < 0.05 && (shares[2] - 6.0).abs() < 0.05, "{shares:?}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Poll {
 }
 
 /// See the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// When to poll.
     pub poll: Poll,
@@ -27,6 +27,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Most frames that may wait at one worker.
     pub parking: usize,
+    /// Share of a sender's ring that may wait for one receiver, above 0 and below 1.
+    pub share: f32,
     /// Seconds after which a silent station is forgotten.
     pub age: u32,
 }
@@ -38,6 +40,7 @@ impl Default for Settings {
             in_order: false,
             patience: Duration::from_millis(100),
             parking: 16384,
+            share: 0.5,
             age: crate::table::DEFAULT_AGE,
         }
     }

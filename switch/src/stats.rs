@@ -81,6 +81,8 @@ drop_reasons! {
     BadSource = "bad-source",
     /// The destination is behind the sender's own port.
     SamePort = "same-port",
+    /// More flooded frames than the port may send.
+    Storm = "storm",
     /// The port's transmit ring is started but disabled.
     IntakeDisabled = "intake-disabled",
     /// The sender's ring was stopped or moved while the frame waited.
@@ -137,6 +139,14 @@ pub struct PortCounters {
     pub bad_receive_chains: Counter,
     /// Frames that wait for this port now.
     pub waiting: Counter,
+    /// TSC cycles that workers spent on frames from this port.
+    pub cycles: Counter,
+    /// Turns that senders took while frames waited for this port.
+    pub turns: Counter,
+    /// Times that the port's intake limit held it back.
+    pub intake_limited: Counter,
+    /// Times that the port's delivery limit held its senders back.
+    pub delivery_limited: Counter,
     drops: [Counter; REASONS],
 }
 
@@ -212,6 +222,14 @@ pub struct PortTotals {
     pub bad_receive_chains: u64,
     /// See [`PortCounters`].
     pub waiting: u64,
+    /// See [`PortCounters`].
+    pub cycles: u64,
+    /// See [`PortCounters`].
+    pub turns: u64,
+    /// See [`PortCounters`].
+    pub intake_limited: u64,
+    /// See [`PortCounters`].
+    pub delivery_limited: u64,
     /// Drops by reason; reasons that never occurred are left out.
     pub drops: std::collections::BTreeMap<String, u64>,
 }
@@ -252,6 +270,10 @@ impl Counters {
             calls: sum(|c| &c.calls),
             bad_receive_chains: sum(|c| &c.bad_receive_chains),
             waiting: sum(|c| &c.waiting),
+            cycles: sum(|c| &c.cycles),
+            turns: sum(|c| &c.turns),
+            intake_limited: sum(|c| &c.intake_limited),
+            delivery_limited: sum(|c| &c.delivery_limited),
             drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
         }
     }

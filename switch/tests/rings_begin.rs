@@ -10,8 +10,6 @@ use memlane::offload::Offloads;
 use memlane::port::PortId;
 use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
 use memlane::settings::Settings;
-use memlane::stats::Counters;
-use memlane::table::Table;
 use memlane::worker::{Direction, Mailbox, RingKey, Shared, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions, USED_NO_NOTIFY};
@@ -64,12 +62,7 @@ impl Driver {
 }
 
 fn worker() -> Worker {
-    let shared = Arc::new(Shared {
-        counters: Counters::new(1, 1),
-        tables: vec![Table::new(1, 64, 7)],
-        segment_of: vec![0],
-        settings: Settings::default(),
-    });
+    let shared = Arc::new(Shared::new(1, vec![0], 7, Settings::default()));
     let mailbox = Mailbox::new().unwrap();
     let links = links(&[Arc::clone(&mailbox)]).remove(0);
     Worker::new(0, shared, mailbox, links, channel().0).unwrap()

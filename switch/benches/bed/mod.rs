@@ -37,12 +37,7 @@ impl Bed {
     /// A segment with `guests` guests, rings of 256 entries, receive buffers posted.
     pub fn new(guests: usize) -> Self {
         let settings = Settings::default();
-        let shared = Arc::new(Shared {
-            counters: Counters::new(1, guests),
-            tables: vec![Table::new(guests, 1024, 77)],
-            segment_of: vec![0; guests],
-            settings,
-        });
+        let shared = Arc::new(Shared::new(1, vec![0; guests], 77, settings));
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let mut worker = Worker::new(0, shared, mailbox, links, channel().0).unwrap();

@@ -5,6 +5,7 @@
 
 mod attach;
 mod doctor;
+mod set;
 mod status;
 mod up;
 
@@ -26,6 +27,7 @@ use crate::config::{Config, Mistakes, document};
                   Examples:\n  memlane up net.toml            run the network until SIGTERM or Ctrl-C\n  \
                   memlane qemu net.toml web      print QEMU arguments for a guest on port 'web'\n  \
                   memlane status net.toml        what each port and worker does\n  \
+                  memlane set net.toml web --intake 1Gbit   hold port 'web' to a rate\n  \
                   memlane doctor                 what this machine offers and lacks"
 )]
 struct Arguments {
@@ -52,6 +54,11 @@ enum Command {
     /// Show ports, workers and counters of a running network.
     #[command(after_help = "Examples:\n  memlane status net.toml\n  memlane status net.toml --json | jq .ports")]
     Status(status::Status),
+    /// Change what a port of a running network is allowed: its weight, its rates.
+    #[command(
+        after_help = "Examples:\n  memlane set net.toml web --intake 1Gbit,100kpps\n  memlane set net.toml web --intake none --weight 3"
+    )]
+    Set(set::Set),
     /// Print QEMU arguments for a guest on a port.
     #[command(after_help = "Example:\n  qemu-system-x86_64 -accel kvm $(memlane qemu net.toml web --memory 2G) -kernel ...")]
     Qemu(attach::Qemu),
@@ -123,6 +130,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Schema => print_schema(),
         Command::Status(status) => status.run(),
+        Command::Set(set) => set.run(),
         Command::Qemu(qemu) => qemu.run(),
         Command::Uml(port) => port.print_uml(),
         Command::Libvirt(port) => port.print_libvirt(),

@@ -42,8 +42,9 @@ impl Status {
 
 fn table(report: &Report) -> String {
     let mut text = format!("network {}, memlane {}, up for {} s\n\n", report.name, report.version, report.uptime);
-    let heading = ["port", "segment", "state", "intake", "bytes", "delivery", "bytes", "dropped", "waiting", "kicks", "calls"];
-    let rows = report.ports.iter().map(port_row);
+    let heading =
+        ["port", "segment", "state", "intake", "bytes", "delivery", "bytes", "dropped", "waiting", "kicks", "calls", "cpu-ms"];
+    let rows = report.ports.iter().map(|port| port_row(port, report.cycles_per_second));
     text.push_str(&columns(std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows)));
     for port in &report.ports {
         text.push_str(&explanation(port));
@@ -59,7 +60,7 @@ fn table(report: &Report) -> String {
     text
 }
 
-fn port_row(port: &PortReport) -> Vec<String> {
+fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     let totals = &port.totals;
     let dropped: u64 = totals.drops.values().sum();
     let numbers = [
@@ -71,6 +72,7 @@ fn port_row(port: &PortReport) -> Vec<String> {
         totals.waiting,
         totals.kicks,
         totals.calls,
+        totals.cycles / (cycles_per_second / 1000).max(1),
     ];
     let words = [port.name.clone(), port.segment.clone(), port.state.clone()];
     words.into_iter().chain(numbers.map(|number| number.to_string())).collect()

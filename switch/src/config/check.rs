@@ -152,6 +152,9 @@ impl<'t> Checker<'t> {
         range("patience-ms", document.patience_ms, 1..=60_000);
         range("waiting-frames", document.waiting_frames as u64, 64..=1 << 20);
         range("age", document.age.into(), 1..=1_000_000);
+        if !(0.05..=0.95).contains(&document.share) {
+            self.note(top.of("share"), format_args!("share is {}; it can be 0.05 to 0.95", document.share));
+        }
         self.check_cpus(document, &top);
         if let Some(name) = &document.name {
             self.check_name(&top, name);
@@ -216,6 +219,9 @@ impl<'t> Checker<'t> {
             self.check_range(place, "mtu", mtu.into(), 68..=65535);
         }
         self.check_range(place, "queues", entry.queues.into(), 1..=MAX_PAIRS.into());
+        for (key, mistake) in entry.allowance().mistakes() {
+            self.note(place.of(key), format_args!("{key}: {mistake}"));
+        }
     }
 
     fn check_socket(&mut self, place: &Place, path: &Path) {

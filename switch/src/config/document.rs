@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::{Allowance, DEFAULT_STORM, Limit};
 use crate::settings::Poll;
 
 /// A memlane network.
@@ -31,6 +32,9 @@ pub struct Document {
     /// Most frames that may wait at one worker, in their senders' memory.
     #[schemars(range(min = 64, max = 1048576))]
     pub waiting_frames: usize,
+    /// Share of a sender's ring that frames for one busy receiver may hold.
+    #[schemars(range(min = 0.05, max = 0.95))]
+    pub share: f32,
     /// Seconds after which a silent station is forgotten.
     #[schemars(range(min = 1, max = 1000000))]
     pub age: u32,
@@ -50,6 +54,7 @@ impl Default for Document {
             control: None,
             patience_ms: settings.patience.as_millis() as u64,
             waiting_frames: settings.parking,
+            share: settings.share,
             age: settings.age,
             port: Vec::new(),
         }
@@ -80,6 +85,22 @@ pub struct PortEntry {
     /// Queue pairs, where the front end does not decide that itself.
     #[schemars(range(min = 1, max = 16))]
     pub queues: u16,
+    /// The port's share of a busy receiver, compared with other senders'.
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: u16,
+    /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 5 }; by default all.
+    pub intake: Limit,
+    /// What the port may be sent, likewise.
+    pub delivery: Limit,
+    /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit.
+    pub storm: u64,
+}
+
+impl PortEntry {
+    /// What the operator allows the port.
+    pub fn allowance(&self) -> Allowance {
+        Allowance { weight: self.weight, intake: self.intake.clone(), delivery: self.delivery.clone(), storm: self.storm }
+    }
 }
 
 impl Default for PortEntry {
@@ -94,6 +115,10 @@ impl Default for PortEntry {
             mac: None,
             mtu: None,
             queues: 1,
+            weight: 1,
+            intake: Limit::default(),
+            delivery: Limit::default(),
+            storm: DEFAULT_STORM,
         }
     }
 }

@@ -14,10 +14,11 @@ pub use check::{Mistake, Mistakes};
 pub use document::{Document, PortEntry};
 
 use crate::frame::MacAddress;
+use crate::policy::Allowance;
 use crate::settings::{Poll, Settings};
 
 /// A checked configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Name of the network.
     pub name: String,
@@ -48,6 +49,8 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// Queue pairs.
     pub queues: u16,
+    /// What the operator allows it.
+    pub allowance: Allowance,
     /// What is behind it.
     pub kind: PortKind,
 }
@@ -106,6 +109,7 @@ impl Config {
                 in_order: document.in_order.unwrap_or(document.poll == Poll::Always),
                 patience: Duration::from_millis(document.patience_ms),
                 parking: document.waiting_frames,
+                share: document.share,
                 age: document.age,
             },
             segments,
@@ -135,6 +139,7 @@ impl PortConfig {
             mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
             mtu: entry.mtu,
             queues: entry.queues,
+            allowance: entry.allowance(),
             kind,
         }
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::frame::MacAddress;
 use crate::memory::MemoryMap;
+use crate::policy::Allowance;
 use crate::ring::Call;
 use crate::worker::RingKey;
 
@@ -67,6 +68,7 @@ pub struct PortStatus {
 #[derive(Debug)]
 struct Inner {
     state: State,
+    allowance: Allowance,
     quarantines: u64,
     memory: Option<Arc<MemoryMap>>,
     bases: HashMap<RingKey, u16>,
@@ -75,9 +77,10 @@ struct Inner {
 }
 
 impl PortStatus {
-    /// A port that waits for its front end.
-    pub fn new(id: PortId, name: &str) -> Arc<Self> {
-        let inner = Inner { state: State::Waiting, quarantines: 0, memory: None, bases: HashMap::new(), errors: HashMap::new() };
+    /// A port that waits for its front end, and is allowed what `allowance` says.
+    pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
+        let (bases, errors) = (HashMap::new(), HashMap::new());
+        let inner = Inner { state: State::Waiting, allowance, quarantines: 0, memory: None, bases, errors };
         Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner) })
     }
 
@@ -88,6 +91,16 @@ impl PortStatus {
     /// Its state.
     pub fn state(&self) -> State {
         self.inner().state.clone()
+    }
+
+    /// What it is allowed.
+    pub fn allowance(&self) -> Allowance {
+        self.inner().allowance.clone()
+    }
+
+    /// Notes what it is allowed.
+    pub fn set_allowance(&self, allowance: Allowance) {
+        self.inner().allowance = allowance;
     }
 
     /// Times it was put in quarantine.

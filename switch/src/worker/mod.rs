@@ -7,6 +7,7 @@
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
+mod credits;
 mod ends;
 pub mod mailbox;
 mod outlets;
@@ -25,14 +26,17 @@ pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::{Direction, RingKey, Start};
 
-use crate::parcel::{IntakeId, Parcel};
+use crate::parcel::Parcel;
+use crate::policy::{Allowance, Policy};
 use crate::port::PortId;
 use crate::ring::RingFault;
 use crate::settings::Settings;
-use crate::stats::{Counters, DropReason};
+use crate::stats::Counters;
 use crate::table::Table;
 use crate::time::Cycles;
+use credits::Credits;
 use outlets::Outlets;
+use pass::Ended;
 use peers::Peers;
 use rest::Rest;
 use source::Sources;
@@ -49,9 +53,29 @@ pub struct Shared {
     pub tables: Vec<Table>,
     /// The segment of each port.
     pub segment_of: Vec<usize>,
+    /// What the operator allows each port.
+    pub policies: Vec<Arc<Policy>>,
     /// What the operator set.
     pub settings: Settings,
 }
+
+impl Shared {
+    /// For `workers` workers, a port for each entry of `segment_of`, which names its segment, and one table for each segment; `key` makes the tables
+    /// unpredictable to guests. Ports are allowed what is usual.
+    pub fn new(workers: usize, segment_of: Vec<usize>, key: u64, settings: Settings) -> Self {
+        let (ports, segments) = (segment_of.len(), segment_of.iter().max().map_or(0, |last| last + 1));
+        Self {
+            counters: Counters::new(workers, ports),
+            tables: (0..segments).map(|_| Table::new(ports, ADDRESSES, key)).collect(),
+            policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
+            segment_of,
+            settings,
+        }
+    }
+}
+
+/// Table entries that a port may hold.
+const ADDRESSES: u32 = 1024;
 
 /// What a worker tells the control side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,13 +110,19 @@ pub struct Worker {
     rest: Rest,
     /// The parcel under consideration.
     parcel: Box<Parcel>,
-    /// Scratch for parcels that were waiting and no longer are: where from, for whom, what became of them.
-    ended: Vec<(IntakeId, u16, PortId, Result<(), DropReason>)>,
+    /// Scratch for parcels that were waiting and no longer are.
+    ended: Vec<Ended>,
     /// Ports of each segment.
     segments: Vec<Vec<PortId>>,
     now: Cycles,
     /// Seconds since the worker began, for the tables.
     second: u32,
+    /// What each port may still spend of this worker's time.
+    credits: Credits,
+    /// Up to when time was charged to somebody.
+    charged_until: Cycles,
+    /// The last pass moved nothing.
+    idle: bool,
     losses: u32,
     /// Second of the last [`Event::Tick`].
     ticked: u32,
@@ -129,6 +159,9 @@ impl Worker {
             ended: Vec::new(),
             segments,
             now: crate::time::cycles(),
+            credits: Credits::new(ports),
+            charged_until: 0,
+            idle: false,
             second: 0,
             losses: crate::memory::sigbus::losses(),
             ticked: 0,
@@ -177,6 +210,7 @@ impl Worker {
 
     fn tell_time(&mut self) {
         self.now = crate::time::cycles();
+        self.charged_until = self.now;
         self.second = self.rest.second(self.now);
         if self.second - self.ticked >= TICK {
             self.ticked = self.second;

@@ -1,5 +1,6 @@
 //! Outlets: where frames leave, what waits for each, and the way there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Place;
@@ -7,6 +8,7 @@ use super::ends::Sink;
 use super::rings::RingKey;
 use crate::frame::{self, Addresses};
 use crate::parcel::Parcel;
+use crate::policy::Policy;
 use crate::port::PortId;
 use crate::ring::{Intake, Placed, Ring, RingFault, express};
 use crate::schedule::{Parking, Turns};
@@ -21,6 +23,9 @@ const TURN: usize = 64;
 #[derive(Debug)]
 pub(super) struct Outlet {
     pub key: RingKey,
+    policy: Arc<Policy>,
+    /// Times that its limit was met since the counters were last told.
+    limited: u64,
     sink: Sink,
     /// Enabled, started, and not at fault: frames may go in.
     open: bool,
@@ -39,6 +44,20 @@ pub(super) struct Outlet {
     frames: u64,
     bytes: u64,
 }
+
+/// How a receiver that has no room is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It took something a moment ago.
+    Moving,
+    /// It took nothing for longer than a moment.
+    Stuck,
+    /// It took nothing for longer than the patience, and nothing since.
+    Stalled,
+}
+
+/// How long a moment is.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// What became of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +84,8 @@ pub(super) struct Outlets {
     /// Ports whose rings broke a rule here.
     faults: Vec<(PortId, RingFault)>,
     patience: Cycles,
+    moment: Cycles,
+    now: Cycles,
 }
 
 impl Outlets {
@@ -77,12 +98,21 @@ impl Outlets {
             waiting: Vec::new(),
             faults: Vec::new(),
             patience: in_cycles(settings.patience),
+            moment: in_cycles(MOMENT),
+            now: 0,
         }
     }
 
-    pub(super) fn add(&mut self, key: RingKey, sink: Sink, enabled: bool, started: bool) -> u16 {
+    /// A pass begins in moment `now`.
+    pub(super) fn begin_pass(&mut self, now: Cycles) {
+        self.now = now;
+    }
+
+    pub(super) fn add(&mut self, key: RingKey, sink: Sink, policy: Arc<Policy>, enabled: bool, started: bool) -> u16 {
         let mut outlet = Outlet {
             key,
+            policy,
+            limited: 0,
             sink,
             open: false,
             enabled,
@@ -142,7 +172,7 @@ impl Outlets {
         if outlet.turns.waiting() > 0 {
             return Sent::MustWait;
         }
-        let sent = outlet.place(parcel, &mut self.faults);
+        let sent = outlet.place(parcel, self.now, &mut self.faults);
         if (sent == Sent::Done || parcel.segments_done > 0) && !outlet.touched {
             outlet.touched = true;
             self.touched.push(slot);
@@ -157,7 +187,8 @@ impl Outlets {
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
-        if place.worker != worker || !outlet.open || outlet.turns.waiting() > 0 || !express::may_carry(intake, delivery) {
+        let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set();
+        if place.worker != worker || !outlet.open || by_turns || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -197,9 +228,14 @@ impl Outlets {
         }
     }
 
-    /// True if the receiver at `slot` took nothing for longer than the patience, and nothing since.
-    pub(super) fn is_stalled(&mut self, slot: u16) -> bool {
-        self.get(slot).is_some_and(|outlet| outlet.stalled)
+    /// How the receiver at `slot` is doing.
+    pub(super) fn health(&mut self, slot: u16, now: Cycles) -> Health {
+        let moment = self.moment;
+        match self.get(slot) {
+            Some(outlet) if outlet.stalled => Health::Stalled,
+            Some(outlet) if outlet.stuck_since.is_some_and(|since| now.wrapping_sub(since) > moment) => Health::Stuck,
+            _ => Health::Moving,
+        }
     }
 
     /// Ends the patience with the receiver at `slot`.
@@ -209,18 +245,18 @@ impl Outlets {
         }
     }
 
-    /// Has a copy of `parcel` wait at `slot`.
+    /// Has a copy of `parcel` wait at `slot`, its sender having this `weight`.
     ///
     /// # Errors
     /// Why it may not wait.
-    pub(super) fn park(&mut self, slot: u16, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
+    pub(super) fn park(&mut self, slot: u16, parcel: &Parcel, weight: u16, now: Cycles) -> Result<(), DropReason> {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.stuck_since = Some(now);
             self.waiting.push(slot);
         }
-        outlet.turns.push(parcel.source, spot, &mut self.parking);
+        outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
         Ok(())
     }
 
@@ -246,7 +282,7 @@ impl Outlets {
             let Some(spot) = outlet.turns.next(&self.parking) else { break };
             let parcel = self.parking.parcel(spot);
             let segments = parcel.segments_done;
-            let sent = outlet.place(parcel, &mut self.faults);
+            let sent = outlet.place(parcel, now, &mut self.faults);
             moved |= sent == Sent::Done || parcel.segments_done != segments;
             match sent {
                 Sent::Done => ended(parcel, port, Ok(())),
@@ -261,6 +297,9 @@ impl Outlets {
                 outlet.touched = true;
                 self.touched.push(slot);
             }
+        } else if !outlet.policy.delivery.is_open(now) {
+            // It is we who hold back, not the receiver.
+            outlet.stuck_since = Some(now);
         } else if outlet.stuck_since.is_some_and(|since| now.wrapping_sub(since) > self.patience) {
             outlet.stalled = true;
             outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
@@ -325,11 +364,10 @@ impl Outlets {
         news
     }
 
-    /// How long until patience with some receiver ends.
-    pub(super) fn patience_left(&self, now: Cycles) -> Option<Duration> {
-        let stuck = self.waiting.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref()?.stuck_since);
-        let left = stuck.map(|since| self.patience.saturating_sub(now.wrapping_sub(since))).min()?;
-        Some(crate::time::duration(left))
+    /// When something is to be done for those that something waits for: patience ends, or a limit opens.
+    pub(super) fn deadline(&self, now: Cycles) -> Option<Cycles> {
+        let waited_for = self.waiting.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref());
+        waited_for.map(|outlet| outlet.deadline(self.patience, now)).min()
     }
 }
 
@@ -339,15 +377,26 @@ impl Outlet {
         self.sink.ring()
     }
 
+    /// See [`Outlets::deadline`].
+    fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
+        let limiter = &self.policy.delivery;
+        if limiter.is_open(now) { self.stuck_since.unwrap_or(now).saturating_add(patience) } else { limiter.opens_at() }
+    }
+
     #[inline(never)]
-    fn place(&mut self, parcel: &mut Parcel, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
+    fn place(&mut self, parcel: &mut Parcel, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
         if !self.open {
             return Sent::Dropped(DropReason::ReceiverAbsent);
+        }
+        if !self.policy.delivery.is_open(now) {
+            self.limited += 1;
+            return Sent::MustWait;
         }
         match self.sink.place(parcel) {
             Ok(Placed::Whole(frames)) => {
                 self.frames += u64::from(frames);
                 self.bytes += u64::from(parcel.length);
+                self.policy.delivery.charge(parcel.length.into(), now);
                 self.stalled = false;
                 Sent::Done
             }
@@ -386,6 +435,8 @@ impl Outlet {
         counters.delivery_frames.add(std::mem::take(&mut self.frames));
         counters.delivery_bytes.add(std::mem::take(&mut self.bytes));
         counters.waiting.set(u64::from(self.turns.waiting()));
+        counters.turns.add(self.turns.take_taken());
+        counters.delivery_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
         counters.drop_frames(DropReason::TapRefused, self.sink.take_refused());

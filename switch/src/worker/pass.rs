@@ -8,15 +8,34 @@ use super::{BATCH, Event, Worker};
 use crate::parcel::{IntakeId, Parcel};
 use crate::port::PortId;
 use crate::ring::{RingFault, full_fence};
-use crate::stats::PortCounters;
+use crate::stats::{DropReason, PortCounters};
 use crate::time::cycles;
 
 /// Frames after which a long pass tells drivers before going on.
 const FLUSH: u32 = 128;
 
+/// A parcel that waited and no longer does.
+#[derive(Debug)]
+pub(super) struct Ended {
+    intake: IntakeId,
+    head: u16,
+    sender: PortId,
+    receiver: PortId,
+    /// Why it was dropped, if it was.
+    result: Result<(), DropReason>,
+}
+
+impl Ended {
+    fn new(parcel: &Parcel, receiver: PortId, result: Result<(), DropReason>) -> Self {
+        Self { intake: parcel.intake, head: parcel.head, sender: parcel.source, receiver, result }
+    }
+}
+
 impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
+        self.credits.begin_pass(self.idle);
+        self.outlets.begin_pass(self.now);
         let mut frames = self.serve_peers();
         let mut unflushed = frames;
         let mut index = 0;
@@ -36,7 +55,9 @@ impl Worker {
         }
         self.flush();
         self.account(frames);
-        frames
+        self.idle = frames == 0;
+        // Who sits out has work: that is no reason to rest.
+        if self.idle && self.credits.anybody_sits_out() { 1 } else { frames }
     }
 
     fn account(&mut self, frames: u32) {
@@ -62,6 +83,9 @@ impl Worker {
         }
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();
+        if !self.credits.may_spend(port) {
+            return 0;
+        }
         self.parcel.intake = IntakeId { worker: self.index, slot };
         self.parcel.source = port;
         let turn = Turn {
@@ -78,6 +102,7 @@ impl Worker {
             Ok(0) => 0,
             Ok(frames) => {
                 self.sources.touch(slot);
+                self.charge(port);
                 frames
             }
             Err(fault) => {
@@ -88,16 +113,38 @@ impl Worker {
         }
     }
 
-    /// Serves what waits here.
+    /// Charges `port` for the time since somebody was last charged.
+    #[inline]
+    fn charge(&mut self, port: PortId) {
+        let cost = self.take_time();
+        self.spend(port, cost);
+    }
+
+    fn spend(&mut self, port: PortId, cost: u64) {
+        self.credits.spend(port, cost);
+        self.counters(port).cycles.add(cost);
+    }
+
+    /// Cycles since this was last asked.
+    #[inline]
+    fn take_time(&mut self) -> u64 {
+        let now = cycles();
+        now.wrapping_sub(std::mem::replace(&mut self.charged_until, now))
+    }
+
+    /// Serves what waits here. Its cost is shared by its senders.
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
-        self.outlets.serve_waiting(self.now, |parcel, port, result| ended.push((parcel.intake, parcel.head, port, result)));
+        self.take_time();
+        self.outlets.serve_waiting(self.now, |parcel, port, result| ended.push(Ended::new(parcel, port, result)));
         let frames = ended.len() as u32;
-        for (intake, head, port, result) in ended.drain(..) {
+        let cost = self.take_time() / u64::from(frames.max(1));
+        for Ended { intake, head, sender, receiver, result } in ended.drain(..) {
             if let Err(reason) = result {
-                self.counters(port).drop_frame(reason);
+                self.counters(receiver).drop_frame(reason);
             }
-            self.give_back(intake, head, Some(port));
+            self.spend(sender, cost);
+            self.give_back(intake, head, Some(receiver));
         }
         self.ended = ended;
         frames
@@ -163,10 +210,12 @@ impl Worker {
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {
         let result = match self.outlets.send(outlet, parcel) {
             Sent::Done => Ok(()),
-            Sent::MustWait => match self.outlets.park(outlet, parcel, self.now) {
-                Ok(()) => return,
-                Err(reason) => Err(reason),
-            },
+            Sent::MustWait => {
+                match self.outlets.park(outlet, parcel, self.shared.policies[parcel.source.index()].weight(), self.now) {
+                    Ok(()) => return,
+                    Err(reason) => Err(reason),
+                }
+            }
             Sent::Dropped(reason) => Err(reason),
         };
         if let Err(reason) = result {

@@ -6,24 +6,31 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::timerfd::TimerFd;
 
 use super::ends::Feed;
 use super::source::State;
 use super::{Event, Mailbox, Worker};
 use crate::settings::{Poll, Settings};
-use crate::time::{Cycles, cycles, frequency};
+use crate::time::{Cycles, cycles, duration, frequency, in_cycles};
 use crate::worker::rings::Direction;
 
 const EVENTS: usize = 64;
 /// The token of the bell; kicks have slot and direction in theirs.
 const BELL: u64 = u64::MAX;
+const TIMER: u64 = BELL - 1;
+/// How often drivers that never kick are looked at.
+const POLLED: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Rest {
     epoll: Epoll,
+    /// Wakes for what is to be done at a certain moment: finer than the milliseconds of epoll.
+    timer: TimerFd,
     events: Vec<EpollEvent>,
     kicks: Vec<(u16, Direction, File)>,
     poll: Poll,
@@ -100,9 +107,12 @@ impl Rest {
             mailbox.bell().as_raw_fd(),
             EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, BELL),
         )?;
+        let timer = TimerFd::new().map_err(std::io::Error::from)?;
+        epoll.ctl(ControlOperation::Add, timer.as_raw_fd(), EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, TIMER))?;
         let now = cycles();
         Ok(Self {
             epoll,
+            timer,
             events: vec![EpollEvent::default(); EVENTS],
             kicks: Vec::new(),
             poll: settings.poll,
@@ -188,12 +198,13 @@ impl Worker {
         let mut news = false;
         while let Some(&slot) = self.sources.awake.get(index) {
             let Some(source) = self.sources.get(slot) else { return true };
-            let mut has_news = source.feed.arm();
+            // Whoever is held back by a limit has no news before it opens.
+            let mut has_news = source.held_until.is_none() && source.feed.arm();
             let left = source.left;
             if let Some(left) = left {
                 has_news |= self.outlets.arm(left.slot);
             }
-            let polled = self.sources.get(slot).is_some_and(|source| source.polled);
+            let polled = self.sources.get(slot).is_some_and(|source| source.polled || source.held_until.is_some());
             if has_news || polled || left.is_some() {
                 news |= has_news;
                 index += 1;
@@ -217,19 +228,35 @@ impl Worker {
         }
         let from = cycles();
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
-        let milliseconds = if self.sources.awake.is_empty() {
-            self.outlets.patience_left(self.now).map_or(-1, |left| left.as_millis() as i32 + 1)
-        } else {
-            // Drivers that never kick: looked at every millisecond, which is their choice.
-            1
-        };
-        self.await_events(milliseconds);
+        let timeout = self.set_timer(from);
+        self.await_events(timeout);
         mailbox.sleep.cancel();
         if self.rest.poll == Poll::Adaptive {
             let now = cycles();
             self.rest.linger.woke_after(now.wrapping_sub(from), now);
         }
         self.rest.busy_at = cycles();
+    }
+
+    /// Sets the timer for what is to be done at a certain moment; returns the milliseconds to wait at most, -1 for ever.
+    fn set_timer(&mut self, now: Cycles) -> i32 {
+        let Some(deadline) = self.deadline() else { return -1 };
+        let left = deadline.saturating_sub(now);
+        // A timer that cannot be set is no reason to sleep too long.
+        let set = left > 0 && self.rest.timer.reset(duration(left), None).is_ok();
+        if set { -1 } else { 0 }
+    }
+
+    /// When to wake if nothing happens before.
+    fn deadline(&mut self) -> Option<Cycles> {
+        let polled = self.now.saturating_add(in_cycles(POLLED));
+        let mut deadline = self.outlets.deadline(self.now);
+        for index in 0..self.sources.awake.len() {
+            let slot = self.sources.awake[index];
+            let held = self.sources.get(slot).and_then(|source| source.held_until).unwrap_or(polled);
+            deadline = Some(deadline.map_or(held, |earliest| earliest.min(held)));
+        }
+        deadline
     }
 
     /// Waits for events and acts on them.
@@ -244,7 +271,7 @@ impl Worker {
     }
 
     fn kicked(&mut self, token: u64) {
-        if token == BELL {
+        if token >= TIMER {
             return;
         }
         let slot = (token >> 1) as u16;

@@ -61,7 +61,8 @@ impl Worker {
         if start.at_once {
             delivery.ring().disarm();
         }
-        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), start.enabled, start.at_once);
+        let policy = Arc::clone(&self.shared.policies[key.port.index()]);
+        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), policy, start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
         }
@@ -85,7 +86,8 @@ impl Worker {
         }
         self.sources.set_state(slot, State::Awake);
         self.rest.watch(watched, slot, Direction::Intake);
-        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), true, true))
+        let policy = Arc::clone(&self.shared.policies[port.index()]);
+        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), policy, true, true))
     }
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.

@@ -15,10 +15,13 @@ use crate::verdict::Memo;
 
 use super::Shared;
 use super::ends::Feed;
+use super::outlets::Health;
 use super::rings::RingKey;
 
 /// How long it takes a receiver that polls to take a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
+/// How long a sender must have had frames for one receiver only.
+const SOLE_AFTER: Duration = Duration::from_millis(10);
 
 /// A feed and its circumstances.
 #[derive(Debug)]
@@ -42,9 +45,35 @@ pub(super) struct Source {
     pub polled: bool,
     /// The next chain, if it was left because its receiver had no room.
     pub left: Option<Left>,
-    /// How long it may be left.
+    /// How long it may be left, usually and at most.
     leave_for: Cycles,
+    patience: Cycles,
+    /// The port's limit holds it back until then.
+    pub held_until: Option<Cycles>,
+    share: Share,
+    /// Whom the last frame was for, and since when all were for it.
+    receiver: PortId,
+    sole_since: Cycles,
     touched: bool,
+}
+
+/// What a receiver that is not at its best may hold of a ring, as factors of dynamic thresholds in sixteenths (Choudhury and Hahne,
+/// "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): with factor a it gets at most a / (1 + a) of the ring.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// The operator's share.
+    usual: u32,
+    /// A receiver that takes frames, and is the sender's only one: a reserve is left for others.
+    sole: u32,
+    /// A receiver that took nothing for longer than the patience: it costs little, and finds something when it comes to.
+    stalled: u32,
+}
+
+impl Share {
+    fn new(share: f32) -> Self {
+        let usual = (16.0 * share / (1.0 - share)).max(1.0) as u32;
+        Self { usual, sole: usual.max(7 * 16), stalled: usual.div_ceil(16) }
+    }
 }
 
 /// A chain that was left in the ring.
@@ -99,6 +128,11 @@ impl Source {
             polled: false,
             left: None,
             leave_for,
+            patience: in_cycles(shared.settings.patience),
+            held_until: None,
+            share: Share::new(shared.settings.share),
+            receiver: PortId::default(),
+            sole_since: 0,
             touched: false,
         }
     }
@@ -107,13 +141,28 @@ impl Source {
         self.key.port
     }
 
-    /// Whether another parcel for `port` may stay out: as many as there are heads left to the guest (dynamic threshold after Choudhury and
-    /// Hahne, 1998, with factor 1), so that one slow receiver gets at most half of the ring. One that is `stalled` gets a sixteenth of that: it costs
-    /// little, and finds something when it comes to.
-    pub(super) fn may_keep_out(&mut self, port: PortId, stalled: bool) -> bool {
-        let left = self.feed.size().saturating_sub(self.feed.out_count());
-        let most = if stalled { left.div_ceil(16) } else { left };
-        self.out_for[port.index()] < most
+    /// Notes that a frame is for `port`.
+    #[inline]
+    pub(super) fn note_receiver(&mut self, port: PortId, now: Cycles) {
+        if self.receiver != port {
+            (self.receiver, self.sole_since) = (port, now);
+        }
+    }
+
+    /// True if all frames have been for one receiver for a while.
+    fn has_one_receiver(&self, now: Cycles) -> bool {
+        now.wrapping_sub(self.sole_since) > in_cycles(SOLE_AFTER)
+    }
+
+    /// Whether another parcel for `port` may stay out: as many as its share of the heads that are left to the guest, see [`Share`].
+    pub(super) fn may_keep_out(&mut self, port: PortId, health: Health, now: Cycles) -> bool {
+        let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
+        let factor = match health {
+            Health::Stalled => self.share.stalled,
+            Health::Moving if self.has_one_receiver(now) => self.share.sole,
+            Health::Moving | Health::Stuck => self.share.usual,
+        };
+        16 * u32::from(self.out_for[port.index()]) < left * factor
     }
 
     /// Keeps a parcel for `port` out.
@@ -125,12 +174,18 @@ impl Source {
     /// Whether an opened parcel that the receiver at `slot` has no room for may be left in the ring for now, to be tried again.
     ///
     /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
-    /// parking where receivers poll and will soon have room.
-    pub(super) fn may_leave(&mut self, parcel: &Parcel, slot: u16, now: Cycles) -> bool {
+    /// parking where receivers poll and will soon have room; and where the receiver's share of the ring is used up, so that it may
+    /// not be kept out, it saves the frame of a sender that has nothing to send to others, who feels the receiver's pace instead.
+    pub(super) fn may_leave(&mut self, parcel: &Parcel, slot: u16, health: Health, may_keep_out: bool, now: Cycles) -> bool {
+        if health == Health::Stalled {
+            return false;
+        }
         let left = self.left.get_or_insert(Left { since: now, slot, segments_done: 0 });
         left.slot = slot;
         left.segments_done = parcel.segments_done;
-        now.wrapping_sub(left.since) < self.leave_for
+        let waited = now.wrapping_sub(left.since);
+        let sole = !may_keep_out && self.has_one_receiver(now);
+        waited < if sole { self.patience } else { self.leave_for }
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.

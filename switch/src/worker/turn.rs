@@ -1,19 +1,23 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
 use super::ends::Feed;
-use super::outlets::{Outlets, Sent};
+use super::outlets::{Health, Outlets, Sent};
 use super::peers::{Message, Peers};
 use super::source::Source;
 use super::{BATCH, Shared};
 use crate::frame::{Addresses, NetHeader};
 use crate::offload::{self, Offloads};
 use crate::parcel::Parcel;
+use crate::policy::Limiter;
 use crate::port::PortId;
-use crate::ring::{RingFault, Taken};
+use crate::ring::{Ring, RingFault, Taken};
 use crate::stats::{DropReason, PortCounters};
 use crate::table::Table;
 use crate::time::Cycles;
 use crate::verdict::{Moment, Verdict};
+
+/// Bytes after which a turn ends, so that large frames do not keep others waiting for long.
+const TURN_BYTES: u64 = 1 << 20;
 
 /// What a turn works with.
 #[derive(Debug)]
@@ -46,6 +50,11 @@ impl Turn<'_> {
     /// # Errors
     /// The source's ring broke a rule.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
+        let limiter = &self.shared.policies[self.source.port().index()].intake;
+        let limited = limiter.is_set();
+        if limited && self.is_held(limiter) {
+            return Ok(0);
+        }
         let left = self.source.feed.look(BATCH as u16)?;
         if left == 0 {
             return Ok(0);
@@ -59,13 +68,19 @@ impl Turn<'_> {
         let shared = self.shared;
         let table = &shared.tables[self.source.segment];
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
-        while taken < left {
-            let carried = self.express(table, left - taken);
-            taken += carried.0;
-            frames += u64::from(carried.0);
-            bytes += carried.1;
-            if taken == left {
-                break;
+        while taken < left && bytes < TURN_BYTES {
+            if limited {
+                if !limiter.is_open(self.now) {
+                    break;
+                }
+            } else {
+                let carried = self.express(table, left - taken);
+                taken += carried.0;
+                frames += u64::from(carried.0);
+                bytes += carried.1;
+                if taken == left {
+                    break;
+                }
             }
             match self.source.feed.open(parcel)? {
                 Taken::Parcel => {
@@ -76,6 +91,7 @@ impl Turn<'_> {
                     self.source.left = None;
                     frames += 1;
                     bytes += u64::from(parcel.length);
+                    limiter.charge(parcel.length.into(), self.now);
                 }
                 Taken::Dropped(reason) => self.counters(self.source.port()).drop_frame(reason),
                 Taken::Nothing => break,
@@ -86,6 +102,17 @@ impl Turn<'_> {
         counters.intake_frames.add(frames);
         counters.intake_bytes.add(bytes);
         Ok(taken.into())
+    }
+
+    /// Whether the port's limit holds it back now; notes until when.
+    fn is_held(&mut self, limiter: &Limiter) -> bool {
+        let held = !limiter.is_open(self.now);
+        let before = std::mem::replace(&mut self.source.held_until, held.then(|| limiter.opens_at()));
+        if held && before.is_none() {
+            self.source.feed.ring().map(Ring::disarm);
+            self.counters(self.source.port()).intake_limited.add(1);
+        }
+        held
     }
 
     fn moment(&self, table: &Table) -> Moment {
@@ -129,6 +156,7 @@ impl Turn<'_> {
     }
 
     fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
+        self.source.note_receiver(port, self.now);
         let Some(place) = self.outlets.place(port, parcel.start()) else {
             return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
@@ -146,8 +174,9 @@ impl Turn<'_> {
     }
 
     fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
-        let stalled = self.outlets.is_stalled(slot);
-        if !stalled && self.source.may_leave(parcel, slot, self.now) {
+        let health = self.outlets.health(slot, self.now);
+        let may_keep_out = self.source.may_keep_out(port, health, self.now);
+        if self.source.may_leave(parcel, slot, health, may_keep_out, self.now) {
             self.source.feed.leave(parcel);
             return Disposal::Left;
         }
@@ -155,11 +184,12 @@ impl Turn<'_> {
             self.outlets.stall(slot);
             return self.drop_at(port, parcel, DropReason::ReceiverStalled);
         }
-        if !self.source.may_keep_out(port, stalled) {
-            let reason = if stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
+        if !may_keep_out {
+            let reason = if health == Health::Stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
             return self.drop_at(port, parcel, reason);
         }
-        match self.outlets.park(slot, parcel, self.now) {
+        let weight = self.shared.policies[parcel.source.index()].weight();
+        match self.outlets.park(slot, parcel, weight, self.now) {
             Ok(()) => {
                 self.source.keep_out(parcel, port);
                 Disposal::Done
@@ -169,7 +199,7 @@ impl Turn<'_> {
     }
 
     fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Disposal {
-        if !self.source.may_keep_out(port, false) {
+        if !self.source.may_keep_out(port, Health::Moving, self.now) {
             return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
         self.source.keep_out(parcel, port);
@@ -184,6 +214,11 @@ impl Turn<'_> {
     /// Delivers to every other port of the segment that has room; nothing waits. Other workers get a copy each for their ports.
     #[cold]
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
+        let storm = &self.shared.policies[parcel.source.index()].storm;
+        if !storm.is_open(self.now) {
+            return self.drop_at(parcel.source, parcel, DropReason::Storm);
+        }
+        storm.charge(0, self.now);
         self.counters(parcel.source).flooded.add(1);
         let others = self.peers.others.len();
         self.source.feed.keep_out(parcel, 1 + others as u8);

@@ -1,0 +1,287 @@
+//! What the operator allows a port: its weight among senders, and its rates; all may change while the network runs.
+//!
+//! A **limiter** is a token bucket kept as one moment: the one at which the bucket would be full again (the generic cell rate algorithm,
+//! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. What a limiter holds back
+//! is not lost: it waits in its sender's ring.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::MAX_WEIGHT;
+use crate::time::{Cycles, frequency};
+
+/// Least burst, so that a limit never cuts what hardware and kernels send at once: one frame of the longest.
+const LEAST_BURST_BYTES: u64 = 65_536;
+const LEAST_BURST_PACKETS: u64 = 32;
+/// Flooded frames a second that a port may send unless its configuration says otherwise.
+pub const DEFAULT_STORM: u64 = 20_000;
+/// Their burst.
+const STORM_BURST: u64 = 2_000;
+
+/// What one direction of a port may carry; what is left out is not limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Limit {
+    /// Bits a second of whole Ethernet frames, as "100Mbit" or "2.5Gbit".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// Frames a second; one that is segmented later counts once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// Milliseconds of either rate that may come at once after a silence, by default 5; never less than the longest frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_ms: Option<u64>,
+}
+
+impl Limit {
+    /// Bytes a second.
+    ///
+    /// # Errors
+    /// The rate is no rate; the text says what would be.
+    pub fn bytes(&self) -> Result<Option<u64>, String> {
+        self.rate.as_deref().map(|rate| parse_rate(rate).map(|bits| bits.div_ceil(8))).transpose()
+    }
+
+    /// What is wrong with it, if anything.
+    pub fn mistake(&self) -> Option<String> {
+        match (self.bytes(), self.packets, self.burst_ms) {
+            (Err(text), ..) => Some(text),
+            (_, Some(0), _) => Some("packets is 0; to stop a port, stop its guest".into()),
+            (_, _, Some(burst)) if !(1..=10_000).contains(&burst) => Some(format!("burst-ms is {burst}; it can be 1 to 10000")),
+            _ => None,
+        }
+    }
+}
+
+/// Bits a second in `text`: a number and `bit`, `Kbit`, `Mbit` or `Gbit`.
+///
+/// # Errors
+/// It is something else, below 8 Kbit or above 1000 Gbit.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit; 8Kbit to 1000Gbit");
+    let number = text.trim().strip_suffix("bit").ok_or_else(wrong)?;
+    let (number, factor) = match number.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&number[..at], 1e3),
+        Some((at, 'M' | 'm')) => (&number[..at], 1e6),
+        Some((at, 'G' | 'g')) => (&number[..at], 1e9),
+        _ => (number, 1.0),
+    };
+    let bits = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
+    if (8e3..=1e12).contains(&bits) { Ok(bits as u64) } else { Err(wrong()) }
+}
+
+/// A token bucket; unlimited until it is set.
+#[derive(Debug, Default)]
+struct Bucket {
+    /// Units a second; 0 for no limit.
+    rate: AtomicU64,
+    /// Cycles that it takes to fill.
+    burst: AtomicU64,
+    /// When it is full again, in sixteenths of cycles.
+    full_at: AtomicU64,
+}
+
+impl Bucket {
+    fn set(&self, rate: Option<u64>, burst: u64) {
+        let rate = rate.unwrap_or(0);
+        let fill = u128::from(burst) * u128::from(frequency()) / u128::from(rate.max(1));
+        self.burst.store(fill.min(u128::from(u64::MAX >> 8)) as u64, Ordering::Relaxed);
+        self.full_at.store(0, Ordering::Relaxed);
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.rate.load(Ordering::Relaxed) != 0
+    }
+
+    /// When the next unit may pass; at once if that is over.
+    fn opens_at(&self) -> Cycles {
+        (self.full_at.load(Ordering::Relaxed) >> 4).saturating_sub(self.burst.load(Ordering::Relaxed))
+    }
+
+    /// Takes `units` away in moment `now`, more than there are if need be.
+    fn charge(&self, units: u64, now: Cycles) {
+        let rate = self.rate.load(Ordering::Relaxed);
+        if rate == 0 {
+            return;
+        }
+        let span = (u128::from(units) * u128::from(frequency() << 4) / u128::from(rate)) as u64;
+        // Cannot fail: the closure always gives a value.
+        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full| Some(full.max(now << 4) + span));
+    }
+}
+
+/// What holds one direction of a port to its [`Limit`].
+#[derive(Debug, Default)]
+pub struct Limiter {
+    bytes: Bucket,
+    packets: Bucket,
+}
+
+impl Limiter {
+    /// Holds to `limit` from now on; one that makes no sense limits nothing.
+    pub fn set(&self, limit: &Limit) {
+        let burst = Duration::from_millis(limit.burst_ms.unwrap_or(5));
+        let within = |rate: u64| (u128::from(rate) * burst.as_micros() / 1_000_000) as u64;
+        let bytes = limit.bytes().unwrap_or(None);
+        self.bytes.set(bytes, within(bytes.unwrap_or(0)).max(LEAST_BURST_BYTES));
+        self.packets.set(limit.packets, within(limit.packets.unwrap_or(0)).max(LEAST_BURST_PACKETS));
+    }
+
+    fn set_packets(&self, rate: Option<u64>, burst: u64) {
+        self.packets.set(rate, burst);
+    }
+
+    /// True if anything is limited.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.bytes.is_set() || self.packets.is_set()
+    }
+
+    /// True if a frame may pass in moment `now`.
+    #[inline]
+    pub fn is_open(&self, now: Cycles) -> bool {
+        !self.is_set() || self.opens_at() <= now
+    }
+
+    /// When the next frame may pass.
+    pub fn opens_at(&self) -> Cycles {
+        self.bytes.opens_at().max(self.packets.opens_at())
+    }
+
+    /// Notes that a frame of `bytes` passed in moment `now`.
+    #[inline]
+    pub fn charge(&self, bytes: u64, now: Cycles) {
+        if self.is_set() {
+            self.bytes.charge(bytes, now);
+            self.packets.charge(1, now);
+        }
+    }
+}
+
+/// Everything that the operator allows a port, as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Allowance {
+    /// Its share of a busy receiver, compared with other senders'.
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: u16,
+    /// What it may send.
+    pub intake: Limit,
+    /// What it may be sent.
+    pub delivery: Limit,
+    /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit.
+    pub storm: u64,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { weight: 1, intake: Limit::default(), delivery: Limit::default(), storm: DEFAULT_STORM }
+    }
+}
+
+impl Allowance {
+    /// What is wrong with it, by the key that is wrong.
+    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let weight =
+            (!(1..=MAX_WEIGHT).contains(&self.weight)).then(|| format!("weight is {}; it can be 1 to {MAX_WEIGHT}", self.weight));
+        [("weight", weight), ("intake", self.intake.mistake()), ("delivery", self.delivery.mistake())]
+            .into_iter()
+            .filter_map(|(key, mistake)| Some((key, mistake?)))
+            .collect()
+    }
+}
+
+/// An [`Allowance`] at work; see the module.
+#[derive(Debug)]
+pub struct Policy {
+    weight: AtomicU16,
+    /// What the port sends.
+    pub intake: Limiter,
+    /// What it is sent.
+    pub delivery: Limiter,
+    /// What it floods.
+    pub storm: Limiter,
+}
+
+impl Policy {
+    /// A policy by `allowance`.
+    pub fn new(allowance: &Allowance) -> Self {
+        let policy =
+            Self { weight: AtomicU16::new(1), intake: Limiter::default(), delivery: Limiter::default(), storm: Limiter::default() };
+        policy.set(allowance);
+        policy
+    }
+
+    /// Goes by `allowance` from now on.
+    pub fn set(&self, allowance: &Allowance) {
+        self.weight.store(allowance.weight, Ordering::Relaxed);
+        self.intake.set(&allowance.intake);
+        self.delivery.set(&allowance.delivery);
+        self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), STORM_BURST);
+    }
+
+    /// Its weight among senders.
+    pub fn weight(&self) -> u16 {
+        self.weight.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_as_people_write_them() {
+        assert_eq!(parse_rate("100Mbit"), Ok(100_000_000));
+        assert_eq!(parse_rate("2.5 Gbit"), Ok(2_500_000_000));
+        assert_eq!(parse_rate("64kbit"), Ok(64_000));
+        assert_eq!(parse_rate("9600bit"), Ok(9600));
+        for wrong in ["", "100", "fast", "-1Mbit", "0bit", "NaNbit", "1e99Gbit", "Mbit"] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Frames of `size` that pass in a second of steps of a microsecond, after the first burst.
+    fn passed(limit: &Limit, size: u64) -> u64 {
+        let limiter = Limiter::default();
+        limiter.set(limit);
+        let (mut count, start) = (0, 1 << 40);
+        let microsecond = frequency() / 1_000_000;
+        for step in 0..2_000_000_u64 {
+            let now = start + step * microsecond;
+            while limiter.is_open(now) {
+                limiter.charge(size, now);
+                count += u64::from(step >= 1_000_000);
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_limit_holds_over_time() {
+        let bytes = Limit { rate: Some("100Mbit".into()), ..Limit::default() };
+        for size in [60, 1514, 60_000] {
+            let rate = passed(&bytes, size) * size * 8;
+            assert!(rate.abs_diff(100_000_000) < 1_000_000, "{size}: {rate}");
+        }
+        let packets = Limit { packets: Some(10_000), ..Limit::default() };
+        assert!(passed(&packets, 1514).abs_diff(10_000) < 20);
+    }
+
+    #[test]
+    fn the_stricter_limit_counts() {
+        let both = Limit { rate: Some("100Mbit".into()), packets: Some(1000), burst_ms: None };
+        assert!(passed(&both, 60).abs_diff(1000) < 5);
+    }
+
+    #[test]
+    fn a_limiter_that_is_not_set_is_open() {
+        let limiter = Limiter::default();
+        limiter.charge(1 << 40, 5);
+        assert!(limiter.is_open(0) && !limiter.is_set());
+    }
+}

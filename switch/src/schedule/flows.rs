@@ -1,0 +1,250 @@
+//! The flows of one sender to one receiver, in the order of FQ-CoDel (RFC 8290, section 4): a flow that just began goes before those that
+//! go on, for as long as it needs no more than its quantum. A small exchange is so not stuck behind a bulk transfer of the same guest.
+//! Nothing is dropped here: what can wait does, in the sender's memory.
+//!
+//! Flows fall into buckets by their hash; those that share one share its turns.
+
+use super::{Parking, QUANTUM, Spot};
+use crate::frame;
+use crate::parcel::Parcel;
+
+/// Buckets; flows that meet in one are a single flow.
+const BUCKETS: usize = 64;
+const NONE: u8 = u8::MAX;
+
+/// One bucket.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    first: Spot,
+    last: Spot,
+    deficit: i32,
+    /// The bucket after it in its list.
+    next: u8,
+    listed: bool,
+}
+
+/// A list of buckets.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u8,
+    tail: u8,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Flows {
+    buckets: [Flow; BUCKETS],
+    /// Flows that began since they were last empty.
+    new: List,
+    /// Flows that used up a quantum.
+    old: List,
+    waiting: u32,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        let flow = Flow { first: Spot::NONE, last: Spot::NONE, deficit: 0, next: NONE, listed: false };
+        let empty = List { head: NONE, tail: NONE };
+        Self { buckets: [flow; BUCKETS], new: empty, old: empty, waiting: 0 }
+    }
+}
+
+impl Flows {
+    /// True if nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Appends the parcel at `spot` to its flow.
+    pub fn push(&mut self, spot: Spot, parking: &mut Parking) {
+        let bucket = frame::flow_hash(parking.parcel(spot).start()) as u8 % BUCKETS as u8;
+        let flow = &mut self.buckets[usize::from(bucket)];
+        self.waiting += 1;
+        parking.link(spot, Spot::NONE);
+        if flow.first == Spot::NONE {
+            (flow.first, flow.last) = (spot, spot);
+        } else {
+            parking.link(flow.last, spot);
+            flow.last = spot;
+        }
+        if !flow.listed {
+            (flow.listed, flow.deficit) = (true, QUANTUM as i32);
+            append(&mut self.buckets, &mut self.new, bucket);
+        }
+    }
+
+    /// The parcel that is next, which stays so until it is served or a new flow begins.
+    pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
+        if self.is_empty() {
+            return None;
+        }
+        loop {
+            let from_new = self.new.head != NONE;
+            let bucket = if from_new { self.new.head } else { self.old.head };
+            let flow = self.buckets[usize::from(bucket)];
+            if flow.first == Spot::NONE {
+                self.retire(bucket, from_new);
+            } else if flow.deficit <= 0 {
+                self.pass_over(bucket, from_new, parking);
+            } else {
+                return Some(flow.first);
+            }
+        }
+    }
+
+    /// An empty flow leaves its list; a new one goes through the old ones first, so that it cannot stay new by being empty now and then.
+    fn retire(&mut self, bucket: u8, from_new: bool) {
+        self.pop(from_new);
+        if from_new && self.old.head != NONE {
+            append(&mut self.buckets, &mut self.old, bucket);
+        } else {
+            self.buckets[usize::from(bucket)].listed = false;
+        }
+    }
+
+    /// A flow that used up its quantum gets another one and waits for its next turn: as many as its first frame needs, if it is alone.
+    fn pass_over(&mut self, bucket: u8, from_new: bool, parking: &Parking) {
+        self.pop(from_new);
+        let flow = &mut self.buckets[usize::from(bucket)];
+        flow.deficit += QUANTUM as i32;
+        let alone = self.new.head == NONE && self.old.head == NONE;
+        if alone && flow.deficit <= 0 {
+            flow.deficit = parking.length(flow.first) as i32;
+        }
+        append(&mut self.buckets, &mut self.old, bucket);
+    }
+
+    fn pop(&mut self, from_new: bool) {
+        let list = if from_new { &mut self.new } else { &mut self.old };
+        let next = self.buckets[usize::from(list.head)].next;
+        list.head = next;
+        if next == NONE {
+            list.tail = NONE;
+        }
+    }
+
+    /// Takes away the parcel that [`Self::next`] named and charges its flow; the caller frees its spot.
+    pub fn served(&mut self, parking: &Parking) -> Option<Spot> {
+        let spot = self.next(parking)?;
+        let bucket = if self.new.head != NONE { self.new.head } else { self.old.head };
+        let flow = &mut self.buckets[usize::from(bucket)];
+        flow.first = parking.next(spot);
+        flow.deficit -= parking.length(spot) as i32;
+        self.waiting -= 1;
+        Some(spot)
+    }
+
+    /// Takes away and frees every parcel for which `condition` holds, telling `taken` of each; returns how many.
+    pub fn remove_if(
+        &mut self,
+        parking: &mut Parking,
+        condition: &impl Fn(&Parcel) -> bool,
+        taken: &mut impl FnMut(&Parcel),
+    ) -> u32 {
+        let before = self.waiting;
+        for flow in &mut self.buckets {
+            let mut spot = std::mem::replace(&mut flow.first, Spot::NONE);
+            flow.last = Spot::NONE;
+            while spot != Spot::NONE {
+                let next = parking.next(spot);
+                if condition(parking.parcel(spot)) {
+                    taken(parking.parcel(spot));
+                    parking.free(spot);
+                    self.waiting -= 1;
+                } else {
+                    parking.link(spot, Spot::NONE);
+                    match flow.last {
+                        Spot::NONE => flow.first = spot,
+                        last => parking.link(last, spot),
+                    }
+                    flow.last = spot;
+                }
+                spot = next;
+            }
+        }
+        before - self.waiting
+    }
+}
+
+fn append(buckets: &mut [Flow; BUCKETS], list: &mut List, bucket: u8) {
+    buckets[usize::from(bucket)].next = NONE;
+    match list.tail {
+        NONE => list.head = bucket,
+        tail => buckets[usize::from(tail)].next = bucket,
+    }
+    list.tail = bucket;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::START;
+
+    /// A UDP packet of flow `flow`.
+    fn parcel(flow: u8, head: u16, length: u32) -> Parcel {
+        let mut start = [0; START];
+        start[12..14].copy_from_slice(&[8, 0]);
+        start[14] = 0x45;
+        start[23] = 17;
+        start[35] = flow;
+        let mut parcel = Parcel::default();
+        (parcel.start, parcel.start_length) = (start, 60);
+        (parcel.head, parcel.length) = (head, length);
+        parcel
+    }
+
+    fn push(flows: &mut Flows, parking: &mut Parking, flow: u8, head: u16, length: u32) {
+        let spot = parking.park(parcel(flow, head, length)).unwrap();
+        flows.push(spot, parking);
+    }
+
+    fn serve(flows: &mut Flows, parking: &mut Parking) -> Option<u16> {
+        let spot = flows.served(parking)?;
+        let head = parking.parcel(spot).head;
+        parking.free(spot);
+        Some(head)
+    }
+
+    #[test]
+    fn a_small_flow_goes_before_a_bulk_flow() {
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(256));
+        (0..100).for_each(|n| push(&mut flows, &mut parking, 1, n, 1500));
+        (0..3).for_each(|_| assert!(serve(&mut flows, &mut parking).is_some_and(|head| head < 100)));
+        push(&mut flows, &mut parking, 2, 1000, 100);
+        assert_eq!(serve(&mut flows, &mut parking), Some(1000));
+    }
+
+    #[test]
+    fn flows_that_go_on_share_and_keep_their_order() {
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(1024));
+        for n in 0..400 {
+            push(&mut flows, &mut parking, (n % 2) as u8, n, if n % 2 == 0 { 1500 } else { 100 });
+        }
+        let (mut bytes, mut last) = ([0_u32; 2], [None; 2]);
+        for _ in 0..200 {
+            let head = serve(&mut flows, &mut parking).unwrap();
+            let flow = usize::from(head % 2);
+            assert!(last[flow] < Some(head));
+            last[flow] = Some(head);
+            bytes[flow] += if flow == 0 { 1500 } else { 100 };
+        }
+        assert!(bytes[0].abs_diff(bytes[1]) <= 2 * (QUANTUM + 1500), "{bytes:?}");
+    }
+
+    #[test]
+    fn a_lone_flow_of_large_frames_needs_no_rounds() {
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(64));
+        (0..10).for_each(|n| push(&mut flows, &mut parking, 1, n, 65_000));
+        assert!((0..10).all(|n| serve(&mut flows, &mut parking) == Some(n)));
+        assert!(flows.is_empty() && parking.used() == 0);
+    }
+
+    #[test]
+    fn removing_all_but_one_leaves_that_one() {
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(64));
+        (0..30).for_each(|n| push(&mut flows, &mut parking, n as u8 % 7, n, 1500));
+        assert_eq!(flows.remove_if(&mut parking, &|parcel| parcel.head != 17, &mut |_| {}), 29);
+        assert_eq!(serve(&mut flows, &mut parking), Some(17));
+        assert_eq!((serve(&mut flows, &mut parking), parking.used()), (None, 0));
+    }
+}
