@@ -137,7 +137,7 @@ fn the_commands_of_the_readme_work_on_its_first_network() {
     std::fs::write(folder.path().join("net.toml"), &page.blocks("toml")[0]).unwrap();
     let all = commands(&page);
     let _network = Running::start(folder.path(), &["up", "net.toml"]);
-    for name in ["check", "up", "status", "qemu", "uml", "libvirt", "doctor", "schema", "completion"] {
+    for name in ["check", "up", "status", "set", "qemu", "uml", "libvirt", "doctor", "schema", "completion"] {
         assert!(all.iter().any(|command| command[0] == name), "the README does not show `memlane {name}`");
     }
     for command in all.iter().filter(|command| command[0] != "up") {
