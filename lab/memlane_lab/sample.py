@@ -96,6 +96,10 @@ class Sampler(AbstractContextManager["Sampler"]):
             run.begin()
         end = _await_warm(runs, timing)
         before = account.take(bed)
+        if any(run.over() for run in runs):
+            raise LabError(
+                "a flow was over before the meters were read: the machine is too busy for such short samples"
+            )
         _watch(runs, end)
         after = account.take(bed)
         results = [run.finish() for run in runs]
@@ -182,15 +186,15 @@ def _await_warm(runs: Sequence[Run], timing: Timing) -> float:
 
 
 def _watch(runs: Sequence[Run], end: float) -> None:
-    """Lets the measured part pass; raises as soon as a flow has failed."""
+    """Lets the measured part pass: until its end, or that of the first flow; raises as soon as a flow has failed."""
     end = max(end, time.monotonic() + _SHORTEST)
 
-    def over() -> bool:
+    def passed() -> bool:
         for run in runs:
             run.measuring()
-        return time.monotonic() >= end
+        return time.monotonic() >= end or any(run.over() for run in runs)
 
-    until(over, timeout=end - time.monotonic() + 10, what="the measured part to pass")
+    until(passed, timeout=end - time.monotonic() + 10, what="the measured part to pass")
 
 
 def _record(stated: tuple[Flow, Traffic], result: FlowResult) -> FlowRecord:

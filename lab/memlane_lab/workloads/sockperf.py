@@ -69,6 +69,9 @@ class _Run(Run):
             self._flowing = now
         return self._flowing is not None and now >= self._flowing + _OWN_WARM_UP
 
+    def over(self) -> bool:
+        return self._client.ended
+
     def finish(self) -> FlowResult:
         said = self._client.wait(self._timing.patience)
         self._server.signal(signal.SIGINT)

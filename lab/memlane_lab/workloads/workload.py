@@ -65,6 +65,10 @@ class Run(ABC):
         """Whether its warm-up is over; raises if it has ended before its time."""
 
     @abstractmethod
+    def over(self) -> bool:
+        """Whether its client has ended."""
+
+    @abstractmethod
     def finish(self) -> FlowResult:
         """Waits for its end; tells what came of it, or raises why nothing did."""
 
