@@ -24,6 +24,7 @@ class RequestResponse(Workload):
 
     name: ClassVar[str] = "request-response"
     title: ClassVar[str] = "sockperf, request and answer"
+    settling: ClassVar[int] = 3
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("rtt_p50", "round trip, median", "s", Better.LESS, Across.MEAN),
         Measure("rtt_p90", "round trip, 90th percentile", "s", Better.LESS, Across.MEAN),

@@ -80,6 +80,8 @@ class Workload(ABC):
     """As experiments write it."""
     title: ClassVar[str]
     """What it is, in a few words."""
+    settling: ClassVar[int] = 0
+    """Seconds that its programs need before anything flows; flows beside it warm up for so much longer."""
     measures: ClassVar[tuple[Measure, ...]] = ()
     """What it tells beside what meters find (the throughput is among those)."""
 
