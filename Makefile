@@ -4,6 +4,9 @@
 #   make build   the switch, the rig, the lab
 #   make demo    two real guests, side by side on the standard path and on memlane
 #   make test    everything that can be checked here
+#   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
+#   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
+#   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make lint    formats, lints, types
 
 LAB := .venv/bin/memlane-lab
@@ -35,6 +38,25 @@ demo: build
 	$(AS_ROOT) $(LAB) demo
 
 test: build lab-test
+
+.PHONY: bench
+bench: build
+	cargo bench --quiet --locked --package memlane
+	cargo build --quiet --locked --release
+	$(AS_ROOT) switch/benches/against_bridge
+
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz fuzz-corpus fuzz-seeds
+
+fuzz: build
+	switch/fuzz/run $(FUZZ_SECONDS)
+
+fuzz-corpus:
+	cargo test --quiet --locked --package memlane --test fuzz_corpus
+
+# After a change to what the targets read.
+fuzz-seeds:
+	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
 
 lint: lab-lint
 

@@ -88,6 +88,7 @@ class Guest(ABC):
     """Whether it has a kernel of its own."""
     boot_timeout: ClassVar[float] = 30.0
     """Seconds within which a guest of this kind must answer, on a busy machine too."""
+    _reboot_command: ClassVar[str] = "reboot -f"
 
     def __init__(
         self,
@@ -271,7 +272,7 @@ class Guest(ABC):
         """Has the guest reboot itself in the same host process; what ran in it is gone, addresses too."""
         greeted = self.control.hellos
         self.control.expect_reboot()
-        self.spawn(["reboot", "-f"])
+        self.spawn(self._reboot_command)
         self._await_agent(greeted + 1, timeout)
         for index in range(len(self.nics)):
             self._set_up(index)
