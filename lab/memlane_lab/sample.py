@@ -90,12 +90,20 @@ class Sampler(AbstractContextManager["Sampler"]):
         return values, [_record(*each) for each in zip(flows, results, strict=True)]
 
     def _run(self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]]) -> tuple[account.Values, list[FlowResult]]:
-        timing = Timing(self._experiment.warm_up, self._experiment.seconds)
-        runs = [workloads.kind(traffic.workload)(traffic.parameters).prepare(flow, timing) for flow, traffic in flows]
+        asked = self._experiment
+        slowest = max(workloads.kind(traffic.workload).settling for _, traffic in flows)
+        timing = Timing(asked.warm_up + slowest, asked.seconds)
+        runs = []
+        for flow, traffic in flows:
+            kind = workloads.kind(traffic.workload)
+            own = Timing(timing.warm_up - kind.settling, timing.seconds)
+            runs.append(kind(traffic.parameters).prepare(flow, own))
         for run in runs:
             run.begin()
         end = _await_warm(runs, timing)
         before = account.take(bed)
+        if any(run.over() for run in runs) or time.monotonic() > end - asked.seconds / 2:
+            raise LabError("half of a flow was over before all meters were read: the machine is too busy for this")
         _watch(runs, end)
         after = account.take(bed)
         results = [run.finish() for run in runs]
@@ -182,15 +190,15 @@ def _await_warm(runs: Sequence[Run], timing: Timing) -> float:
 
 
 def _watch(runs: Sequence[Run], end: float) -> None:
-    """Lets the measured part pass; raises as soon as a flow has failed."""
+    """Lets the measured part pass: until its end, or that of the first flow; raises as soon as a flow has failed."""
     end = max(end, time.monotonic() + _SHORTEST)
 
-    def over() -> bool:
+    def passed() -> bool:
         for run in runs:
             run.measuring()
-        return time.monotonic() >= end
+        return time.monotonic() >= end or any(run.over() for run in runs)
 
-    until(over, timeout=end - time.monotonic() + 10, what="the measured part to pass")
+    until(passed, timeout=end - time.monotonic() + 10, what="the measured part to pass")
 
 
 def _record(stated: tuple[Flow, Traffic], result: FlowResult) -> FlowRecord:

@@ -1,5 +1,6 @@
 """What every guest is and does: boot, run commands, be looked at, crash, reboot, stop."""
 
+import functools
 import ipaddress
 import itertools
 import re
@@ -228,7 +229,7 @@ class Guest(ABC):
             programs=inside.user * scale,
             kernel=inside.system * scale,
             softirq=(inside.softirq + inside.irq) * scale,
-            monitor=user - inside.busy * scale,
+            monitor=max(0.0, user - inside.busy),
             host_kernel=use.leader.system + use.children.system,
         )
 
@@ -251,7 +252,14 @@ class Guest(ABC):
     def interrupts(self) -> int | None:
         """How many interrupts its kernel has taken for NICs so far, or None if it is not its own kernel."""
         rows = self.get("/proc/interrupts").decode().splitlines()[1:]
-        return sum(_interrupts(row) for row in rows if re.search(r"\b(net\d|virtio\S*-(input|output))", row))
+        return sum(_interrupts(row) for row in rows if re.search(self._interrupt_names, row))
+
+    @functools.cached_property
+    def _interrupt_names(self) -> str:
+        """A pattern for what the guest's kernel calls its NICs' interrupts: by NIC, by virtio device, by its queues."""
+        told = self.run('for d in /sys/class/net/net*; do basename "$(readlink -f $d/device)"; done').check().stdout
+        devices = "|".join(map(re.escape, told.split()))
+        return rf"\b(net\d|({devices})(-(in|out)put\.\d+)?(?![-\w])|virtio-uml\.\d+-(in|out)put)"
 
     def plug(self, index: int, timeout: float = 15.0) -> None:
         """Makes NIC number `index` work again after its path was gone for a while; addresses must be set anew.

@@ -26,12 +26,10 @@ class Readings:
 
 
 def take(bed: Bed) -> Readings:
-    """Reads all meters."""
-    return Readings(
-        reading.take(lambda: host.read(bed.guests, bed.path)),
-        inside.read(bed.guests),
-        reading.take(lambda: network.read(bed.path)),
-    )
+    """Reads all meters, those of the host first: a guest that is hard at work may take its time to answer."""
+    outside = reading.take(lambda: host.read(bed.guests, bed.path))
+    between = reading.take(lambda: network.read(bed.path))
+    return Readings(outside, inside.read(bed.guests), between)
 
 
 def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[Mapping[str, float]]) -> Values:

@@ -146,6 +146,9 @@ class _Run(Run):
             self.finish()
         return time.monotonic() >= self._warm
 
+    def over(self) -> bool:
+        return self._client.ended
+
     def finish(self) -> FlowResult:
         try:
             client = self._report(self._client, "client")

@@ -50,6 +50,9 @@ class _Run(Run):
     def measuring(self) -> bool:
         return time.monotonic() >= self._warm
 
+    def over(self) -> bool:
+        return self._client.ended
+
     def finish(self) -> FlowResult:
         said = self._client.wait(self._timing.patience)
         answers = re.findall(r"icmp_seq=(\d+) .*time=([\d.]+) ms", said.stdout)

@@ -24,6 +24,7 @@ class RequestResponse(Workload):
 
     name: ClassVar[str] = "request-response"
     title: ClassVar[str] = "sockperf, request and answer"
+    settling: ClassVar[int] = 3
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("rtt_p50", "round trip, median", "s", Better.LESS, Across.MEAN),
         Measure("rtt_p90", "round trip, 90th percentile", "s", Better.LESS, Across.MEAN),
@@ -68,6 +69,9 @@ class _Run(Run):
         if self._flowing is None and self._flow.target.received().frames >= self._frames + _FIRST_FRAMES:
             self._flowing = now
         return self._flowing is not None and now >= self._flowing + _OWN_WARM_UP
+
+    def over(self) -> bool:
+        return self._client.ended
 
     def finish(self) -> FlowResult:
         said = self._client.wait(self._timing.patience)

@@ -65,6 +65,10 @@ class Run(ABC):
         """Whether its warm-up is over; raises if it has ended before its time."""
 
     @abstractmethod
+    def over(self) -> bool:
+        """Whether its client has ended."""
+
+    @abstractmethod
     def finish(self) -> FlowResult:
         """Waits for its end; tells what came of it, or raises why nothing did."""
 
@@ -76,6 +80,8 @@ class Workload(ABC):
     """As experiments write it."""
     title: ClassVar[str]
     """What it is, in a few words."""
+    settling: ClassVar[int] = 0
+    """Seconds that its programs need before anything flows; flows beside it warm up for so much longer."""
     measures: ClassVar[tuple[Measure, ...]] = ()
     """What it tells beside what meters find (the throughput is among those)."""
 
