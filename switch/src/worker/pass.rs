@@ -226,13 +226,13 @@ impl Worker {
 
     /// Tells drivers and other workers what happened.
     fn flush(&mut self) {
-        if self.outlets.publish() | self.sources.publish() {
+        if self.outlets.publish() | self.sources.publish() | self.sources.later.is_due(self.now) {
             full_fence();
             let (shared, worker) = (&self.shared, usize::from(self.index));
             let counters = |port: PortId| shared.counters.port(worker, port.index());
             self.outlets.call(counters);
             let mut faults = Vec::new();
-            self.sources.call(counters, |port, fault| faults.push((port, fault)));
+            self.sources.call(self.now, counters, |port, fault| faults.push((port, fault)));
             for (port, fault) in faults {
                 self.fault(port, fault);
             }

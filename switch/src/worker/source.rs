@@ -15,9 +15,13 @@ use crate::verdict::Memo;
 
 use super::Shared;
 use super::ends::Feed;
+use super::later::Later;
 use super::outlets::Health;
 use super::rings::RingKey;
 
+/// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
+const LITTLE_BYTES: u64 = 8192;
+const LITTLE_FRAMES: u16 = 8;
 /// How long it takes a receiver that polls to take a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
 
@@ -52,6 +56,8 @@ pub(super) struct Source {
     /// Whom the last frame was for, and how many in a row were for it.
     receiver: PortId,
     in_a_row: u32,
+    /// Bytes taken since its driver was last called.
+    pub bytes_back: u64,
     touched: bool,
 }
 
@@ -131,6 +137,7 @@ impl Source {
             share: Share::new(shared.settings.share),
             receiver: PortId::default(),
             in_a_row: 0,
+            bytes_back: 0,
             touched: false,
         }
     }
@@ -188,6 +195,12 @@ impl Source {
         waited < if sole { self.patience } else { self.leave_for }
     }
 
+    /// Whether so little went back to the driver that it need not hear of it at once.
+    fn may_call_later(&mut self) -> bool {
+        let few = self.bytes_back < LITTLE_BYTES;
+        self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
+    }
+
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
     pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
         if let Some(port) = from {
@@ -219,6 +232,8 @@ pub(super) struct Sources {
     pub touched: Vec<u16>,
     /// Sources that are armed.
     pub asleep: usize,
+    /// Sources whose drivers are to be called later.
+    pub later: Later,
 }
 
 impl Sources {
@@ -242,6 +257,7 @@ impl Sources {
 
     pub(super) fn remove(&mut self, slot: u16) -> Option<Source> {
         self.set_state(slot, State::Closed);
+        self.later.forget(slot);
         self.slots.get_mut(usize::from(slot))?.take()
     }
 
@@ -295,20 +311,31 @@ impl Sources {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block.
-    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters, mut faulty: impl FnMut(PortId, RingFault)) {
+    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Drivers of whom
+    /// little went back are called [later](Later).
+    pub(super) fn call<'c>(
+        &mut self,
+        now: Cycles,
+        counters: impl Fn(PortId) -> &'c PortCounters,
+        mut faulty: impl FnMut(PortId, RingFault),
+    ) {
+        self.later.take_due(now, &mut self.touched);
         while let Some(slot) = self.touched.pop() {
-            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
-                source.touched = false;
-                let Some(ring) = source.feed.ring() else { continue };
-                let result = ring.call_if_wanted();
-                let calls = ring.take_calls();
-                if calls > 0 {
-                    counters(source.port()).calls.add(calls.into());
-                }
-                if let Err(fault) = result {
-                    faulty(source.port(), fault);
-                }
+            let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) else { continue };
+            source.touched = false;
+            if source.may_call_later() && self.later.put_off(slot, now) {
+                continue;
+            }
+            self.later.forget(slot);
+            source.bytes_back = 0;
+            let Some(ring) = source.feed.ring() else { continue };
+            let result = ring.call_if_wanted();
+            let calls = ring.take_calls();
+            if calls > 0 {
+                counters(source.port()).calls.add(calls.into());
+            }
+            if let Err(fault) = result {
+                faulty(source.port(), fault);
             }
         }
     }

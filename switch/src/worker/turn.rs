@@ -98,6 +98,7 @@ impl Turn<'_> {
             }
             taken += 1;
         }
+        self.source.bytes_back += bytes;
         let counters = self.counters(self.source.port());
         counters.intake_frames.add(frames);
         counters.intake_bytes.add(bytes);
