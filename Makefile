@@ -37,7 +37,15 @@ demo: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-test: build lab-test
+test: build lint rust-test loom lab-test
+
+.PHONY: rust-test loom rust-lint
+rust-test: deps
+	cargo test --quiet --locked --workspace
+
+# Every interleaving of the hand-over between workers.
+loom: deps
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --package memlane --lib handover
 
 .PHONY: bench
 bench: build
@@ -58,7 +66,12 @@ fuzz-corpus:
 fuzz-seeds:
 	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
 
-lint: lab-lint
+lint: rust-lint lab-lint
+
+rust-lint: deps
+	cargo fmt --all --check
+	cargo fmt --check --manifest-path switch/fuzz/Cargo.toml
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 lab-test: build
 	lab/install-packages test

@@ -9,8 +9,9 @@ use std::collections::{HashMap, VecDeque};
 
 use memlane::config::{Document, PortEntry};
 use memlane::copy::copy;
-use memlane::frame::MacAddress;
+use memlane::frame::{MAX_FRAME, MacAddress};
 use memlane::parcel::Parcel;
+use memlane::policy::Limit;
 use memlane::port::PortId;
 use memlane::schedule::{Parking, QUANTUM, Turns};
 use memlane::settings::Poll;
@@ -84,9 +85,25 @@ fn document() -> impl Strategy<Value = Document> {
                 segment,
                 mtu,
                 queues,
+                weight: queues,
+                intake: Limit { rate: flag.then(|| "2.5Gbit".into()), packets: mtu.map(u64::from), burst_ms: None },
+                delivery: Limit { rate: None, packets: None, burst_ms: flag.then_some(7) },
+                storm: u64::from(queues),
             };
             let port = ports.into_iter().enumerate().map(port).collect();
-            Document { name: None, workers, cpus: vec![0], poll, in_order, control: None, patience_ms, waiting_frames, age, port }
+            Document {
+                name: None,
+                workers,
+                cpus: vec![0],
+                poll,
+                in_order,
+                control: None,
+                patience_ms,
+                waiting_frames,
+                share: 0.25,
+                age,
+                port,
+            }
         },
     )
 }
@@ -163,7 +180,7 @@ proptest! {
             let mut parcel = Parcel::default();
             (parcel.source, parcel.head, parcel.length) = (PortId(sender), number as u16, length);
             let spot = parking.park(parcel).unwrap();
-            turns.push(PortId(sender), spot, &mut parking);
+            turns.push(PortId(sender), 1, spot, &mut parking);
             waiting.entry(sender).or_default().push_back((number as u16, length));
         }
         let mut served: HashMap<u16, u64> = waiting.keys().map(|&sender| (sender, 0)).collect();
@@ -175,7 +192,7 @@ proptest! {
             *served.get_mut(&sender).unwrap() += u64::from(length);
             let of_waiting = || waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(sender, _)| served[sender]);
             if let (Some(least), Some(most)) = (of_waiting().min(), of_waiting().max()) {
-                prop_assert!(most - least <= 2 * u64::from(QUANTUM), "{:?}", served);
+                prop_assert!(most - least <= 2 * u64::from(QUANTUM + MAX_FRAME), "{:?}", served);
             }
         }
         prop_assert!(waiting.values().all(VecDeque::is_empty));

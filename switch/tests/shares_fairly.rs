@@ -165,7 +165,10 @@ fn a_delivery_limit_is_shared_fairly() {
 /// machine that takes the CPU away from us for a while loses none of the rate.
 fn rate(contest: &mut Contest) -> f64 {
     let counters = |contest: &Contest| {
-        (0..=contest.sizes.len()).map(|port| contest.bed.shared.counters.port(0, port)).map(|c| c.intake_limited.get() + c.delivery_limited.get()).sum::<u64>()
+        (0..=contest.sizes.len())
+            .map(|port| contest.bed.shared.counters.port(0, port))
+            .map(|c| c.intake_limited.get() + c.delivery_limited.get())
+            .sum::<u64>()
     };
     while counters(contest) == 0 {
         contest.step();
@@ -207,7 +210,7 @@ fn many_addresses_and_bursts_gain_nothing() {
             contest.bed.guests[1].fill(1, 3, 1000);
         }
         addresses = addresses.wrapping_add(1);
-        contest.bed.guests[2].fill(0x100 | addresses % 200, 3, 1000);
+        contest.bed.guests[2].fill(0x100 | (addresses % 200), 3, 1000);
         pass_often(&mut contest.bed);
         let (bytes, room) = (&mut contest.bytes, contest.room);
         contest.bed.guests[3].take(room, |sender, length| bytes[usize::from(sender.min(2))] += u64::from(length));

@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use memlane::frame::MacAddress;
 use memlane::network::Network;
+use memlane::policy::Allowance;
 use memlane::port::vhost_user::{PortSettings, converse};
 use memlane::port::{PortId, PortStatus};
 use memlane::settings::Settings;
-use memlane::stats::Counters;
-use memlane::table::Table;
 use memlane::worker::Shared;
 use memlane_rig::guest::ToyGuest;
 use vmm_sys_util::eventfd::EventFd;
@@ -73,13 +72,8 @@ struct Goods {
 
 impl Bed {
     fn new() -> Self {
-        let shared = Shared {
-            counters: Counters::new(1, 3),
-            tables: vec![Table::new(3, 64, 77)],
-            segment_of: vec![0; 3],
-            settings: Settings::default(),
-        };
-        let ports = (0..3).map(|n| PortStatus::new(PortId(n), &format!("p{n}"))).collect();
+        let shared = Shared::new(1, vec![0; 3], 77, Settings::default());
+        let ports = (0..3).map(|n| PortStatus::new(PortId(n), &format!("p{n}"), Allowance::default())).collect();
         let network = Network::start(shared, ports, 1, &[]).expect("a network");
         let friends = [1, 2].map(|n| befriend(&network, n));
         Self { network, friends, goods: Goods::new(), round: 0 }

@@ -18,8 +18,6 @@ use memlane::frame::MacAddress;
 use memlane::offload::Offloads;
 use memlane::port::PortId;
 use memlane::settings::{Poll, Settings};
-use memlane::stats::Counters;
-use memlane::table::Table;
 use memlane::worker::{Direction, Event, Mailbox, RingKey, Shared, Worker, links};
 
 use self::honest::Honest;
@@ -90,12 +88,11 @@ impl Bed {
             parking: 1024,
             ..Settings::default()
         };
-        let table = Table::new(4, 64, 77);
+        let shared = Shared::new(1, vec![0; 4], 77, settings);
         for port in [2, 3] {
             // What nobody can take away from them.
-            table.pin(MacAddress::new(honest::address(port)), PortId(port));
+            shared.tables[0].pin(MacAddress::new(honest::address(port)), PortId(port));
         }
-        let shared = Shared { counters: Counters::new(1, 4), tables: vec![table], segment_of: vec![0; 4], settings };
         let mailbox = Mailbox::new().expect("an eventfd");
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let (report, events) = channel();
