@@ -84,7 +84,8 @@ fn every_example_is_a_good_network() {
 fn networks_on_pages_are_good() {
     let mut networks = 0;
     for page in Page::all() {
-        for text in page.blocks("toml") {
+        // Other TOML on pages is the lab's, which tests it itself.
+        for text in page.blocks("toml").into_iter().filter(|text| text.contains("[[port]]")) {
             if let Err(mistakes) = memlane::config::Config::parse(&text, "net") {
                 panic!("{}: {mistakes}\n{text}", page.path.display());
             }
