@@ -45,7 +45,11 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
         b.receive(PATIENCE).unwrap();
     }
     // Whoever looks after its frames within the delay need not be called.
-    assert!(bed.totals(0).calls - before <= 200 - quick, "{} calls, though {quick} times it was quick", bed.totals(0).calls - before);
+    assert!(
+        bed.totals(0).calls - before <= 200 - quick,
+        "{} calls, though {quick} times it was quick",
+        bed.totals(0).calls - before
+    );
 }
 
 #[test]

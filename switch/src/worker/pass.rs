@@ -248,7 +248,7 @@ impl Worker {
 
     /// Closes the rings of a port that broke one of them here, and reports it; the control side stops the rest.
     #[cold]
-    fn fault(&mut self, port: PortId, fault: RingFault) {
+    pub(super) fn fault(&mut self, port: PortId, fault: RingFault) {
         let slots: Vec<u16> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
         for slot in slots {
             self.sources.set_state(slot, State::Closed);
