@@ -30,12 +30,22 @@ packages:
 	@touch $@
 
 build: deps
+	@echo "make build: the switch and the rig (the first time 2 to 5 minutes)"
+	cargo build --release --locked
 
 demo: build
-	$(LAB) prepare
+	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-test: build lab-test
+test: build lint rust-test loom lab-test
+
+.PHONY: rust-test loom rust-lint
+rust-test: deps
+	cargo test --quiet --locked --workspace
+
+# Every interleaving of the hand-over between workers.
+loom: deps
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --package memlane --lib handover
 
 .PHONY: bench
 bench: build
@@ -56,9 +66,15 @@ fuzz-corpus:
 fuzz-seeds:
 	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
 
-lint: lab-lint
+lint: rust-lint lab-lint
+
+rust-lint: deps
+	cargo fmt --all --check
+	cargo fmt --check --manifest-path switch/fuzz/Cargo.toml
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 lab-test: build
+	lab/install-packages test
 	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest

@@ -4,7 +4,7 @@
 //! allowed, and answers with the [`Allowance`] that holds from then on; `memlane set` is a client of it.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -189,13 +189,24 @@ fn stations(network: &Network) -> Vec<usize> {
 /// [`ControlError::Listen`].
 pub fn listen(path: &Path) -> Result<UnixListener, ControlError> {
     let failed = |cause| ControlError::Listen { path: path.into(), cause };
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        make_folder(folder).map_err(failed)?;
     }
     let listener = port::vhost_user::bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     UnixListener::from_std(listener).map_err(failed)
+}
+
+/// Makes `folder` for us alone; one that is there must not be another user's, who could replace what is in it.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if !folder.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    // SAFETY: takes nothing, changes nothing and cannot fail.
+    let us = unsafe { libc::geteuid() };
+    let owner = std::fs::metadata(folder)?.uid();
+    if owner == us || owner == 0 { Ok(()) } else { Err(io::Error::other("the folder belongs to another user")) }
 }
 
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use memlane::stats::DropReason;
 use memlane_rig::frames::NetHeader;
 use memlane_rig::frontend::features;
 use memlane_rig::frontend::notify::CallKind;
-use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, SendBuffers, ToyGuest};
+use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, RingStep, SendBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
@@ -115,6 +115,23 @@ fn a_ring_is_drained_before_its_base_is_told() {
 }
 
 #[test]
+fn a_front_end_that_forgot_the_base_goes_on_at_the_used_index() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b, 1);
+    for index in [DELIVERY, INTAKE] {
+        a.ring_step(index, RingStep::Stop).unwrap();
+        a.queues().nth(index).unwrap().base = 0;
+        for step in [RingStep::Base, RingStep::Call, RingStep::Kick] {
+            a.ring_step(index, step).unwrap();
+        }
+    }
+    a.synchronise().unwrap();
+    exchange(&mut a, &mut b, 2);
+}
+
+#[test]
 fn a_device_stops_and_starts_again_on_the_same_connection_with_other_features() {
     let bed = Bed::new(2);
     let mut b = bed.guest(1);
@@ -159,6 +176,22 @@ fn memory_comes_and_goes_while_rings_run() {
             a.add_region(region).unwrap();
             exchange(&mut a, &mut b, round);
         }
+    }
+}
+
+#[test]
+fn memory_is_told_once_for_every_queue_pair() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let plan = MemoryPlan::spread(8, 4 << 20, 1 << 20);
+    let mut a = bed.guest_like(0, small_buffers(bed.builder(0).memory(plan)));
+    announce(&mut [&mut a, &mut b]);
+    for tell in [ToyGuest::remove_region, ToyGuest::add_region] {
+        for _ in 0..2 {
+            tell(&mut a, 7).unwrap();
+            a.synchronise().unwrap();
+        }
+        exchange(&mut a, &mut b, 1);
     }
 }
 

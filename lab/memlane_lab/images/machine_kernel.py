@@ -12,7 +12,7 @@ from memlane_lab import cache
 from memlane_lab.errors import LabError
 from memlane_lab.images import cpio, debian
 
-_MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000")
+_MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000", "sch_netem", "8021q")
 """Loaded by `/init`, with what they depend on; those that a flavour builds in or lacks are left out."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memlane_lab.session import Session
-from tests.end_to_end.lan import BEDS, Lan, Plan
+from tests.end_to_end.lan import BEDS, Lan
 from tests.end_to_end.transfer import Library, broken_packets
 
 Builder = Callable[..., Lan]

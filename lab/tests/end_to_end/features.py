@@ -18,8 +18,8 @@ SENDER_MIXES = {
 }
 """What a sender can leave to itself, from nothing to everything."""
 RECEIVER_MIXES = {"all": "", "no-gro": "gro off"}
-"""What a receiver can switch off. What it receives in hardware is agreed once (see `Lack`): virtio_net has no switch for
-it (User Mode Linux), or one (rx-gro-hw) that QEMU keeps from the back end."""
+"""What a receiver can switch off. What it receives in hardware is agreed once (see `Lack`): virtio_net has no switch
+for it (User Mode Linux), or one (rx-gro-hw) that QEMU keeps from the back end."""
 
 
 def switch(guest: Guest, words: str) -> None:

@@ -1,7 +1,7 @@
 """Guests on the switch: planned, booted together, addressed.
 
-Guest number i is called a, b, c ..., and has the addresses `bed.ipv4(i)` and `bed.ipv6(i)` on its net0, as in the lab's own
-beds. Unlike those, each guest here can differ from the others, and each port be stated in detail.
+Guest number i is called a, b, c ..., and has the addresses `bed.ipv4(i)` and `bed.ipv6(i)` on its net0, as in the
+lab's own beds. Unlike those, each guest here can differ from the others, and each port be stated in detail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,15 @@ from memlane_lab.guests.netns import NetnsGuest
 from memlane_lab.guests.qemu import TcgGuest
 from memlane_lab.ports import Device, GuestKind, Nic, Port
 from memlane_lab.session import Session
+from memlane_lab.wait import until
 from tests.end_to_end.features import Lack
 from tests.end_to_end.switch import Switch
+from tests.end_to_end.transfer import iperf
 
 UML, TCG, HOST = GuestKind.UML, GuestKind.TCG, GuestKind.NETNS
 BEDS = {"uml-uml": (UML, UML), "tcg-tcg": (TCG, TCG), "uml-tcg": (UML, TCG)}
 """The pairs of guests that most tests run on."""
-_ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do [ ! -e $f ] || echo 8388608 >$f; done"
+_ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do echo 8388608 >$f; done"
 """How much may wait in a socket, at most: for a guest whose receiver is not always running."""
 
 
@@ -44,25 +46,39 @@ class Plan:
 class Lan:
     """A switch and its guests."""
 
-    def __init__(self, session: Session, plans: Sequence[Plan | GuestKind], **settings: Any) -> None:
-        """Starts the switch and boots one guest for each plan; `settings` go to the top of the network's file."""
+    def __init__(
+        self,
+        session: Session,
+        plans: Sequence[Plan | GuestKind],
+        *,
+        others: Mapping[str, Mapping[str, Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Starts the switch and boots one guest for each plan.
+
+        `settings` go to the top of the network's file; `others` are vhost-user ports for programs that are no guests:
+        their names, with their keys in the file.
+        """
+        others = others or {}
         self._plans = [plan if isinstance(plan, Plan) else Plan(plan) for plan in plans]
         named = {bed.name(index): plan for index, plan in enumerate(self._plans)}
         hidden = {name: plan.lack.mask if plan.kind is UML else 0 for name, plan in named.items()}
-        self.switch = Switch(session, {name: plan.stated for name, plan in named.items()}, hidden, **settings)
+        stated = {name: plan.stated for name, plan in named.items()} | dict(others)
+        self.switch = Switch(session, stated, hidden, **settings)
         wanted = [
             Port(name, plan.kind, ports.mac(index + 1), plan.mtu, plan.queues)
             for index, (name, plan) in enumerate(named.items())
         ]
-        self.guests: list[Guest] = [
-            _guest(session, nic, plan) for nic, plan in zip(self.switch.lay(wanted), self._plans, strict=True)
-        ]
+        unused = [Port(name, TCG, ports.mac(index + 101)) for index, name in enumerate(others)]
+        nics = self.switch.lay([*wanted, *unused])[: len(wanted)]
+        self.guests: list[Guest] = [_guest(session, nic, plan) for nic, plan in zip(nics, self._plans, strict=True)]
         for guest in self.guests:
             guest.start()
         for index, guest in enumerate(self.guests):
             guest.wait_ready()
             self.address(index)
-            guest.run(_ROOM_FOR_DATAGRAMS).check()
+            if guest.kind is not HOST:
+                guest.run(_ROOM_FOR_DATAGRAMS).check()
         self.switch.wait_running(*named)
 
     def address(self, index: int) -> None:
@@ -72,8 +88,14 @@ class Lan:
     def reach(self, source: int, target: int, *, timeout: float = 30.0) -> None:
         """Waits until guest `source` gets an answer from guest `target` over IPv4 and IPv6."""
         for address in (bed.ipv4(target), bed.ipv6(target)):
-            command = ["ping", "-c", "1", "-i", "0.1", "-w", str(timeout), address]
-            self.guests[source].run(command, timeout=timeout + 30).check()
+            self.wait_answer(source, address, timeout=timeout)
+
+    def wait_answer(self, source: int, address: str, *, timeout: float = 30.0) -> None:
+        """Waits until guest `source` gets an answer from an address."""
+        command = ["ping", "-c", "1", "-W", "0.5", address]
+        guest = self.guests[source]
+        what = f"guest {guest.name} to get an answer from {address}"
+        until(lambda: guest.run(command).status == 0, timeout=timeout, what=what)
 
     def ping(self, source: int, address: str, *options: str) -> None:
         """Insists on answers to three pings in a row from guest `source`."""
@@ -81,6 +103,19 @@ class Lan:
         said = self.guests[source].run(command, timeout=40)
         assert said.status == 0, said.stdout + said.stderr
         assert " 0% packet loss" in said.stdout, said.stdout
+
+    def datagrams(self, source: int, target: int, address: str, *, length: int, rate: str) -> None:
+        """Sends UDP for a second at a rate that every guest keeps up with, most of the time; insists on nearly all.
+
+        What the receiver's kernel drops because its program is not running is not the switch's loss.
+        """
+        before = self.switch.port(bed.name(target))["delivery-frames"]
+        options = ("--udp", "--length", str(length), "--bitrate", rate, "--window", "1M")
+        end = iperf(self.guests[source], self.guests[target], address, *options)["sum"]
+        delivered = self.switch.port(bed.name(target))["delivery-frames"] - before
+        assert end["packets"] > 50, end
+        assert delivered > 0.95 * end["packets"], self.switch.report()
+        assert end["lost_percent"] < 50, end
 
 
 class _TunedGuest(TcgGuest):
@@ -101,6 +136,10 @@ class _HostGuest(NetnsGuest):
         super().__init__(session, name, [nic], **options)
         assert isinstance(nic.endpoint, Device)
         self._namespace = nic.endpoint.namespace
+
+    def plug(self, index: int, timeout: float = 15.0) -> None:
+        """Nothing is to be taken from elsewhere: the switch makes its TAP in the guest's namespace."""
+        Guest.plug(self, index, timeout)
 
 
 def _guest(session: Session, nic: Nic, plan: Plan) -> Guest:

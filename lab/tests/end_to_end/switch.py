@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from memlane_lab import network
+from memlane_lab import network, procfs
 from memlane_lab.paths import masking
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
@@ -40,8 +40,9 @@ class Switch(Memlane):
         hidden: Mapping[str, int],
         **settings: Any,
     ) -> None:
-        """`stated` adds keys to a port in the network's file; `hidden` are virtio features that its guest never sees."""
-        super().__init__(session, control=str(session.folder / "control"), **settings)
+        """`stated` adds keys to a port in the network's file; `hidden` are features that its guest never sees."""
+        self._control = session.folder / "control"
+        super().__init__(session, control=str(self._control), **settings)
         self._stated = stated
         self._hidden = hidden
         self._namespaces: dict[str, str] = {}
@@ -50,7 +51,6 @@ class Switch(Memlane):
         for port in ports:
             if port.kind is GuestKind.NETNS:
                 self._namespaces[port.name] = self.session.namespace(port.name)
-                network.silence(self._namespaces[port.name])
         return super()._lay(ports)
 
     def _port(self, port: Port) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Switch(Memlane):
     def _endpoint(self, port: Port) -> Endpoint:
         if port.kind is GuestKind.NETNS:
             return Device(port.name, self._namespaces[port.name])
-        if hidden := self._hidden[port.name]:
+        if hidden := self._hidden.get(port.name):
             return VhostUser(self._mask(port, hidden))
         return VhostUser(self._socket(port), guest_listens=self._connects(port))
 
@@ -82,6 +82,11 @@ class Switch(Memlane):
             return network.exists(port.name, namespace=self._namespaces[port.name])
         return self._connects(port) or super()._is_there(port, daemon)
 
+    def start(self) -> None:
+        """Starts the daemon, also one whose ports show nothing, and waits until it answers."""
+        super().start()
+        until(lambda: procfs.listens(self.daemon.pid, self._control), timeout=10, what="memlane's control socket")
+
     @property
     def daemon(self) -> HostProcess:
         """The process that runs now, or ran last."""
@@ -92,8 +97,8 @@ class Switch(Memlane):
         """What the switch says of itself."""
         binary = program()
         assert binary is not None
-        command = [binary, "status", "--json", self._file]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        command: list[str | Path] = [binary, "status", "--json", self._file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         report: Report = json.loads(done.stdout)
         return report

@@ -57,13 +57,8 @@ def test_a_file_arrives_at_a_guest_that_lacks(build: Builder, lack: features.Lac
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ("nothing", "guest-tso"),
         ("guest-checksum", "host-checksum"),
-        ("host-tso", "mergeable"),
-        ("mergeable-guest-tso", "nothing"),
-        ("mergeable-guest-checksum", "event-index"),
-        ("indirect", "guest-ecn"),
-        ("everything", "nothing"),
+        ("mergeable-guest-tso", "event-index"),
         ("everything", "everything"),
     ],
 )
@@ -71,10 +66,9 @@ def test_a_file_arrives_between_machines_that_lack(build: Builder, first: str, s
     _exchange_undamaged(build(Plan(TCG, lack=LACKS[first]), Plan(TCG, lack=LACKS[second])))
 
 
-@pytest.mark.parametrize("lack", ["nothing", "mergeable", "everything"])
-def test_a_file_arrives_at_a_legacy_driver(build: Builder, lack: str) -> None:
+def test_a_file_arrives_at_a_legacy_driver(build: Builder) -> None:
     """A driver older than virtio 1.0; without mergeable buffers its frames have a header of ten bytes, not twelve."""
-    legacy = Plan(TCG, lack=LACKS[lack], device="disable-modern=on,disable-legacy=off")
+    legacy = Plan(TCG, lack=LACKS["mergeable"], device="disable-modern=on,disable-legacy=off")
     _exchange_undamaged(build(legacy, UML))
 
 
@@ -96,8 +90,15 @@ def test_a_receiver_gets_no_more_than_it_takes(build: Builder, lack: str) -> Non
     assert [broken_packets(guest) for guest in lan.guests] == [{}, {}, {}]
 
 
-@pytest.mark.parametrize("lacking", ["nothing", "guest-ecn", "guest-tso", "guest-checksum"])
-@pytest.mark.parametrize("segmented_by", ["switch-or-receiver", "sender"])
+@pytest.mark.parametrize(
+    ("lacking", "segmented_by"),
+    [
+        ("nothing", "receiver"),
+        ("guest-tso", "switch"),
+        ("guest-checksum", "switch"),
+        ("guest-checksum", "sender"),
+    ],
+)
 def test_a_file_arrives_in_a_vlan(build: Builder, lacking: str, segmented_by: str) -> None:
     lan = build(Plan(UML, lack=LACKS[lacking]), UML)
     for index, guest in enumerate(lan.guests):
@@ -115,21 +116,20 @@ def test_a_file_arrives_in_a_vlan(build: Builder, lacking: str, segmented_by: st
     assert [broken_packets(guest) for guest in lan.guests] == [{}, {}]
 
 
-_CONGESTION = {UML: "netem loss 1% ecn", TCG: "fq_codel ce_threshold 1us"}
-"""Queues that mark packets instead of dropping them (RFC 3168), as far as the guest's kernel has them."""
+_CONGESTION = "netem loss 1% ecn"
+"""A queue that marks packets instead of dropping them (RFC 3168)."""
 
 
 @pytest.mark.parametrize(
     ("sender", "receiver"),
     [
         (Plan(UML), Plan(UML)),
-        (Plan(UML), Plan(UML, lack=LACKS["guest-ecn"])),
         (Plan(UML), Plan(UML, lack=LACKS["guest-tso"])),
         (Plan(UML), Plan(UML, lack=LACKS["guest-checksum"])),
         (Plan(UML, lack=LACKS["host-tso"]), Plan(UML)),
         (Plan(TCG), Plan(TCG, lack=LACKS["guest-ecn"])),
     ],
-    ids=["uml", "uml-guest-ecn", "uml-guest-tso", "uml-guest-checksum", "uml-host-tso", "tcg-guest-ecn"],
+    ids=["uml", "uml-guest-tso", "uml-guest-checksum", "uml-host-tso", "tcg-guest-ecn"],
 )
 def test_a_file_arrives_with_congestion_notified(build: Builder, sender: Plan, receiver: Plan) -> None:
     """Marked packets, echoes and reduced windows (the CWR flag, hence GSO with ECN) pass, whole and cut."""
@@ -137,7 +137,7 @@ def test_a_file_arrives_with_congestion_notified(build: Builder, sender: Plan, r
     source, target = lan.guests
     for guest in lan.guests:
         guest.run("echo 1 >/proc/sys/net/ipv4/tcp_ecn").check()
-    source.run(f"tc qdisc replace dev net0 root {_CONGESTION[sender.kind]}").check()
+    source.run(f"tc qdisc replace dev net0 root {_CONGESTION}").check()
     library = Library(source)
     for address in (bed.ipv4(0), bed.ipv6(0)):
         library.fetch(target, address).finish()

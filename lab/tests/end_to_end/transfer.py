@@ -16,15 +16,15 @@ _ports = itertools.count(6201)
 class Library:
     """A file of random bytes in a guest, which others fetch over HTTP: one system call sends it, in large segments."""
 
-    def __init__(self, guest: Guest, megabytes: int = 32) -> None:
-        """Makes the file, which repeats itself only every 8 MB (a guest makes random bytes slowly), and serves it."""
+    def __init__(self, guest: Guest, megabytes: int = 8) -> None:
+        """Makes the file and serves it. Random bytes take a guest long: each MB is the same ones after its number."""
         self.guest = guest
-        self.size = megabytes << 20
         self._port = next(_ports)
-        random = f"head -c {8 << 20} /dev/urandom >/tmp/random"
-        joined = f"for i in $(seq {megabytes // 8}); do cat /tmp/random; done >{_FOLDER}/file; rm /tmp/random"
-        made = guest.run(f"set -e; mkdir -p {_FOLDER}; {random}; {joined}; sha256sum <{_FOLDER}/file", timeout=120)
-        self.hash = made.check().stdout.split()[0]
+        random = f"mkdir -p {_FOLDER}; head -c {1 << 20} /dev/urandom >/tmp/random"
+        joined = f"for i in $(seq {megabytes}); do echo $i; cat /tmp/random; done >{_FOLDER}/file; rm /tmp/random"
+        told = f"wc -c <{_FOLDER}/file; sha256sum <{_FOLDER}/file"
+        made = guest.run(f"set -e; {random}; {joined}; {told}", timeout=120).check().stdout.split()
+        self.size, self.hash = int(made[0]), made[1]
         self._server = guest.spawn(["httpd", "-f", "-p", f"[::]:{self._port}", "-h", _FOLDER])
         guest.wait_listening(self._port)
 
@@ -53,6 +53,11 @@ class Fetch:
         """Insists that there is more to come: what is to happen in mid-transfer does."""
         assert not self._running.ended, "the transfer was over too soon to be disturbed"
 
+    def abandon(self) -> None:
+        """Ends it unfinished."""
+        self._running.kill()
+        self._running.wait(10)
+
     def finish(self, timeout: float = 60.0) -> None:
         """Waits for its end; what has arrived must be what was sent."""
         result = self._running.wait(timeout)
@@ -60,17 +65,17 @@ class Fetch:
 
 
 class Flow:
-    """A TCP flow from guest `source` to guest number `target` that goes on until it is ended."""
+    """A TCP flow of 50 Mbit/s from guest `source` to guest `target` that goes on until it is ended."""
 
     def __init__(self, source: Guest, target: Guest, address: str) -> None:
         self._target = target
         port = str(next(_ports))
         self._server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
         target.wait_listening(int(port))
-        client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--length", "128K"]
+        client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--bitrate", "50M"]
         self._client = source.spawn(client)
 
-    def wait_progress(self, megabytes: int = 8, timeout: float = 30.0) -> None:
+    def wait_progress(self, megabytes: int = 2, timeout: float = 30.0) -> None:
         """Waits until so much more has arrived."""
         goal = received(self._target) + (megabytes << 20)
         until(lambda: received(self._target) > goal, timeout=timeout, what=f"{megabytes} MB more of a flow")
@@ -84,6 +89,14 @@ class Flow:
     def _end(running: Running) -> None:
         running.kill()
         running.wait(10)
+
+
+def pace(guest: Guest) -> None:
+    """Has the guest send at most 100 Mbit/s, so that a transfer lasts until something has happened to it.
+
+    This ends when the guest's NIC is plugged anew, or the guest has rebooted.
+    """
+    guest.run("tc qdisc replace dev net0 root netem rate 100mbit limit 10000").check()
 
 
 def received(guest: Guest) -> int:

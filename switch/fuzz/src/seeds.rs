@@ -223,6 +223,7 @@ fn ethernet(to: [u8; 6], from: u8) -> Vec<u8> {
     [&to[..], &[2, 0, 0, 0, 1, from, 0x88, 0xb5], &[0x5a; 46]].concat()
 }
 
+#[expect(clippy::too_many_lines, reason = "a list of scenes")]
 fn scenes() -> Vec<(String, Vec<u8>)> {
     const PLAIN: [u8; 12] = [0; 12];
     const EVERYBODY: [u8; 6] = [0xff; 6];

@@ -203,6 +203,16 @@ impl Ring {
         }
     }
 
+    /// Entries that were shown to the driver since calls were last considered.
+    pub fn unconsidered(&self) -> u16 {
+        self.published_used.wrapping_sub(self.considered_used)
+    }
+
+    /// True if the driver can be called at all.
+    pub fn can_call(&self) -> bool {
+        self.call.is_some()
+    }
+
     /// Calls the driver if it asked to hear of what was published since this was last called (virtio 1.4, section 2.7.7.2).
     ///
     /// # Errors

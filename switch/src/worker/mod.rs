@@ -9,6 +9,7 @@
 
 mod credits;
 mod ends;
+mod later;
 pub mod mailbox;
 mod outlets;
 mod pass;

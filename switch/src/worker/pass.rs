@@ -34,7 +34,7 @@ impl Ended {
 impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
-        self.credits.begin_pass(self.idle);
+        self.credits.begin_pass(self.idle, self.sources.awake.len(), self.now);
         self.outlets.begin_pass(self.now);
         let mut frames = self.serve_peers();
         let mut unflushed = frames;
@@ -226,13 +226,13 @@ impl Worker {
 
     /// Tells drivers and other workers what happened.
     fn flush(&mut self) {
-        if self.outlets.publish() | self.sources.publish() {
+        if self.outlets.publish() | self.sources.publish() | self.sources.later.is_due(self.now) {
             full_fence();
             let (shared, worker) = (&self.shared, usize::from(self.index));
             let counters = |port: PortId| shared.counters.port(worker, port.index());
             self.outlets.call(counters);
             let mut faults = Vec::new();
-            self.sources.call(counters, |port, fault| faults.push((port, fault)));
+            self.sources.call(self.now, counters, |port, fault| faults.push((port, fault)));
             for (port, fault) in faults {
                 self.fault(port, fault);
             }
@@ -248,7 +248,7 @@ impl Worker {
 
     /// Closes the rings of a port that broke one of them here, and reports it; the control side stops the rest.
     #[cold]
-    fn fault(&mut self, port: PortId, fault: RingFault) {
+    pub(super) fn fault(&mut self, port: PortId, fault: RingFault) {
         let slots: Vec<u16> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
         for slot in slots {
             self.sources.set_state(slot, State::Closed);

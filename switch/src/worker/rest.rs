@@ -229,9 +229,9 @@ impl Worker {
         let from = cycles();
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
         let timeout = self.set_timer(from);
-        self.await_events(timeout);
+        let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
-        if self.rest.poll == Poll::Adaptive {
+        if self.rest.poll == Poll::Adaptive && woken {
             let now = cycles();
             self.rest.linger.woke_after(now.wrapping_sub(from), now);
         }
@@ -250,7 +250,8 @@ impl Worker {
     /// When to wake if nothing happens before.
     fn deadline(&mut self) -> Option<Cycles> {
         let polled = self.now.saturating_add(in_cycles(POLLED));
-        let mut deadline = self.outlets.deadline(self.now);
+        let calls = self.sources.later.deadline();
+        let mut deadline = self.outlets.deadline(self.now).into_iter().chain(calls).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
             let held = self.sources.get(slot).and_then(|source| source.held_until).unwrap_or(polled);
@@ -259,15 +260,18 @@ impl Worker {
         deadline
     }
 
-    /// Waits for events and acts on them.
-    fn await_events(&mut self, milliseconds: i32) {
+    /// Waits for events and acts on them; true if there was one beside the timer's.
+    fn await_events(&mut self, milliseconds: i32) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
         // Interrupted by a signal is as good as nothing happened.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
+        let mut woken = false;
         for event in &events[..count] {
+            woken |= event.data() != TIMER;
             self.kicked(event.data());
         }
         self.rest.events = events;
+        woken
     }
 
     fn kicked(&mut self, token: u64) {

@@ -14,7 +14,7 @@ use crate::offload::Offloads;
 use crate::parcel::Parcel;
 use crate::port::PortId;
 use crate::port::tap::Tap;
-use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
+use crate::ring::{Call, Delivery, Intake, Ring, RingFault, SplitRing};
 use crate::stats::DropReason;
 
 /// Which way frames move in a ring.
@@ -192,10 +192,9 @@ impl Worker {
 
     /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new descriptor is rung once, since what the old one told may be lost.
     pub fn set_call(&mut self, key: RingKey, call: Option<Call>) {
-        if let Some(ring) = self.ring(key) {
-            if let Some(call) = &call {
-                call.call();
-            }
+        if call.as_ref().is_some_and(|call| !call.call()) {
+            self.fault(key.port, RingFault::CallBlocks);
+        } else if let Some(ring) = self.ring(key) {
             ring.set_call(call);
         }
     }

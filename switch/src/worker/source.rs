@@ -15,13 +15,15 @@ use crate::verdict::Memo;
 
 use super::Shared;
 use super::ends::Feed;
+use super::later::Later;
 use super::outlets::Health;
 use super::rings::RingKey;
 
+/// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
+const LITTLE_BYTES: u64 = 8192;
+const LITTLE_FRAMES: u16 = 8;
 /// How long it takes a receiver that polls to take a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
-/// How long a sender must have had frames for one receiver only.
-const SOLE_AFTER: Duration = Duration::from_millis(10);
 
 /// A feed and its circumstances.
 #[derive(Debug)]
@@ -51,9 +53,11 @@ pub(super) struct Source {
     /// The port's limit holds it back until then.
     pub held_until: Option<Cycles>,
     share: Share,
-    /// Whom the last frame was for, and since when all were for it.
+    /// Whom the last frame was for, and how many in a row were for it.
     receiver: PortId,
-    sole_since: Cycles,
+    in_a_row: u32,
+    /// Bytes taken since its driver was last called.
+    pub bytes_back: u64,
     touched: bool,
 }
 
@@ -132,7 +136,8 @@ impl Source {
             held_until: None,
             share: Share::new(shared.settings.share),
             receiver: PortId::default(),
-            sole_since: 0,
+            in_a_row: 0,
+            bytes_back: 0,
             touched: false,
         }
     }
@@ -143,23 +148,25 @@ impl Source {
 
     /// Notes that a frame is for `port`.
     #[inline]
-    pub(super) fn note_receiver(&mut self, port: PortId, now: Cycles) {
+    pub(super) fn note_receiver(&mut self, port: PortId) {
         if self.receiver != port {
-            (self.receiver, self.sole_since) = (port, now);
+            (self.receiver, self.in_a_row) = (port, 0);
+        } else if self.left.is_none() {
+            self.in_a_row = self.in_a_row.saturating_add(1);
         }
     }
 
-    /// True if all frames have been for one receiver for a while.
-    fn has_one_receiver(&self, now: Cycles) -> bool {
-        now.wrapping_sub(self.sole_since) > in_cycles(SOLE_AFTER)
+    /// True if as many frames as the ring holds were for the same receiver.
+    fn has_one_receiver(&mut self) -> bool {
+        self.in_a_row >= self.feed.size().into()
     }
 
     /// Whether another parcel for `port` may stay out: as many as its share of the heads that are left to the guest, see [`Share`].
-    pub(super) fn may_keep_out(&mut self, port: PortId, health: Health, now: Cycles) -> bool {
+    pub(super) fn may_keep_out(&mut self, port: PortId, health: Health) -> bool {
         let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
         let factor = match health {
             Health::Stalled => self.share.stalled,
-            Health::Moving if self.has_one_receiver(now) => self.share.sole,
+            Health::Moving if self.has_one_receiver() => self.share.sole,
             Health::Moving | Health::Stuck => self.share.usual,
         };
         16 * u32::from(self.out_for[port.index()]) < left * factor
@@ -184,8 +191,14 @@ impl Source {
         left.slot = slot;
         left.segments_done = parcel.segments_done;
         let waited = now.wrapping_sub(left.since);
-        let sole = !may_keep_out && self.has_one_receiver(now);
+        let sole = !may_keep_out && self.has_one_receiver();
         waited < if sole { self.patience } else { self.leave_for }
+    }
+
+    /// Whether so little went back to the driver that it need not hear of it at once.
+    fn may_call_later(&mut self) -> bool {
+        let few = self.bytes_back < LITTLE_BYTES;
+        self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
@@ -219,6 +232,8 @@ pub(super) struct Sources {
     pub touched: Vec<u16>,
     /// Sources that are armed.
     pub asleep: usize,
+    /// Sources whose drivers are to be called later.
+    pub later: Later,
 }
 
 impl Sources {
@@ -242,6 +257,7 @@ impl Sources {
 
     pub(super) fn remove(&mut self, slot: u16) -> Option<Source> {
         self.set_state(slot, State::Closed);
+        self.later.forget(slot);
         self.slots.get_mut(usize::from(slot))?.take()
     }
 
@@ -295,20 +311,31 @@ impl Sources {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block.
-    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters, mut faulty: impl FnMut(PortId, RingFault)) {
+    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Drivers of whom
+    /// little went back are called [later](Later).
+    pub(super) fn call<'c>(
+        &mut self,
+        now: Cycles,
+        counters: impl Fn(PortId) -> &'c PortCounters,
+        mut faulty: impl FnMut(PortId, RingFault),
+    ) {
+        self.later.take_due(now, &mut self.touched);
         while let Some(slot) = self.touched.pop() {
-            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
-                source.touched = false;
-                let Some(ring) = source.feed.ring() else { continue };
-                let result = ring.call_if_wanted();
-                let calls = ring.take_calls();
-                if calls > 0 {
-                    counters(source.port()).calls.add(calls.into());
-                }
-                if let Err(fault) = result {
-                    faulty(source.port(), fault);
-                }
+            let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) else { continue };
+            source.touched = false;
+            if source.may_call_later() && self.later.put_off(slot, now) {
+                continue;
+            }
+            self.later.forget(slot);
+            source.bytes_back = 0;
+            let Some(ring) = source.feed.ring() else { continue };
+            let result = ring.call_if_wanted();
+            let calls = ring.take_calls();
+            if calls > 0 {
+                counters(source.port()).calls.add(calls.into());
+            }
+            if let Err(fault) = result {
+                faulty(source.port(), fault);
             }
         }
     }

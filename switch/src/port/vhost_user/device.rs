@@ -283,8 +283,13 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(None)
     }
 
+    /// QEMU before 8.2 tells of each region once for every queue pair; once is enough.
     fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, _postcopy: Option<bool>) -> Result<Option<u64>> {
-        let region = Region::map((&**region).into(), file).map_err(refuse)?;
+        let table = RegionTable::from(&**region);
+        if self.memory.regions().iter().any(|known| *known.table() == table) {
+            return Ok(None);
+        }
+        let region = Region::map(table, file).map_err(refuse)?;
         let mut regions = self.memory.regions().to_vec();
         if regions.len() as u64 >= SLOTS {
             return Err(refuse(format!("more than {SLOTS} memory regions")));
@@ -294,6 +299,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(None)
     }
 
+    /// As when it is added: what is gone already, or never was, is no fault.
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let table = RegionTable::from(&**region);
         let is_it = |known: &Arc<Region>| {
@@ -304,7 +310,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let before = regions.len();
         regions.retain(|known| !is_it(known));
         if regions.len() == before {
-            return Err(refuse("an unknown memory region was to be removed"));
+            return Ok(());
         }
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)
     }

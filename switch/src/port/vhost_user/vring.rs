@@ -81,6 +81,9 @@ impl Vring {
         let split = self.locate(memory)?;
         // A ring that ran before may never be kicked again: its driver was told when it filled it.
         let resumed = self.base != 0 || split.used_index() != 0;
+        // Virtio-user of DPDK, whose rings live on while its back end restarts, has forgotten their base and says 0. Nothing is in
+        // flight in a ring that begins, so the used index tells it.
+        let base = if self.base == 0 { split.used_index() } else { self.base };
         let (kick, polled) = match self.kick.take() {
             Some(Kick::File(file)) => (Some(file), false),
             Some(Kick::Poll) | None => (None, true),
@@ -94,7 +97,7 @@ impl Vring {
             split,
             memory: Arc::clone(memory),
             options: agreed.ring(),
-            base: self.base,
+            base,
             call: self.call.take(),
             offloads,
             mergeable: agreed.mergeable(),

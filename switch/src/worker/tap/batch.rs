@@ -48,23 +48,28 @@ impl Batch {
     pub(super) unsafe fn run(&mut self, file: &File, way: Way, operations: &[Vectors]) -> &[i32] {
         self.results.clear();
         // A lone operation is cheaper as a call of its own.
-        match &mut self.uring {
-            Some(uring) if operations.len() > 1 => {
-                // SAFETY: the caller's promise.
-                if !unsafe { together(uring, &mut self.results, file, way, operations) } {
-                    self.uring = None;
-                }
+        if operations.len() > 1
+            && let Some(uring) = &mut self.uring
+        {
+            // SAFETY: the caller's promise.
+            if !unsafe { together(uring, &mut self.results, file, way, operations) } {
+                self.uring = None;
             }
-            _ => self.results.extend(operations.iter().map(|operation| {
-                // SAFETY: the caller's promise.
-                unsafe { single(file, way, operation) }
-            })),
+            if self.results[0] != -libc::EOPNOTSUPP {
+                return &self.results;
+            }
+            self.results.clear();
         }
+        // SAFETY: the caller's promise.
+        self.results.extend(operations.iter().map(|operation| unsafe { single(file, way, operation) }));
         &self.results
     }
 }
 
 /// All operations by one call; false if the kernel does not do it, in which case the results say so.
+///
+/// Each says itself that it must not wait: for a file that is merely open as non-blocking, io_uring would wait until it is ready, and the
+/// worker with it.
 ///
 /// # Safety
 /// As for [`Batch::run`].
@@ -74,10 +79,11 @@ unsafe fn together(uring: &mut IoUring, results: &mut Vec<i32>, file: &File, way
     let mut queue = uring.submission();
     for (index, operation) in operations.iter().enumerate() {
         let entry = match way {
-            Way::Read => opcode::Readv::new(descriptor, operation.first, operation.count).build(),
-            Way::Write => opcode::Writev::new(descriptor, operation.first, operation.count).build(),
+            Way::Read => opcode::Readv::new(descriptor, operation.first, operation.count).rw_flags(libc::RWF_NOWAIT).build(),
+            Way::Write => opcode::Writev::new(descriptor, operation.first, operation.count).rw_flags(libc::RWF_NOWAIT).build(),
         };
-        // SAFETY: the caller's promise; all operations have completed when this function returns.
+        // SAFETY: the caller's promise. All operations have completed when this function returns: those that may not wait do so while they are
+        // submitted, and if submitting fails, none was begun.
         if unsafe { queue.push(&entry.user_data(index as u64)) }.is_err() {
             break;
         }
@@ -96,7 +102,7 @@ unsafe fn together(uring: &mut IoUring, results: &mut Vec<i32>, file: &File, way
             done += 1;
         }
     }
-    true
+    !results.contains(&-libc::EOPNOTSUPP)
 }
 
 /// One operation by a call of its own.
@@ -113,4 +119,28 @@ unsafe fn single(file: &File, way: Way, operation: &Vectors) -> i32 {
         }
     };
     if done < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { done as i32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn reads_end_where_frames_end() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        for frame in [&b"one"[..], b"three"] {
+            theirs.send(frame).unwrap();
+        }
+        let mut memory = [[0_u8; 16]; 4];
+        let buffers = memory.each_mut().map(|room| libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
+        let operations = buffers.each_ref().map(|buffer| Vectors { first: buffer, count: 1 });
+        // SAFETY: buffers and vectors outlive the call.
+        let results = unsafe { Batch::new().run(&File::from(OwnedFd::from(ours)), Way::Read, &operations).to_vec() };
+        assert_eq!(results, [3, 5, -libc::EAGAIN, -libc::EAGAIN]);
+        assert_eq!((&memory[0][..3], &memory[1][..5]), (&b"one"[..], &b"three"[..]));
+    }
 }

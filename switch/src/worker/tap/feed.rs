@@ -95,15 +95,20 @@ impl TapFeed {
         let operations = vectors.each_ref().map(|first| Vectors { first, count: 1 });
         // SAFETY: the vectors lead to buffers that are free, each to another one.
         let results = unsafe { self.batch.run(&self.tap.file, Way::Read, &operations[..count]) };
-        let filled = results.iter().take_while(|&&result| result > 0).count();
-        for (&index, &length) in taken.iter().zip(&results[..filled]) {
-            self.buffers[usize::from(index)].length = length as u32;
-            self.read.push(index);
+        for (&index, &result) in taken.iter().zip(results) {
+            // A frame may come between a read that finds nothing and the next.
+            match u32::try_from(result) {
+                Ok(length @ 1..) => {
+                    self.buffers[usize::from(index)].length = length;
+                    self.read.push(index);
+                }
+                _ => self.free.push(index),
+            }
         }
+        let filled = self.read.len();
         // A read that failed for another reason than emptiness is tried again with the next frame's wake-up.
         self.drained = filled < count;
         self.burst = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
-        self.free.extend(&taken[filled..]);
         // The first that was read is opened first.
         self.read.reverse();
     }

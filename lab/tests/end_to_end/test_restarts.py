@@ -1,0 +1,98 @@
+"""Guests and the switch end in mid-transfer and come back; whoever lived through it carries on."""
+
+from collections.abc import Callable
+
+import pytest
+
+from memlane_lab import bed
+from memlane_lab.guests import Guest
+from tests.end_to_end.conftest import Builder
+from tests.end_to_end.lan import BEDS, HOST, TCG, UML, Lan, Plan
+from tests.end_to_end.switch import Switch
+from tests.end_to_end.transfer import Flow, Library, pace
+
+pytestmark = pytest.mark.real
+
+_LARGE = 32
+"""Megabytes that take a guest at 100 Mbit/s long enough for something to happen meanwhile."""
+
+Ending = Callable[[Guest], None]
+
+
+def _power_cut(guest: Guest) -> None:
+    guest.kill()
+    guest.boot()
+
+
+def _reboot(guest: Guest) -> None:
+    guest.reboot()
+
+
+def _boot(guest: Guest) -> bytes:
+    return guest.get("/proc/sys/kernel/random/boot_id")
+
+
+@pytest.mark.parametrize("kinds", BEDS.values(), ids=BEDS)
+def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tuple[str, str]) -> None:
+    """As the reader and as the server of a file, by a power cut and by its own reboot; the others talk on meanwhile."""
+    lan = build(*kinds, UML, UML)
+    mortal, peer, *others = lan.guests
+    library = Library(peer, _LARGE)
+    flow = Flow(others[0], others[1], bed.ipv4(3))
+    for end in (_power_cut, _reboot):
+        before = _boot(mortal)
+        own = Library(mortal, _LARGE)
+        pace(mortal)
+        pace(peer)
+        fetches = [library.fetch(mortal, bed.ipv4(1)), own.fetch(peer, bed.ipv6(0))]
+        for fetch in fetches:
+            fetch.wait_under_way()
+        end(mortal)
+        fetches[1].abandon()
+        flow.wait_progress()
+        lan.address(0)
+        lan.reach(0, 1)
+        assert _boot(mortal) != before
+    library.fetch(mortal, bed.ipv6(1)).finish()
+    Library(mortal).fetch(peer, bed.ipv4(0)).finish()
+    flow.wait_progress()
+    flow.end()
+
+
+_QEMU_LISTENS = Plan(TCG, stated={"connect": True})
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [(UML, UML), (TCG, _QEMU_LISTENS), (UML, TCG, HOST)],
+    ids=["uml-uml", "tcg-tcg", "uml-tcg-host"],
+)
+def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: tuple[Plan, ...]) -> None:
+    """Stopped by its operator, then by a crash: guests do not reboot, and even the transfer is brought to its end."""
+    lan = build(*plans)
+    boots = [_boot(guest) for guest in lan.guests]
+    first, second, *_ = lan.guests
+    library = Library(second, _LARGE)
+    for end in (Switch.stop, Switch.kill):
+        pace(second)
+        fetch = library.fetch(first, bed.ipv4(1))
+        fetch.wait_under_way()
+        end(lan.switch)
+        fetch.check_unfinished()
+        lan.switch.start()
+        _plug_again(lan)
+        fetch.finish(120)
+        for source in range(len(lan.guests)):
+            lan.reach(source, (source + 1) % len(lan.guests))
+    library.fetch(lan.guests[-1], bed.ipv6(1)).finish()
+    Library(first).fetch(second, bed.ipv6(0)).finish()
+    assert [_boot(guest) for guest in lan.guests] == boots
+
+
+def _plug_again(lan: Lan) -> None:
+    """QEMU finds back by itself; a NIC of User Mode Linux and a TAP do not outlive the switch, and are plugged anew."""
+    for index, guest in enumerate(lan.guests):
+        if not guest.kind.is_qemu:
+            guest.plug(0)
+            lan.address(index)
+    lan.switch.wait_running(*lan.switch.nics)
