@@ -49,7 +49,7 @@ loom: deps
 
 .PHONY: bench
 bench: build
-	cargo bench --quiet --locked --package memlane
+	cargo bench --quiet --locked --package memlane --bench '*'
 	cargo build --quiet --locked --release
 	$(AS_ROOT) switch/benches/against_bridge
 
