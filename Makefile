@@ -4,6 +4,9 @@
 #   make build   the switch, the rig, the lab
 #   make demo    two real guests, side by side on the standard path and on memlane
 #   make test    everything that can be checked here
+#   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
+#   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
+#   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make lint    formats, lints, types
 
 LAB := .venv/bin/memlane-lab
@@ -27,16 +30,51 @@ packages:
 	@touch $@
 
 build: deps
+	@echo "make build: the switch and the rig (the first time 2 to 5 minutes)"
+	cargo build --release --locked
 
 demo: build
-	$(LAB) prepare
+	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-test: build lab-test
+test: build lint rust-test loom lab-test
 
-lint: lab-lint
+.PHONY: rust-test loom rust-lint
+rust-test: deps
+	cargo test --quiet --locked --workspace
+
+# Every interleaving of the hand-over between workers.
+loom: deps
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --package memlane --lib handover
+
+.PHONY: bench
+bench: build
+	cargo bench --quiet --locked --package memlane
+	cargo build --quiet --locked --release
+	$(AS_ROOT) switch/benches/against_bridge
+
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz fuzz-corpus fuzz-seeds
+
+fuzz: build
+	switch/fuzz/run $(FUZZ_SECONDS)
+
+fuzz-corpus:
+	cargo test --quiet --locked --package memlane --test fuzz_corpus
+
+# After a change to what the targets read.
+fuzz-seeds:
+	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
+
+lint: rust-lint lab-lint
+
+rust-lint: deps
+	cargo fmt --all --check
+	cargo fmt --check --manifest-path switch/fuzz/Cargo.toml
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 lab-test: build
+	lab/install-packages test
 	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest

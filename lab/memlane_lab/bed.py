@@ -19,19 +19,27 @@ class Bed:
         path: NetworkPath,
         kinds: Sequence[GuestKind],
         *,
+        names: Sequence[str] = (),
         mtu: int = 1500,
         queues: int = 1,
+        cpus: Sequence[Sequence[int]] = (),
         **options: Any,  # noqa: ANN401
     ) -> None:
-        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`."""
+        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
+
+        `cpus` are the host's CPUs that each guest is kept on; none: any. `names` are the guests', if not a, b, c ...
+        """
         self.path = path
         wanted = [
-            Port(name(index), kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
-            for index, kind in enumerate(kinds)
+            Port(named, kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
+            for index, (named, kind) in enumerate(
+                zip(names or [name(index) for index in range(len(kinds))], kinds, strict=True)
+            )
         ]
         nics = path.lay(wanted)
         self.guests: list[Guest] = [
-            guests.make(session, nic.port.kind, nic.port.name, [nic], **options) for nic in nics
+            guests.make(session, nic.port.kind, nic.port.name, [nic], cpus=kept, **options)
+            for nic, kept in zip(nics, cpus or [()] * len(nics), strict=True)
         ]
         for guest in self.guests:
             guest.start()

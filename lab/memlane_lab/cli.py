@@ -2,14 +2,17 @@
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
 
+from memlane_lab import comparison, experiment, guests, paths, shell, workloads
 from memlane_lab import demo as demonstration
 from memlane_lab import doctor as examination
-from memlane_lab import guests, paths, shell
+from memlane_lab import report as reporting
+from memlane_lab import run as runs
 from memlane_lab.bed import Bed
 from memlane_lab.errors import LabError
 from memlane_lab.images import prepare as images
@@ -36,13 +39,17 @@ def _known_path(name: str) -> str:
 
 
 GuestOption = Annotated[Wanted, typer.Option("--guest", help="what kind of guests")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="folder for the results; results/DATE-TIME if not said")]
+ResultsArgument = Annotated[Path, typer.Argument(help="a folder that `memlane-lab run` has filled", file_okay=False)]
 PathOption = Annotated[str, typer.Option("--path", callback=_known_path, help="a path: see `memlane-lab list`")]
 
 
 @app.command()
-def prepare() -> None:
+def prepare(
+    kind: Annotated[Wanted | None, typer.Option("--guest", help="for this kind of guests only")] = None,
+) -> None:
     """Build or download what guests boot; a moment when it is all there."""
-    images.prepare()
+    images.prepare(guests.choose(kind) if kind else None)
 
 
 @app.command()
@@ -56,11 +63,18 @@ def doctor() -> None:
 
 @app.command("list")
 def list_all() -> None:
-    """List paths, and which guests each can serve."""
-    table = Table("path", *guests.KINDS, "what it is")
+    """List experiments, workloads, and paths with the guests that each can serve."""
+    asked = Table("experiment", "question", box=None)
+    for file in experiment.supplied():
+        asked.add_row(file.stem, experiment.load(file).question)
+    flows = Table("workload", "what it is", "parameters", box=None)
+    for name, workload in workloads.WORKLOADS.items():
+        flows.add_row(name, workload.title, ", ".join(workload.Parameters.model_fields))
+    laid = Table("path", *guests.KINDS, "what it is", box=None)
     for name, path in paths.PATHS.items():
-        table.add_row(name, *("no" if path.refuses(kind) else "yes" for kind in guests.KINDS), path.title)
-    results.print(table)
+        laid.add_row(name, *("no" if path.refuses(kind) else "yes" for kind in guests.KINDS), path.title)
+    for table in (asked, flows, laid):
+        results.print(table, "")
 
 
 @app.command()
@@ -91,13 +105,61 @@ def _run(first: guests.Guest, command: list[str]) -> int:
 
 
 @app.command()
-def demo(
-    path: PathOption = "memlane",
+def run(
+    experiments: Annotated[list[Path], typer.Argument(help="files that state experiments; see lab/experiments")],
     kind: GuestOption = Wanted.AUTO,
-    seconds: Annotated[int, typer.Option(help="how long each measurement takes")] = 3,
+    out: OutOption = None,
+    repeat: Annotated[int | None, typer.Option(min=1, max=1000, help="samples of each variant")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the order of samples; to repeat a run")] = None,
 ) -> None:
-    """Boot two guests on a path and show ping and TCP between them."""
-    demonstration.show(path, guests.choose(kind), seconds)
+    """Measure experiments and report on them."""
+    chosen = guests.choose(kind)
+    planned = runs.prepare(experiments, chosen, repeat)
+    images.prepare(chosen)
+    folder = out or runs.default_folder()
+    try:
+        runs.measure(planned, chosen, folder, seed)
+    finally:
+        _report(folder)
+    if nothing := runs.unmeasured(folder):
+        raise LabError(f"nothing could be measured of {', '.join(nothing)}: {folder / 'report.html'} says why")
+
+
+@app.command()
+def report(
+    folder: ResultsArgument,
+    markdown: Annotated[Path | None, typer.Option(help="write the tables to this file too, in Markdown")] = None,
+) -> None:
+    """Write the HTML report of a run's results again."""
+    if markdown:
+        markdown.write_text(reporting.markdown(folder))
+    results.print(f"the report: {reporting.write(folder)}", soft_wrap=True)
+
+
+@app.command()
+def compare(before: ResultsArgument, after: ResultsArgument) -> None:
+    """Compare two runs that differ in one thing at most: another switch, another kernel, another kind of guests."""
+    for table in comparison.compare(before, after):
+        results.print(table)
+
+
+@app.command()
+def demo(kind: GuestOption = Wanted.AUTO, out: OutOption = None) -> None:
+    """Measure two guests on the standard path and two on memlane, in about a minute, and show the difference."""
+    folder = out or runs.default_folder().with_name(f"demo-{runs.default_folder().name}")
+    try:
+        table = demonstration.measure(guests.choose(kind), folder)
+    finally:
+        _report(folder)
+    results.print(table)
+    results.print(f"the whole report: {folder / 'report.html'}", soft_wrap=True)
+
+
+def _report(folder: Path) -> None:
+    """Writes the report of what there is, also after an interruption."""
+    if (folder / "run.json").exists():
+        say(f"the report: {reporting.write(folder)}")
+        runs.own_files_again(folder)
 
 
 def main() -> NoReturn:

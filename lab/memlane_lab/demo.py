@@ -1,55 +1,51 @@
-"""The demo: two guests on a path, ping and TCP between them."""
+"""The demo: the standard path and memlane side by side, on the same kind of guests, in about a minute."""
 
-import json
-import re
+from pathlib import Path
 
 from rich.table import Table
 
-from memlane_lab import bed, paths
-from memlane_lab.bed import Bed
-from memlane_lab.guests import Guest
+from memlane_lab import experiment, results, run, summary
+from memlane_lab.errors import LabError
 from memlane_lab.images.prepare import prepare
+from memlane_lab.measures import scale, significant
 from memlane_lab.ports import GuestKind
-from memlane_lab.progress import results, say
-from memlane_lab.session import Session
-
-_IPERF_PORT = 5201
-
-
-def show(path: str, kind: GuestKind, seconds: int = 3) -> None:
-    """Boots two guests of `kind` on `path`, pings and measures for `seconds` a way, and prints what came out."""
-    prepare()
-    with Session() as session:
-        say(f"booting two {kind} guests on {paths.PATHS[path].title}")
-        pair = Bed(session, paths.make(session, path), [kind, kind])
-        table = Table("what", "result", title=f"{kind} guests, {path}")
-        for title, result in _measure(pair, seconds):
-            table.add_row(title, result)
-    results.print(table)
+from memlane_lab.progress import say
+from memlane_lab.results import ExperimentResult
+from memlane_lab.summary import Row
 
 
-def _measure(pair: Bed, seconds: int) -> list[tuple[str, str]]:
-    first, second = pair.guests
-    return [
-        ("ping, IPv4", _ping(first, bed.ipv4(1))),
-        ("ping, IPv6", _ping(first, bed.ipv6(1))),
-        ("TCP, a to b", _tcp(first, second, bed.ipv4(1), seconds)),
-        ("TCP, b to a", _tcp(second, first, bed.ipv4(0), seconds)),
-    ]
+def measure(kind: GuestKind, out: Path) -> Table:
+    """Measures into the folder `out`; returns the table to be shown."""
+    planned = run.prepare([experiment.DEMO], kind, None)
+    for missing in planned[0].missing:
+        raise LabError(f"{missing.variant} cannot be measured: {missing.reason}")
+    prepare(kind)
+    say(f"two {kind} guests on TAP and bridge, two on memlane: about {planned[0].seconds:.0f} s of measuring")
+    run.measure(planned, kind, out)
+    (result,) = results.read(out)[1]
+    if result.failed:
+        raise LabError(f"{len(result.failed)} samples failed, the first because of {result.failed[0].error}")
+    return table(result)
 
 
-def _ping(source: Guest, target: str) -> str:
-    say(f"ping {target}")
-    said = source.run(["ping", "-c", "10", "-i", "0.1", target]).check().stdout
-    found = re.search(r"= ([\d.]+)/([\d.]+)/", said)
-    return f"{float(found[2]):.2f} ms (best {float(found[1]):.2f})" if found else said
+def table(result: ExperimentResult) -> Table:
+    """What has been measured, and the ratio in the last column."""
+    asked = result.experiment
+    labels = summary.labels(asked)
+    other = next(label for label in labels if label != asked.baseline)
+    shown = Table("", *labels, f"{other} / {asked.baseline}", title=f"{result.guest} guests: {asked.title}")
+    rows = [row for name in asked.measures for row in summary.rows(result, name)]
+    for work in dict.fromkeys(row.name for row in rows):
+        for row in (row for row in rows if row.name == work):
+            shown.add_row(*_words(row, labels, other))
+        shown.add_section()
+    return shown
 
 
-def _tcp(source: Guest, target: Guest, address: str, seconds: int) -> str:
-    say(f"iperf3 to {address}, {seconds} s")
-    server = target.spawn(["iperf3", "--server", "--one-off"])
-    target.wait_listening(_IPERF_PORT)
-    client = ["iperf3", "--client", address, "--time", str(seconds), "--length", "1M", "--json"]
-    report = json.loads(source.run(client, timeout=seconds + 30).check().stdout)
-    server.wait(timeout=10)
-    return f"{report['end']['sum_received']['bits_per_second'] / 1e9:.2f} Gbit/s"
+def _words(row: Row, labels: list[str], other: str) -> list[str]:
+    found = experiment.measure(row.measure)
+    intervals = {label: row.cells[label].interval for label in labels}
+    used = scale(found.unit, [interval.estimate for interval in intervals.values() if interval])
+    cells = [used.text(interval.estimate) if interval else "-" for interval in intervals.values()]
+    ratio = row.contrasts[other].ratio if other in row.contrasts else None
+    return [f"{row.name}: {found.title}", *cells, f"{significant(ratio.estimate)} x" if ratio else "-"]

@@ -10,6 +10,7 @@ from rich.table import Table
 from memlane_lab import cache, guests, network, paths
 from memlane_lab.errors import LabError
 from memlane_lab.images import debian, uml_kernel
+from memlane_lab.meters import host, placement
 from memlane_lab.ports import GuestKind
 
 
@@ -33,6 +34,7 @@ def examine() -> Iterator[Finding]:
     yield _tun()
     yield _memory()
     yield Finding("cache folder", None, str(cache.folder()))
+    yield from _quiet()
     for kind, guest in guests.KINDS.items():
         yield Finding(f"guest {kind}", guest.missing(), _note(kind), needed=False)
     for name, path in paths.PATHS.items():
@@ -49,7 +51,7 @@ def table(findings: Iterator[Finding]) -> Table:
 
 
 def _note(kind: GuestKind) -> str:
-    if kind is not GuestKind.UML:
+    if kind != GuestKind.UML:
         return ""
     kernel = uml_kernel.built()
     return f"Linux {'.'.join(map(str, kernel.version))}" if kernel else "its kernel will be built once, in some minutes"
@@ -66,6 +68,18 @@ def _mirror() -> Finding:
         return Finding("Debian mirror", None, ", ".join(dict.fromkeys(source.suite for source in debian.sources())))
     except LabError as error:
         return Finding("Debian mirror", str(error))
+
+
+def _quiet() -> Iterator[Finding]:
+    """What makes figures worth something."""
+    load, count = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    busy = f"the load is {load:.1f}: whatever else runs here is measured too" if load > count / 4 else None
+    yield Finding("a quiet machine", busy, f"load {load:.2f}", needed=False)
+    lack = placement.lack()
+    verdict = "" if lack else f"the first two CPUs are {placement.probe()}"
+    yield Finding("placement of CPUs", lack, verdict, needed=False)
+    apart = None if host.softirq_is_apart() else "softirqs are counted as part of whom they interrupt: split roughly"
+    yield Finding("softirqs counted apart", apart, needed=False)
 
 
 def _tun() -> Finding:

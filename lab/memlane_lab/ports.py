@@ -5,26 +5,34 @@ booted with.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import ClassVar
 
 
-class GuestKind(StrEnum):
-    """What a guest is run by."""
+class GuestKind(str):
+    """What a guest is run by, as experiments and the command line write it. The lab's own kinds are named here.
 
-    NETNS = "netns"
+    No enumeration: a file in `guests/` brings its kind with it.
+    """
+
+    __slots__ = ()
+    NETNS: ClassVar["GuestKind"]
     """Network, process and mount namespaces of the host's kernel: no virtualisation."""
-    UML = "uml"
+    UML: ClassVar["GuestKind"]
     """User Mode Linux."""
-    KVM = "kvm"
+    KVM: ClassVar["GuestKind"]
     """QEMU with hardware virtualisation."""
-    TCG = "tcg"
+    TCG: ClassVar["GuestKind"]
     """QEMU without: every instruction is translated."""
 
     @property
     def is_qemu(self) -> bool:
         """Whether QEMU runs it."""
         return self in {GuestKind.KVM, GuestKind.TCG}
+
+
+GuestKind.NETNS, GuestKind.UML = GuestKind("netns"), GuestKind("uml")
+GuestKind.KVM, GuestKind.TCG = GuestKind("kvm"), GuestKind("tcg")
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,46 @@ def listens(pid: int, socket: Path) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return any(len(row) > 7 and row[7] == str(socket) and int(row[3], 16) & accepting for row in rows)
+
+
+@dataclass(frozen=True)
+class HostCpu:
+    """CPU seconds of the whole host since its boot, all CPUs together (proc_stat(5))."""
+
+    user: float
+    system: float
+    irq: float
+    softirq: float
+
+    @property
+    def busy(self) -> float:
+        """All but idle, waiting and stolen."""
+        return self.user + self.system + self.irq + self.softirq
+
+
+def whole_host() -> HostCpu:
+    """The first line of /proc/stat; time given to virtual machines is part of user time."""
+    with open("/proc/stat") as file:  # noqa: PTH123
+        fields = [int(word) / _HZ for word in file.readline().split()[1:]]
+    user, nice, system, _idle, _iowait, irq, softirq = fields[:7]
+    return HostCpu(user + nice, system, irq, softirq)
+
+
+def context_switches(pid: int) -> int:
+    """How often the process's living threads have left a CPU, by themselves or not."""
+    return sum(_switches_of(task) for task in _tasks(pid))
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _switches_of(task: Path) -> int:
+    try:
+        lines = (task / "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)

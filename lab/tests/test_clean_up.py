@@ -46,6 +46,17 @@ with session:
     reach("running")
 """
 
+LONG = """
+title = "long"
+question = "Does it end when it is told to?"
+seconds = 300
+[setting]
+path = "bridge"
+ends = "guest-host"
+load = 20
+traffic = { workload = "tcp" }
+"""
+
 
 def _lab_at(stage: str, path: str, kinds: str) -> tuple["subprocess.Popen[str]", str]:
     """A lab in another process that has reached the stage, and its session's name."""
@@ -87,18 +98,60 @@ def test_guests_end_with_the_lab_even_if_no_other_follows() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_lab_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    log = tmp_path / "log"
+def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    file, log = tmp_path / "long.toml", tmp_path / "log"
+    file.write_text(LONG)
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "memlane_lab",
+        "run",
+        file,
+        "--guest",
+        "uml",
+        "--out",
+        tmp_path / "out",
+    ]
     with log.open("w") as out:
-        lab = subprocess.Popen(
-            [sys.executable, "-m", "memlane_lab", "demo", "--path", "bridge", "--guest", "uml", "--seconds", "100"],
-            stdout=out, stderr=out,
-        )  # fmt: skip
-    until(lambda: "iperf3" in log.read_text(), timeout=60, what="the demo to measure")
-    (folder,) = runs_folder().glob("ml*")
+        lab = subprocess.Popen(command, stdout=out, stderr=out)
+    (folder,) = _runs_once_flowing()
     lab.send_signal(number)
-    assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM)
+    assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM), log.read_text()
     assert _left_of(folder.name) == []
+
+
+def test_a_run_killed_in_the_middle_of_a_sample_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "long.toml"
+    file.write_text(LONG)
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "memlane_lab",
+        "run",
+        file,
+        "--guest",
+        "uml",
+        "--out",
+        tmp_path / "out",
+    ]
+    lab = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (folder,) = _runs_once_flowing()
+    lab.kill()
+    lab.wait()
+    assert folder.exists()
+    with Session():
+        assert _left_of(folder.name) == []
+
+
+def _runs_once_flowing() -> list[Path]:
+    """The run folders, as soon as the server, whose programs the host can see, talks to the client."""
+
+    def flowing() -> bool:
+        folders = list(runs_folder().glob("ml*"))
+        return bool(folders) and any("iperf3" in process for process in _processes_of(folders[0].name))
+
+    until(flowing, timeout=60, what="the run's flow to begin")
+    return list(runs_folder().glob("ml*"))
 
 
 def _left_of(name: str) -> list[str]:

@@ -2,19 +2,34 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from memlane_lab.paths.memlane import program
 
 
 def _lab(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "memlane_lab", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_list_shows_every_path_and_guest() -> None:
     done = _lab("list")
     assert done.returncode == 0
-    for word in ("none", "bridge", "e1000", "ovs-dpdk", "memlane", "netns", "uml", "kvm", "tcg"):
+    for word in (
+        "how_many_guests",
+        "request-response",
+        "none",
+        "bridge",
+        "e1000",
+        "ovs-dpdk",
+        "memlane",
+        "netns",
+        "uml",
+        "kvm",
+        "tcg",
+    ):
         assert word in done.stdout
 
 
@@ -25,13 +40,13 @@ def test_doctor_names_every_lack() -> None:
 
 
 def test_what_cannot_be_done_is_one_sentence_and_exit_code_1() -> None:
-    done = _lab("demo", "--path", "none", "--guest", "uml")
+    done = _lab("guest", "--path", "none", "--peers", "1", "--guest", "uml", "--", "true")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("memlane-lab: path none cannot serve uml guests")
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--guest", "vmware"], ["nonsense"], ["demo", "--path", "wire"]])
+@pytest.mark.parametrize("arguments", [["demo", "--guest", "vmware"], ["nonsense"], ["guest", "--path", "wire"]])
 def test_wrong_arguments_are_refused_with_exit_code_2(arguments: list[str]) -> None:
     done = _lab(*arguments)
     assert done.returncode == 2
@@ -52,9 +67,26 @@ def test_a_guest_serves_a_shell_and_its_peers_answer() -> None:
     assert "1 received" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "nowhere.toml"], "cannot read the experiment nowhere.toml"),
+        (["report", "nowhere"], "nowhere holds no results of the lab"),
+        (["compare", "nowhere", "nowhere"], "nowhere holds no results of the lab"),
+    ],
+)
+def test_what_is_not_there_is_said(arguments: list[str], told: str) -> None:
+    done = _lab(*arguments)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.real
-def test_the_demo_shows_ping_and_tcp() -> None:
-    done = _lab("demo", "--path", "bridge", "--guest", "uml", "--seconds", "1")
+@pytest.mark.skipif(program() is None, reason="the switch is not built in this lane")
+def test_the_demo_shows_both_paths_and_their_ratio(tmp_path: Path) -> None:
+    done = _lab("demo", "--guest", "uml", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    assert "Gbit/s" in done.stdout
-    assert " ms" in done.stdout
+    for word in ("bridge", "memlane", "Gbit/s", "µs", " x ", "report.html"):
+        assert word in done.stdout
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1_000_000

@@ -35,7 +35,7 @@ def test_a_guest_lives_and_dies(session: Session, kind: GuestKind) -> None:
     process = guest.process
     guest.stop()
     assert members(process.pid) == []
-    if kind is not NETNS:  # it went by itself, by switching its power off
+    if kind != NETNS:  # it went by itself, by switching its power off
         assert process.exit_code == 0
         assert "Power down" in process.log.read_text()
 
@@ -76,8 +76,8 @@ def test_two_guests_talk_over_the_bridge(session: Session, kind: GuestKind) -> N
     pair = Bed(session, paths.make(session, "bridge"), [kind, kind])
     assert_reachable(pair, 0, 1)
     assert_reachable(pair, 1, 0)
-    assert tcp_throughput(pair, 0, 1) > 50e6
-    assert tcp_throughput(pair, 1, 0) > 50e6
+    assert tcp_throughput(pair, 0, 1) > 10e6
+    assert tcp_throughput(pair, 1, 0) > 10e6
     assert pair.path.counters()["a"]["rx_packets"] > 100
 
 
@@ -108,7 +108,7 @@ def test_guests_talk_through_a_vhost_user_switch(session: Session, kinds: tuple[
     for guest in pair.guests:
         assert "driver: virtio_net" in guest.run("ethtool -i net0").stdout
     assert_reachable(pair, 0, 1)
-    assert tcp_throughput(pair, 0, 1) > 50e6
+    assert tcp_throughput(pair, 0, 1) > 10e6
 
 
 @pytest.mark.parametrize("kind", [UML, TCG])
@@ -147,7 +147,7 @@ def test_a_namespace_survives_a_crash_with_its_nic(session: Session) -> None:
 def test_open_vswitch_carries_traffic(session: Session, kind: GuestKind) -> None:
     pair = Bed(session, paths.make(session, "ovs-dpdk"), [kind, kind])
     assert_reachable(pair, 0, 1)
-    assert tcp_throughput(pair, 0, 1) > 50e6
+    assert tcp_throughput(pair, 0, 1) > 10e6
     (switch,) = pair.path.parties()
     assert switch.cpu().total > 0.5
     until(lambda: pair.path.counters()["a"].get("rx_packets", 0) > 100, timeout=10, what="the port's counters")

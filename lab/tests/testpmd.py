@@ -20,7 +20,7 @@ class Testpmd(NetworkPath):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return "its ports are vhost-user" if kind is GuestKind.NETNS else None
+        return "its ports are vhost-user" if kind == GuestKind.NETNS else None
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder = self.session.folder / "testpmd"
@@ -31,7 +31,7 @@ class Testpmd(NetworkPath):
 
     def _endpoint(self, port: Port) -> Endpoint:
         socket = self._folder / f"{port.name}.sock"
-        if port.kind is not GuestKind.UML:
+        if port.kind != GuestKind.UML:
             return VhostUser(socket)
         masked = self._folder / f"{port.name}.masked"
         FeatureMask(masked, socket, back_end_connects=False)

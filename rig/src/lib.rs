@@ -6,9 +6,12 @@
 //!              └── Frontend      the vhost-user conversation that hands both over
 //! ```
 //!
+//! A **habit** is how a kind of front end speaks (QEMU, UML, DPDK). A **blast** is guests that send and receive as fast as told, and measure.
+//! A **villain** is a guest that misbehaves in one named way.
+//!
 //! Modules, in the order in which a frame meets them: [`frames`] builds it; [`memory`] and [`ring`] carry it, and work in
 //! one process without any socket (fuzzers and benches hand them straight to the device side); [`frontend`] speaks with
-//! the back end; [`guest`] is all of it in one. [`deadline`] is how everything here waits.
+//! the back end; [`guest`] is all of it in one. [`blast`] and [`villain`] are made of guests. [`deadline`] is how everything here waits.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -21,12 +24,19 @@
 //! # Ok::<(), memlane_rig::guest::GuestError>(())
 //! ```
 
-pub mod blast;
-pub mod clock;
-pub mod deadline;
+// What is sent, and what carries it.
 pub mod frames;
-pub mod frontend;
-pub mod guest;
 pub mod memory;
 pub mod ring;
+
+// Who speaks with the back end, and the whole guest.
+pub mod frontend;
+pub mod guest;
+
+// What is done with guests.
+pub mod blast;
 pub mod villain;
+
+// What all of these share.
+pub mod clock;
+pub mod deadline;

@@ -87,7 +87,11 @@ impl std::str::FromStr for MacAddress {
     fn from_str(text: &str) -> Result<Self, String> {
         let bytes: Vec<u8> = text
             .split(':')
-            .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
+            .map(|part| {
+                // `from_str_radix` takes signs.
+                let plain = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+                plain.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+            })
             .collect::<Option<_>>()
             .ok_or_else(|| format!("'{text}' is not a MAC address like 02:00:00:00:00:01"))?;
         let bytes: [u8; 6] = bytes.try_into().map_err(|_| format!("'{text}' is not a MAC address of six bytes"))?;
@@ -398,4 +402,18 @@ fn fold(address: &[u8]) -> u32 {
         let word = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
         (sum ^ word).wrapping_mul(0x0100_0193)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_six_pairs_of_hexadecimal_digits() {
+        let text = "02:00:0a:0b:0c:ff";
+        assert_eq!(text.parse::<MacAddress>().unwrap().to_string(), text);
+        for wrong in ["", "02:00:0a:0b:0c", "02:00:0a:0b:0c:ff:00", "02:00:0a:0b:0c:+f", "2:0:a:b:c:f", "02-00-0a-0b-0c-ff"] {
+            assert!(wrong.parse::<MacAddress>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,23 +1,61 @@
-//! memlane.
+//! memlane: the network between virtual machines that share a host.
+//!
+//! ```text
+//!     guest A                     worker                      guest B
+//!   +---------+   +----------------------------------+   +----------+
+//!   |  intake |-->| chain -> parcel -> verdict       |   | delivery |
+//!   |  (ring) |   |  checked  headers  who gets it   |-->|  (ring)  |
+//!   |         |   |  once     copied   and when      |   |          |
+//!   |  frame  |   |           once                   |   |  buffer  |
+//!   +----|----+   +----------------------------------+   +-----^----+
+//!        |                                                     |
+//!        +---------------- one copy of the payload ------------+
+//! ```
+//!
+//! - A **network** is all that one daemon serves; a **segment** is one broadcast domain of it; a **port** is a guest's place on a segment, behind
+//!   vhost-user or a TAP.
+//! - An **intake** is a ring that the guest fills and we read (its transmit queue), a **delivery** one that we fill and the guest reads (its
+//!   receive queue).
+//! - A **frame** is an Ethernet frame behind a virtio-net header. A **parcel** is a frame that still lies in its sender's memory: what was copied of
+//!   its headers, and where the rest is.
+//! - A **verdict** says where a frame goes.
+//! - A **worker** is a thread that owns rings and moves frames between them.
+//!
+//! Modules stand below in the order in which a frame meets them. `docs/tour.md` follows one frame through them, and says where each rule of a
+//! vhost-user back end is kept.
+
+// Where a frame lies: guests' memory, and the rings in it.
+pub mod memory;
+pub mod ring;
+
+// What is known of it: headers copied once, offloads checked.
+pub mod frame;
+pub mod offload;
+pub mod parcel;
+
+// Where it goes, and when.
+pub mod policy;
+pub mod schedule;
+pub mod table;
+pub mod verdict;
+
+// How it gets there: the one copy; the loop; other workers.
+pub mod copy;
+pub mod handover;
+pub mod worker;
+
+// What all of these share.
+pub mod settings;
+pub mod stats;
+pub mod time;
+pub mod watchdog;
+
+// Who brings rings to workers: ports, and the network that they make.
+pub mod network;
+pub mod port;
+
+// The operator's side.
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod copy;
 pub mod daemon;
-pub mod frame;
-pub mod handover;
-pub mod memory;
-pub mod network;
-pub mod offload;
-pub mod parcel;
-pub mod policy;
-pub mod port;
-pub mod ring;
-pub mod schedule;
-pub mod settings;
-pub mod stats;
-pub mod table;
-pub mod time;
-pub mod verdict;
-pub mod watchdog;
-pub mod worker;

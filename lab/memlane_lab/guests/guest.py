@@ -1,6 +1,8 @@
 """What every guest is and does: boot, run commands, be looked at, crash, reboot, stop."""
 
 import ipaddress
+import itertools
+import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -42,10 +44,47 @@ class InsideCpu:
         )
 
 
+@dataclass(frozen=True)
+class HostUse:
+    """CPU time that the host counts for a guest."""
+
+    leader: CpuTime
+    """Its process, all threads but those of vhost."""
+    children: CpuTime
+    """The other processes of its session, those that have ended too."""
+    vhost: CpuTime
+    """The host kernel's threads that move its frames."""
+
+
+@dataclass(frozen=True)
+class GuestCpu:
+    """CPU time that the host counts for a guest, by what it was used for; the parts do not overlap."""
+
+    programs: float
+    kernel: float
+    softirq: float
+    monitor: float
+    """The virtual machine monitor's own work, in user space."""
+    host_kernel: float
+    """The host's kernel on the guest's behalf: system calls, and what they do, such as forwarding between TAPs."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """What has come in at a guest's NICs, as its own kernel counts."""
+
+    frames: int
+    bytes: int
+
+
 class Guest(ABC):
     """A guest, from its description to its end. After `boot` its NIC number i is its network device `net<i>`."""
 
     kind: ClassVar[GuestKind]
+    rank: ClassVar[int] = 50
+    """Where it stands in lists; the machine of smallest rank that this host can run is chosen by itself."""
+    is_machine: ClassVar[bool] = True
+    """Whether it has a kernel of its own."""
     boot_timeout: ClassVar[float] = 30.0
     """Seconds within which a guest of this kind must answer, on a busy machine too."""
     _reboot_command: ClassVar[str] = "reboot -f"
@@ -176,6 +215,44 @@ class Guest(ABC):
         user, nice, system, idle, iowait, irq, softirq, steal = fields[:8]
         return InsideCpu(user + nice, system, softirq, irq, idle + iowait, steal)
 
+    @staticmethod
+    def split(use: HostUse, inside: InsideCpu) -> GuestCpu:
+        """Tells what the host's CPU time for this guest went to.
+
+        A guest's own account knows its kernel from its programs but not how much of the time the host really gave it;
+        so it is scaled down to what the host counts, where it says more. What it does not explain is the monitor's.
+        """
+        user = use.leader.user + use.children.user
+        scale = min(1.0, user / inside.busy) if inside.busy > 0 else 0.0
+        return GuestCpu(
+            programs=inside.user * scale,
+            kernel=inside.system * scale,
+            softirq=(inside.softirq + inside.irq) * scale,
+            monitor=user - inside.busy * scale,
+            host_kernel=use.leader.system + use.children.system,
+        )
+
+    def received(self) -> Received:
+        """What has come in at its NICs so far; a segment that was never cut counts as one frame."""
+        rows = [line.split() for line in self.get("/proc/net/dev").decode().replace(":", " ").splitlines()]
+        own = [row for row in rows if re.fullmatch(r"net\d+", row[0])]
+        return Received(sum(int(row[2]) for row in own), sum(int(row[1]) for row in own))
+
+    def snmp(self) -> dict[str, int]:
+        """What its IP stack has counted so far (/proc/net/snmp), such as "Udp.RcvbufErrors"."""
+        rows = [line.split() for line in self.get("/proc/net/snmp").decode().splitlines()]
+        pairs = zip(rows[::2], rows[1::2], strict=True)  # a row of names, then a row of their values
+        return {
+            f"{names[0].rstrip(':')}.{name}": int(value)
+            for names, values in pairs
+            for name, value in zip(names[1:], values[1:], strict=True)
+        }
+
+    def interrupts(self) -> int | None:
+        """How many interrupts its kernel has taken for NICs so far, or None if it is not its own kernel."""
+        rows = self.get("/proc/interrupts").decode().splitlines()[1:]
+        return sum(_interrupts(row) for row in rows if re.search(r"\b(net\d|virtio\S*-(input|output))", row))
+
     def plug(self, index: int, timeout: float = 15.0) -> None:
         """Makes NIC number `index` work again after its path was gone for a while; addresses must be set anew.
 
@@ -233,3 +310,9 @@ class Guest(ABC):
             return self.run(test).status == 0
 
         until(holds, timeout=timeout, what=what)
+
+
+def _interrupts(row: str) -> int:
+    """The sum of all processors' columns in a row of /proc/interrupts: those are the leading numbers."""
+    columns = row.partition(":")[2].split()
+    return sum(int(column) for column in itertools.takewhile(str.isdigit, columns))

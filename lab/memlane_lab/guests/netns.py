@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from memlane_lab import network
 from memlane_lab.errors import LabError
-from memlane_lab.guests.guest import Guest, InsideCpu
+from memlane_lab.guests.guest import Guest, GuestCpu, HostUse, InsideCpu
 from memlane_lab.images import root
 from memlane_lab.ports import Device, GuestKind, Nic
 from memlane_lab.process import HostProcess
@@ -17,6 +17,8 @@ class NetnsGuest(Guest):
     """Network, process, mount and name namespaces; the network stack is the host's own kernel's."""
 
     kind: ClassVar[GuestKind] = GuestKind.NETNS
+    rank: ClassVar[int] = 90
+    is_machine: ClassVar[bool] = False
 
     def __init__(self, session: Session, name: str, nics: Sequence[Nic] = (), **options: Any) -> None:  # noqa: ANN401
         super().__init__(session, name, nics, **options)
@@ -63,6 +65,15 @@ class NetnsGuest(Guest):
         """What its processes have used; the kernel is the host's, which does not say whose its softirqs are."""
         used = self.cpu()
         return InsideCpu(used.user, used.system, softirq=0, irq=0, idle=0, steal=0)
+
+    @staticmethod
+    def split(use: HostUse, inside: InsideCpu) -> GuestCpu:  # noqa: ARG004
+        """Its kernel is the host's, and works on its behalf in its programs' system calls."""
+        used = use.leader + use.children
+        return GuestCpu(programs=used.user, kernel=used.system, softirq=0.0, monitor=0.0, host_kernel=0.0)
+
+    def interrupts(self) -> int | None:
+        return None
 
     def reboot(self, timeout: float | None = None) -> None:
         """Namespaces do not reboot: ends all processes and starts afresh on the same devices."""

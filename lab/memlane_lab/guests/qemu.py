@@ -136,6 +136,7 @@ class TcgGuest(QemuGuest):
     """Without hardware virtualisation; in its init within some seconds."""
 
     kind: ClassVar[GuestKind] = GuestKind.TCG
+    rank: ClassVar[int] = 30
     accelerator: ClassVar[str] = "tcg"
     boot_timeout: ClassVar[float] = 90.0
 
@@ -147,6 +148,7 @@ class KvmGuest(QemuGuest):
     """With hardware virtualisation."""
 
     kind: ClassVar[GuestKind] = GuestKind.KVM
+    rank: ClassVar[int] = 10
     accelerator: ClassVar[str] = "kvm"
 
     @classmethod

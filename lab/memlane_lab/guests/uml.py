@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from memlane_lab.errors import LabError
 from memlane_lab.guests import mconsole
-from memlane_lab.guests.guest import Guest
+from memlane_lab.guests.guest import Guest, GuestCpu, HostUse, InsideCpu
 from memlane_lab.images import root, uml_kernel
 from memlane_lab.images.uml_kernel import UmlKernel
 from memlane_lab.ports import Device, GuestKind, Tap, VhostUser
@@ -21,6 +21,7 @@ class UmlGuest(Guest):
     """One processor; in its init within 0.2 s."""
 
     kind: ClassVar[GuestKind] = GuestKind.UML
+    rank: ClassVar[int] = 20
 
     @classmethod
     def missing(cls) -> str | None:
@@ -86,6 +87,19 @@ class UmlGuest(Guest):
         if len(namespaces) > 1:
             raise LabError(f"guest {self.name} has TAPs in several namespaces: {', '.join(map(str, namespaces))}")
         return next(iter(namespaces), None)
+
+    @staticmethod
+    def split(use: HostUse, inside: InsideCpu) -> GuestCpu:
+        """The kernel is one process and each program's memory another, so the host itself tells them apart."""
+        kernel = inside.system + inside.softirq + inside.irq
+        share = (inside.softirq + inside.irq) / kernel if kernel > 0 else 0.0
+        return GuestCpu(
+            programs=use.children.user,
+            kernel=use.leader.user * (1 - share),
+            softirq=use.leader.user * share,
+            monitor=0.0,
+            host_kernel=use.leader.system + use.children.system,
+        )
 
     def plug(self, index: int, timeout: float = 15.0) -> None:
         """Adds NIC number `index` to the running kernel: a vhost-user NIC is gone when its back end is."""

@@ -2,11 +2,14 @@
 
 from memlane_lab.images import machine_kernel, root, uml_kernel
 from memlane_lab.images.machine_kernel import Flavour
+from memlane_lab.ports import GuestKind
 
 
-def prepare() -> None:
-    """Builds or downloads what is not in the cache yet; a moment when everything is."""
+def prepare(kind: GuestKind | None = None) -> None:
+    """Builds or downloads what guests of that kind boot, or of any kind, if it is not in the cache yet."""
     root.image()
-    uml_kernel.kernel()
-    for flavour in Flavour:
-        machine_kernel.kernel(flavour)
+    if kind is None or kind == GuestKind.UML:
+        uml_kernel.kernel()
+    if kind is None or kind.is_qemu:
+        for flavour in Flavour:
+            machine_kernel.kernel(flavour)

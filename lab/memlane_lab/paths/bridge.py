@@ -19,6 +19,7 @@ class Bridge(NetworkPath):
 
     name: ClassVar[str] = "bridge"
     title: ClassVar[str] = "TAP + Linux bridge, virtio-net: the standard path"
+    rank: ClassVar[int] = 10
     emulated: ClassVar[bool] = False
 
     @classmethod
@@ -37,14 +38,14 @@ class Bridge(NetworkPath):
 
     def _plug(self, port: Port) -> Endpoint:
         device, place = self._bridge_port(port), self._namespace
-        if port.kind is GuestKind.NETNS:
+        if port.kind == GuestKind.NETNS:
             network.add_veth(device, port.name, namespace=place, mtu=port.mtu)
         else:
             born_as = self.session.link_name(port.name)
             queues = 1 if self.emulated else port.queues
             network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
         network.join(device, _BRIDGE, namespace=place)
-        return Device(port.name, place) if port.kind is GuestKind.NETNS else Tap(device, place, self.emulated)
+        return Device(port.name, place) if port.kind == GuestKind.NETNS else Tap(device, place, self.emulated)
 
     @staticmethod
     def _bridge_port(port: Port) -> str:
@@ -55,6 +56,13 @@ class Bridge(NetworkPath):
         return {
             name: network.counters(self._bridge_port(nic.port), namespace=self._namespace)
             for name, nic in self.nics.items()
+        }
+
+    def tallies(self) -> dict[str, float]:
+        ports = self.counters().values()
+        return {
+            "frames": sum(port["rx_packets"] for port in ports),
+            "drops": sum(port["rx_dropped"] + port["tx_dropped"] for port in ports),
         }
 
     def clear(self) -> None:

@@ -11,6 +11,7 @@ class E1000(Bridge):
 
     name: ClassVar[str] = "e1000"
     title: ClassVar[str] = "TAP + Linux bridge, emulated e1000"
+    rank: ClassVar[int] = 20
     emulated: ClassVar[bool] = True
 
     @classmethod

@@ -1,31 +1,26 @@
 """memlane: each packet moves once, from the sender's memory into the receiver's. Known here only from outside."""
 
-import os
-import shutil
+import http.client
+import json
+import socket
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import tomli_w
 
-from memlane_lab import network, procfs
+from memlane_lab import network, procfs, rust
 from memlane_lab.paths.path import NetworkPath
 from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
 from memlane_lab.process import HostProcess
 from memlane_lab.session import Session
 from memlane_lab.wait import until
 
-_BUILT = Path(__file__).parents[3] / "target" / "release" / "memlane"
-
 
 def program() -> Path | None:
     """The switch: what `$MEMLANE` names, else the one built in this repository, else the one on `$PATH`."""
-    if named := os.environ.get("MEMLANE"):
-        return Path(named)
-    if _BUILT.exists():
-        return _BUILT
-    found = shutil.which("memlane")
-    return Path(found) if found else None
+    return rust.program("memlane", named_by="MEMLANE")
 
 
 class Memlane(NetworkPath):
@@ -33,6 +28,7 @@ class Memlane(NetworkPath):
 
     name: ClassVar[str] = "memlane"
     title: ClassVar[str] = "memlane: one copy, guest to guest"
+    rank: ClassVar[int] = 40
 
     def __init__(self, session: Session, **settings: Any) -> None:  # noqa: ANN401
         """`settings` go to the top of the network's file: workers, cpus, poll and the like."""
@@ -50,12 +46,13 @@ class Memlane(NetworkPath):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return network.may_change() if kind is GuestKind.NETNS else None
+        return network.may_change() if kind == GuestKind.NETNS else None
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir(exist_ok=True)
         self._ports = list(ports)
-        self._file.write_text(tomli_w.dumps(self._settings | {"port": [self._port(port) for port in ports]}))
+        stated = {**self._settings, "control": str(self._control), "port": [self._port(port) for port in ports]}
+        self._file.write_text(tomli_w.dumps(stated))
         self.start()
         return {port.name: self._endpoint(port) for port in ports}
 
@@ -63,9 +60,13 @@ class Memlane(NetworkPath):
     def _file(self) -> Path:
         return self._folder / "net.toml"
 
+    @property
+    def _control(self) -> Path:
+        return self._folder / "control.sock"
+
     def _port(self, port: Port) -> dict[str, Any]:
         """The port as the network's file states it."""
-        if port.kind is GuestKind.NETNS:
+        if port.kind == GuestKind.NETNS:
             return {"name": port.name, "tap": self.session.link_name(port.name)}
         return {"name": port.name, "vhost-user": str(self._socket(port))}
 
@@ -73,7 +74,7 @@ class Memlane(NetworkPath):
         return self._folder / f"{port.name}.sock"
 
     def _endpoint(self, port: Port) -> Endpoint:
-        if port.kind is GuestKind.NETNS:
+        if port.kind == GuestKind.NETNS:
             return Device(self.session.link_name(port.name), None)
         return VhostUser(self._socket(port))
 
@@ -86,14 +87,48 @@ class Memlane(NetworkPath):
 
         def listening() -> bool:
             daemon.check()
-            return all(self._is_there(port, daemon) for port in self._ports)
+            control = procfs.listens(daemon.pid, self._control)
+            return control and all(self._is_there(port, daemon) for port in self._ports)
 
         until(listening, timeout=10, what="memlane's ports to appear")
 
     def _is_there(self, port: Port, daemon: HostProcess) -> bool:
-        if port.kind is GuestKind.NETNS:
+        if port.kind == GuestKind.NETNS:
             return network.exists(self.session.link_name(port.name), namespace=None)
         return procfs.listens(daemon.pid, self._socket(port))
+
+    def report(self) -> dict[str, Any]:
+        """What the daemon tells at its control socket (`memlane status --json` prints the same)."""
+        connection = http.client.HTTPConnection("memlane", timeout=10)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with closing(connection):
+            connection.sock.connect(str(self._control))
+            connection.request("GET", "/v1/network")
+            answer: dict[str, Any] = json.load(connection.getresponse())
+        return answer
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """The daemon's counters of each port."""
+        return {
+            port["name"]: {name: value for name, value in port.items() if isinstance(value, int)}
+            for port in self.report()["ports"]
+        }
+
+    def tallies(self) -> dict[str, float]:
+        told = self.report()
+        ports, workers = told["ports"], told["workers"]
+        cycles = sum(worker["busy-cycles"] for worker in workers)
+        return {
+            "frames": sum(port["intake-frames"] for port in ports),
+            "drops": sum(sum(port["drops"].values()) for port in ports),
+            "kicks": sum(port["kicks"] for port in ports),
+            "calls": sum(port["calls"] for port in ports),
+            "copied": sum(port["delivery-bytes"] for port in ports),
+            "worker_busy": cycles / told["cycles-per-second"],
+            "worker_cycles": cycles,
+            "worker_frames": sum(worker["frames"] for worker in workers),
+            "sleeps": sum(worker["sleeps"] for worker in workers),
+        }
 
     def parties(self) -> list[HostProcess]:
         return [self._daemon] if self._daemon else []

@@ -10,10 +10,13 @@ from memlane_lab.ports import Device, Endpoint, GuestKind, Port
 
 
 class NoPath(NetworkPath):
-    """A veth pair."""
+    """A veth pair for each two ports."""
 
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "two namespaces joined by veth: no virtualisation"
+    rank: ClassVar[int] = 0
+    joins_pairs: ClassVar[bool] = True
+    only: ClassVar[GuestKind | None] = GuestKind.NETNS
 
     @classmethod
     def missing(cls) -> str | None:
@@ -21,16 +24,16 @@ class NoPath(NetworkPath):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return None if kind is GuestKind.NETNS else "a veth pair ends in namespaces; a virtual machine needs a NIC"
+        return None if kind == GuestKind.NETNS else "a veth pair ends in namespaces; a virtual machine needs a NIC"
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
-        if len(ports) != 2:
-            raise NotAvailable(f"path {self.name} joins exactly two ports, not {len(ports)}")
+        if len(ports) % 2:
+            raise NotAvailable(f"path {self.name} joins ports two and two; {len(ports)} is an odd number")
         self._namespace = self.session.namespace("veth")
-        near, far = (port.name for port in ports)
-        network.add_veth(near, far, namespace=self._namespace, mtu=ports[0].mtu)
-        return {name: Device(name, self._namespace) for name in (near, far)}
+        for near, far in zip(ports[::2], ports[1::2], strict=True):
+            network.add_veth(near.name, far.name, namespace=self._namespace, mtu=near.mtu)
+        return {port.name: Device(port.name, self._namespace) for port in ports}
 
     def clear(self) -> None:
-        """The pair went to its guests, and goes with either of them."""
+        """The pairs went to their guests, and go with either of them."""
         self.session.remove_namespace(self._namespace)

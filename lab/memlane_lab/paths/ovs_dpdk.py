@@ -30,6 +30,8 @@ class OvsDpdk(NetworkPath):
 
     name: ClassVar[str] = "ovs-dpdk"
     title: ClassVar[str] = "Open vSwitch with DPDK, vhost-user, TSO"
+    rank: ClassVar[int] = 30
+    polls: ClassVar[bool] = True
 
     def __init__(self, session: Session, *, cpu: int | None = None) -> None:
         """`cpu` is the one that polls; None leaves the choice to the switch."""
@@ -46,7 +48,7 @@ class OvsDpdk(NetworkPath):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return "its ports are vhost-user; a namespace has no such NIC" if kind is GuestKind.NETNS else None
+        return "its ports are vhost-user; a namespace has no such NIC" if kind == GuestKind.NETNS else None
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir()
@@ -95,7 +97,7 @@ class OvsDpdk(NetworkPath):
 
     def _plug(self, port: Port) -> Endpoint:
         socket = self._folder / f"{port.name}.sock"
-        masked = port.kind is GuestKind.UML
+        masked = port.kind == GuestKind.UML
         server = self._folder / f"{port.name}.ovs" if masked else socket
         if masked:
             self._masks.append(FeatureMask(socket, server, back_end_connects=True))
@@ -121,6 +123,13 @@ class OvsDpdk(NetworkPath):
     def counters(self) -> dict[str, dict[str, int]]:
         """Each port's statistics, up to a second old; their "rx" is what came from the guest."""
         return {name: _statistics(self._control("get", "Interface", name, "statistics")) for name in self.nics}
+
+    def tallies(self) -> dict[str, float]:
+        ports = self.counters().values()
+        return {
+            "frames": sum(port.get("rx_packets", 0) for port in ports),
+            "drops": sum(port.get("rx_dropped", 0) + port.get("tx_dropped", 0) for port in ports),
+        }
 
     def parties(self) -> list[HostProcess]:
         return [self._switch] if self._switch else []

@@ -17,6 +17,14 @@ class NetworkPath(ABC):
     """As experiments write it."""
     title: ClassVar[str]
     """What it is, in a few words."""
+    rank: ClassVar[int] = 50
+    """Where it stands in lists: smaller first."""
+    only: ClassVar[GuestKind | None] = None
+    """The kind of guests that it always joins, whatever kind was chosen, or None."""
+    joins_pairs: ClassVar[bool] = False
+    """Whether its ports reach their partner only: the first the second, the third the fourth, and so on."""
+    polls: ClassVar[bool] = False
+    """Whether it keeps a CPU busy even when idle, so that nothing else can be measured beside it."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -50,6 +58,14 @@ class NetworkPath(ABC):
 
     def counters(self) -> dict[str, dict[str, int]]:
         """What the path has counted so far: by port, by the counter's own name there."""
+        return {}
+
+    def tallies(self) -> dict[str, float]:
+        """What the path has counted so far, all ports together, as far as it counts at all.
+
+        Of these names: frames (taken from senders), drops, kicks, calls, copied (bytes), worker_busy (seconds),
+        worker_cycles, worker_frames, sleeps.
+        """
         return {}
 
     def parties(self) -> list[HostProcess]:

@@ -6,6 +6,7 @@
 mod blast;
 mod guest;
 mod idle;
+mod placement;
 mod signal;
 mod villain;
 
@@ -35,6 +36,8 @@ enum Action {
     Guest(guest::Arguments),
     /// Misbehaves at a port and looks whether others are hurt.
     Villain(villain::Arguments),
+    /// Tells how far two processors are apart.
+    Placement(placement::Arguments),
     /// Prints a completion script for a shell.
     Completion {
         /// Which shell.
@@ -60,6 +63,7 @@ pub(crate) fn main() -> ExitCode {
         Action::Idle(arguments) => idle::run(&arguments),
         Action::Guest(arguments) => guest::run(&arguments),
         Action::Villain(arguments) => villain::run(&arguments),
+        Action::Placement(arguments) => placement::run(&arguments),
         Action::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "memlane-rig", &mut std::io::stdout());
             Ok(Verdict::Good)

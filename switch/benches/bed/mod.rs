@@ -9,8 +9,6 @@ use memlane::offload::Offloads;
 use memlane::port::PortId;
 use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
 use memlane::settings::Settings;
-use memlane::stats::Counters;
-use memlane::table::Table;
 use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
@@ -25,24 +23,31 @@ pub struct Guest {
     pub receive: DriverRing,
     /// Guest address of a frame to send, virtio-net header first.
     frame: u64,
+    /// Guest addresses of the receive buffers, by head.
+    buffers: Vec<u64>,
 }
 
 /// The worker and its guests; guest `n` has address 02:00:00:00:00:n.
 pub struct Bed {
     pub worker: Worker,
+    pub shared: Arc<Shared>,
     pub guests: Vec<Guest>,
 }
 
 impl Bed {
     /// A segment with `guests` guests, rings of 256 entries, receive buffers posted.
     pub fn new(guests: usize) -> Self {
-        let settings = Settings::default();
+        Self::with(guests, Settings::default())
+    }
+
+    /// The same with these settings.
+    pub fn with(guests: usize, settings: Settings) -> Self {
         let shared = Arc::new(Shared::new(1, vec![0; guests], 77, settings));
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
-        let mut worker = Worker::new(0, shared, mailbox, links, channel().0).unwrap();
+        let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
         let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16)).collect();
-        Self { worker, guests }
+        Self { worker, shared, guests }
     }
 }
 
@@ -52,7 +57,19 @@ fn address(index: u16) -> [u8; 6] {
 }
 
 impl Guest {
+    /// A guest at a worker: its rings served there.
     fn attach(worker: &mut Worker, index: u16) -> Self {
+        let (guest, transmit, receive) = Self::alone();
+        let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
+        let start = || Start { kick: None, at_once: true, enabled: true };
+        worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
+        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
+        worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
+        guest
+    }
+
+    /// A guest, and the device's side of its transmit and receive ring.
+    pub fn alone() -> (Self, Ring, Ring) {
         let memory = GuestMemory::new(4 << 20).unwrap();
         let region = &memory.regions()[0];
         let table = RegionTable {
@@ -66,18 +83,15 @@ impl Guest {
         let options = DriverOptions { size: 256, event_idx: false, indirect: 0 };
         let transmit = DriverRing::new(&memory, options).unwrap();
         let mut receive = DriverRing::new(&memory, options).unwrap();
+        let mut buffers = vec![0; 256];
         for _ in 0..256 {
             let buffer = memory.allocate(BUFFER, 64).unwrap();
-            receive.add(&[Piece::writable(buffer, BUFFER as u32)]).unwrap();
+            buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER as u32)]).unwrap())] = buffer;
         }
         receive.publish();
         let frame = memory.allocate(65536, 64).unwrap();
-        let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
-        let start = || Start { kick: None, at_once: true, enabled: true };
-        worker.add_intake(key(Direction::Intake), Intake::new(ring(&transmit, &map)), Offloads::ALL, start());
-        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(ring(&receive, &map), Offloads::ALL, true), start());
-        worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
-        Self { memory, transmit, receive, frame }
+        let rings = (ring(&transmit, &map), ring(&receive, &map));
+        (Self { memory, transmit, receive, frame, buffers }, rings.0, rings.1)
     }
 
     /// Makes `count` frames of `length` bytes from `from` to `to` available.
@@ -90,6 +104,34 @@ impl Guest {
             self.transmit.add(&[Piece::readable(self.frame, 12 + length)]).unwrap();
         }
         self.transmit.publish();
+    }
+
+    /// Makes as many frames of `length` bytes from `from` to `to` available as the ring takes.
+    pub fn fill(&mut self, from: u16, to: u16, length: u32) {
+        while self.transmit.reclaim().unwrap().is_some() {}
+        self.send(from, to, length, self.transmit.free().into());
+    }
+
+    /// Takes what `most` buffers hold, and the rest of the last frame, and posts them again; `each` hears of the sender's index and the bytes
+    /// of each buffer.
+    pub fn take(&mut self, most: usize, mut each: impl FnMut(u16, u32)) {
+        let (mut sender, mut left, mut taken) = (0, 0_u16, 0);
+        while (taken < most || left > 0)
+            && let Some(used) = self.receive.poll().unwrap()
+        {
+            taken += 1;
+            let buffer = self.buffers[used.head as usize];
+            let mut skip = 0;
+            if left == 0 {
+                let start = self.memory.bytes(buffer, 12 + 14).unwrap();
+                (sender, left, skip) = (u16::from_be_bytes([start[22], start[23]]), u16::from_le_bytes([start[10], start[11]]), 12);
+            }
+            left -= 1;
+            each(sender, used.length - skip);
+            self.receive.offer(used.head as u16);
+        }
+        assert_eq!(left, 0, "a frame in parts");
+        self.receive.publish();
     }
 
     /// Takes everything back; returns the frames received. Receive buffers are posted again.

@@ -101,6 +101,11 @@ fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads
     if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
         return Err(DropReason::BadSegmentation);
     }
+    // A segment is an IP packet whose length can be told; that of IPv6 is told without its header (RFC 8200, section 3).
+    let told = length - layers.network - if layers.version == 6 { 40 } else { 0 };
+    if told as u32 + payload.min(header.gso_size().into()) > u32::from(u16::MAX) {
+        return Err(DropReason::BadSegmentation);
+    }
     parcel.header = header.cleaned(length as u16);
     Ok(())
 }
@@ -148,4 +153,29 @@ fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
     let ecn = parcel.header.gso_type() & NetHeader::ECN != 0;
     let version = Layers::find(parcel.start()).map_or(0, |layers| layers.version);
     receiver.checksum && receiver.allows(kind, version) && (receiver.ecn || !ecn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A TCP/IPv4 frame with `payload` bytes that asks to be cut into segments of `size`.
+    fn parcel(payload: u32, size: u16) -> Parcel {
+        let mut parcel = Parcel::default();
+        parcel.start[12..15].copy_from_slice(&[8, 0, 0x45]);
+        parcel.start[23] = TCP;
+        parcel.start[46] = 5 << 4;
+        (parcel.length, parcel.start_length) = (54 + payload, 54);
+        let [a, b] = size.to_le_bytes();
+        parcel.header = NetHeader::from_bytes([1, 1, 0, 0, a, b, 34, 0, 16, 0, 0, 0]);
+        parcel
+    }
+
+    #[test]
+    fn no_segment_is_longer_than_an_ip_packet() {
+        let check = |payload, size| check(&mut parcel(payload, size), &Offloads::ALL);
+        assert_eq!(check(65_495, u16::MAX), Ok(()));
+        assert_eq!(check(65_496, u16::MAX), Err(DropReason::BadSegmentation));
+        assert_eq!(check(65_503, 65_495), Ok(()));
+    }
 }

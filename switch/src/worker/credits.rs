@@ -1,55 +1,63 @@
 //! Credits: a worker's time, shared fairly among the ports that it serves, by what their frames really cost.
 //!
-//! Each pass gives every port a **quantum** of cycles, which does not pile up; a port that spent more than it had sits out passes
-//! until it is out of debt. So a sender of many small frames and one of few large ones get equal time, however many queues they have.
+//! Time **grants** every port that is awake its part of each passing moment, which does not pile up beyond a little; a port that spent
+//! more than it was granted sits out passes until it is out of debt. So a sender of many small frames and one of few large ones get
+//! equal time, however many queues they have; and while the worker has time to spare, nobody sits out for long.
 
 use std::time::Duration;
 
 use crate::port::PortId;
-use crate::time::in_cycles;
+use crate::time::{Cycles, in_cycles};
 
-/// What a pass gives: a usual batch costs less, so that ports only come into debt by frames that are dear.
-const QUANTUM: Duration = Duration::from_micros(20);
+/// Most credit of a port: a usual batch costs less, so that ports only come into debt by frames that are dear.
+const MOST: Duration = Duration::from_micros(20);
+/// Deepest debt: what costs more is the fault of whoever took the CPU away meanwhile.
+const DEEPEST: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Credit {
-    /// Pass that last gave a quantum.
-    pass: u32,
     cycles: i64,
+    /// What all ports had been granted when this one was last looked at.
+    granted: i64,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Credits {
     ports: Vec<Credit>,
-    pass: u32,
-    quantum: i64,
+    /// Granted to each port that was awake all the time.
+    granted: i64,
+    most: i64,
+    deepest: i64,
+    pass_at: Cycles,
     /// Least debt of the ports that sat out this pass.
     debt: Option<i64>,
 }
 
 impl Credits {
     pub(super) fn new(ports: usize) -> Self {
-        Self { ports: vec![Credit::default(); ports], pass: 0, quantum: in_cycles(QUANTUM) as i64, debt: None }
+        let (most, deepest) = (in_cycles(MOST) as i64, in_cycles(DEEPEST) as i64);
+        Self { ports: vec![Credit::default(); ports], granted: most, most, deepest, pass_at: 0, debt: None }
     }
 
-    /// A pass begins. If all sat out the last one, everybody is forgiven the least debt: `idle` tells that nothing was done.
-    pub(super) fn begin_pass(&mut self, idle: bool) {
+    /// A pass begins in moment `now`, with `awake` sources. If all sat out the last one, which was `idle` therefore, everybody is forgiven the
+    /// least debt.
+    pub(super) fn begin_pass(&mut self, idle: bool, awake: usize, now: Cycles) {
+        let passed = now.wrapping_sub(std::mem::replace(&mut self.pass_at, now)) as i64;
+        self.granted += passed.max(0).min(self.most * awake.max(1) as i64) / awake.max(1) as i64;
         if let Some(debt) = self.debt.take()
             && idle
         {
-            self.ports.iter_mut().for_each(|credit| credit.cycles = (credit.cycles + debt).min(self.quantum));
+            self.granted += debt;
         }
-        self.pass = self.pass.wrapping_add(1);
     }
 
     /// Whether `port` has its turn in this pass.
     #[inline]
     pub(super) fn may_spend(&mut self, port: PortId) -> bool {
         let credit = &mut self.ports[port.index()];
-        if credit.pass != self.pass {
-            *credit = Credit { pass: self.pass, cycles: (credit.cycles + self.quantum).min(self.quantum) };
-        }
+        credit.cycles = (credit.cycles + self.granted - credit.granted).min(self.most);
+        credit.granted = self.granted;
         if credit.cycles > 0 {
             return true;
         }
@@ -61,7 +69,8 @@ impl Credits {
     /// `port` cost this much.
     #[inline]
     pub(super) fn spend(&mut self, port: PortId, cycles: u64) {
-        self.ports[port.index()].cycles -= cycles as i64;
+        let credit = &mut self.ports[port.index()].cycles;
+        *credit = credit.saturating_sub_unsigned(cycles).max(-self.deepest);
     }
 
     /// True if some port sat out this pass.
@@ -77,17 +86,18 @@ mod tests {
     #[test]
     fn time_is_shared_whatever_a_turn_costs() {
         let mut credits = Credits::new(3);
-        let quantum = credits.quantum as u64;
-        let costs = [quantum / 10, quantum * 7, quantum * 3];
-        let (mut spent, mut idle) = ([0_u64; 3], false);
+        let most = credits.most as u64;
+        let costs = [most / 10, most * 7, most * 3];
+        let (mut spent, mut now, mut idle) = ([0_u64; 3], 0, false);
         for _ in 0..100_000 {
-            credits.begin_pass(idle);
+            credits.begin_pass(idle, 3, now);
             idle = true;
             // The first port has many queues: as many turns in a pass as it likes.
             for port in [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2] {
                 if credits.may_spend(PortId(port)) {
                     credits.spend(PortId(port), costs[usize::from(port)]);
                     spent[usize::from(port)] += costs[usize::from(port)];
+                    now += costs[usize::from(port)];
                     idle = false;
                 }
             }
@@ -99,10 +109,9 @@ mod tests {
     #[test]
     fn who_is_alone_is_never_held_up_for_long() {
         let mut credits = Credits::new(2);
-        let mut idle_passes = 0;
-        let mut idle = false;
-        for _ in 0..1000 {
-            credits.begin_pass(idle);
+        let (mut idle_passes, mut idle) = (0, false);
+        for now in 0..1000 {
+            credits.begin_pass(idle, 1, now);
             idle = !credits.may_spend(PortId(1));
             if idle {
                 idle_passes += 1;

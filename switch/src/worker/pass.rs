@@ -34,7 +34,7 @@ impl Ended {
 impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
-        self.credits.begin_pass(self.idle);
+        self.credits.begin_pass(self.idle, self.sources.awake.len(), self.now);
         self.outlets.begin_pass(self.now);
         let mut frames = self.serve_peers();
         let mut unflushed = frames;

@@ -20,8 +20,6 @@ use super::rings::RingKey;
 
 /// How long it takes a receiver that polls to take a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
-/// How long a sender must have had frames for one receiver only.
-const SOLE_AFTER: Duration = Duration::from_millis(10);
 
 /// A feed and its circumstances.
 #[derive(Debug)]
@@ -51,9 +49,9 @@ pub(super) struct Source {
     /// The port's limit holds it back until then.
     pub held_until: Option<Cycles>,
     share: Share,
-    /// Whom the last frame was for, and since when all were for it.
+    /// Whom the last frame was for, and how many in a row were for it.
     receiver: PortId,
-    sole_since: Cycles,
+    in_a_row: u32,
     touched: bool,
 }
 
@@ -132,7 +130,7 @@ impl Source {
             held_until: None,
             share: Share::new(shared.settings.share),
             receiver: PortId::default(),
-            sole_since: 0,
+            in_a_row: 0,
             touched: false,
         }
     }
@@ -143,23 +141,25 @@ impl Source {
 
     /// Notes that a frame is for `port`.
     #[inline]
-    pub(super) fn note_receiver(&mut self, port: PortId, now: Cycles) {
+    pub(super) fn note_receiver(&mut self, port: PortId) {
         if self.receiver != port {
-            (self.receiver, self.sole_since) = (port, now);
+            (self.receiver, self.in_a_row) = (port, 0);
+        } else if self.left.is_none() {
+            self.in_a_row = self.in_a_row.saturating_add(1);
         }
     }
 
-    /// True if all frames have been for one receiver for a while.
-    fn has_one_receiver(&self, now: Cycles) -> bool {
-        now.wrapping_sub(self.sole_since) > in_cycles(SOLE_AFTER)
+    /// True if as many frames as the ring holds were for the same receiver.
+    fn has_one_receiver(&mut self) -> bool {
+        self.in_a_row >= self.feed.size().into()
     }
 
     /// Whether another parcel for `port` may stay out: as many as its share of the heads that are left to the guest, see [`Share`].
-    pub(super) fn may_keep_out(&mut self, port: PortId, health: Health, now: Cycles) -> bool {
+    pub(super) fn may_keep_out(&mut self, port: PortId, health: Health) -> bool {
         let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
         let factor = match health {
             Health::Stalled => self.share.stalled,
-            Health::Moving if self.has_one_receiver(now) => self.share.sole,
+            Health::Moving if self.has_one_receiver() => self.share.sole,
             Health::Moving | Health::Stuck => self.share.usual,
         };
         16 * u32::from(self.out_for[port.index()]) < left * factor
@@ -184,7 +184,7 @@ impl Source {
         left.slot = slot;
         left.segments_done = parcel.segments_done;
         let waited = now.wrapping_sub(left.since);
-        let sole = !may_keep_out && self.has_one_receiver(now);
+        let sole = !may_keep_out && self.has_one_receiver();
         waited < if sole { self.patience } else { self.leave_for }
     }
 

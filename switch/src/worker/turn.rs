@@ -156,7 +156,7 @@ impl Turn<'_> {
     }
 
     fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
-        self.source.note_receiver(port, self.now);
+        self.source.note_receiver(port);
         let Some(place) = self.outlets.place(port, parcel.start()) else {
             return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
@@ -175,7 +175,7 @@ impl Turn<'_> {
 
     fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
         let health = self.outlets.health(slot, self.now);
-        let may_keep_out = self.source.may_keep_out(port, health, self.now);
+        let may_keep_out = self.source.may_keep_out(port, health);
         if self.source.may_leave(parcel, slot, health, may_keep_out, self.now) {
             self.source.feed.leave(parcel);
             return Disposal::Left;
@@ -199,7 +199,7 @@ impl Turn<'_> {
     }
 
     fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Disposal {
-        if !self.source.may_keep_out(port, Health::Moving, self.now) {
+        if !self.source.may_keep_out(port, Health::Moving) {
             return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
         self.source.keep_out(parcel, port);

@@ -18,7 +18,7 @@ mod session;
 mod vring;
 pub mod wire;
 
-pub use session::{Endpoint, Session, bind, run};
+pub use session::{Endpoint, Session, bind, converse, run};
 
 use crate::frame::MacAddress;
 use crate::port::PortId;

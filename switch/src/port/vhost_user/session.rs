@@ -148,8 +148,12 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
     port.forget_front_end();
 }
 
-/// Answers messages until the front end goes.
-fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
+/// Answers messages until the front end goes. What it started is then still to be stopped. For sessions, and for fuzzers, which bring a
+/// connection of their own.
+///
+/// # Errors
+/// The front end broke a rule, or the connection failed.
+pub fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
     let mut crates = Crates::new(&device)?;
     loop {

@@ -1,0 +1,17 @@
+#!/bin/sh
+# The first process of a User Mode Linux guest of the examples: gives its cards their addresses and runs its command.
+# The kernel passes guest_addresses (ADDRESS/PREFIX,...) and guest_command (with ~ for spaces) from its command line.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+ip link set lo up
+card=0
+for address in $(echo "$guest_addresses" | tr ',' ' '); do
+    ip address add "$address" dev "eth$card"
+    ip link set "eth$card" up
+    card=$((card + 1))
+done
+sh -c "$(echo "$guest_command" | tr '~' ' ')"
+echo "-- ended with $?"
+# The example ends the guest. (A first process that ends is a panic.)
+while :; do sleep 1000; done

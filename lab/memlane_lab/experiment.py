@@ -1,0 +1,154 @@
+"""An experiment: a question, what is varied to answer it, and what others found. One TOML file each.
+
+A file states a `[setting]` (`setting.py`), and under `[vary]` the **dimensions**: each a list of values of one
+setting, or a table of labels that each change several settings. Every combination of labels is a **variant**
+(`plan.py`). A key that is no setting goes to the traffic: `message = [1024, 2048]` varies that parameter of the
+workload.
+
+The file is checked whole; all mistakes are told at once.
+"""
+
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from memlane_lab import measures, workloads
+from memlane_lab.errors import LabError
+from memlane_lab.measures import Measure
+from memlane_lab.setting import Strict
+
+FOLDER = Path(__file__).parents[1] / "experiments"
+"""The experiments that come with the lab."""
+DEMO = Path(__file__).parents[1] / "demo.toml"
+
+
+class BadExperiment(LabError):
+    """A file that is no experiment; the text names every mistake in it."""
+
+
+class Boot(StrEnum):
+    """When guests are booted."""
+
+    EACH_SAMPLE = "each-sample"
+    """Anew for every sample, so that samples do not share the luck of one boot."""
+    ONCE = "once"
+    """Once for all samples of the same bed: quicker."""
+
+
+class PaperFigure(Strict):
+    """A figure that a source gives, and which of our variants it stands beside."""
+
+    measure: str
+    value: float
+    """In the measure's base unit."""
+    where: dict[str, str] = {}
+    """Labels of our variants, by dimension; none: it stands by itself."""
+    what: str = ""
+    """What the source measured, where it is not the same as ours."""
+
+
+class Expectation(Strict):
+    """What must come out: the ratio of one variant's measure to that of another."""
+
+    measure: str
+    at_least: float | None = None
+    at_most: float | None = None
+    where: dict[str, str] = {}
+    """Labels of the variants that it is about."""
+    versus: dict[str, str] = {}
+    """Labels that differ in the other variant; none: the baseline."""
+
+
+class Experiment(Strict):
+    """The file's content."""
+
+    name: str
+    """The file's name without its ending."""
+    title: str
+    question: str
+    source: str = ""
+    """Where the question comes from."""
+    found: str = ""
+    """What the source found, in words."""
+    reading: str = ""
+    """What to mind when reading our figures beside the source's."""
+    measures: tuple[str, ...] = ("throughput", "cpu_per_gb")
+    """What the report tabulates, in this order."""
+    compare: str = "path"
+    """The dimension whose labels stand side by side."""
+    baseline: str = "bridge"
+    """The label that the others are compared with."""
+    repeat: int = Field(default=5, ge=1, le=1000)
+    """Samples of each variant."""
+    seconds: int = Field(default=3, ge=1, le=600)
+    """What is measured of a sample."""
+    warm_up: int = Field(default=1, ge=0, le=60)
+    """Seconds of the workload before that."""
+    boot: Boot = Boot.EACH_SAMPLE
+    same_placement: bool = True
+    """Whether more samples are taken, up to half as many again, until those that are compared have enough alike."""
+    setting: dict[str, Any]
+    vary: dict[str, list[Any] | dict[str, dict[str, Any]]] = {}
+    skip: tuple[dict[str, str], ...] = ()
+    """Combinations of labels that are left out."""
+    paper: tuple[PaperFigure, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+
+    @field_validator("measures")
+    @classmethod
+    def _known_measures(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            measure(name)
+        return names
+
+    def dimensions(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By dimension, by label: the settings that the label changes."""
+        return {
+            name: stated if isinstance(stated, dict) else {str(value): {name: value} for value in stated}
+            for name, stated in self.vary.items()
+        }
+
+
+def known_measures() -> dict[str, Measure]:
+    """All measures, by name: what meters find and what workloads tell."""
+    brought = (found for kind in workloads.WORKLOADS.values() for found in kind.measures)
+    return {found.name: found for found in (*measures.COMMON, *brought)}
+
+
+def measure(name: str) -> Measure:
+    """The measure of that name."""
+    if not (found := known_measures().get(name)):
+        raise ValueError(f"there is no measure {name!r}; there are: {', '.join(known_measures())}")
+    return found
+
+
+def load(path: Path) -> Experiment:
+    """Reads an experiment's file; raises with all its mistakes."""
+    try:
+        stated = tomllib.loads(path.read_text())
+        return Experiment.model_validate({"name": path.stem, **stated})
+    except OSError as error:
+        raise BadExperiment(f"cannot read the experiment {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadExperiment(f"{path} is no TOML: {error}") from error
+    except ValidationError as error:
+        raise BadExperiment(f"{path}: {told(error)}") from error
+
+
+def told(error: ValidationError) -> str:
+    """All mistakes of a checked model, in one sentence."""
+    return "; ".join(_mistake(found["loc"], found["msg"]) for found in error.errors())
+
+
+def _mistake(place: tuple[int | str, ...], message: str) -> str:
+    where = ".".join(map(str, place))
+    said = message.removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said
+
+
+def supplied() -> list[Path]:
+    """The files of the experiments that come with the lab."""
+    return sorted(FOLDER.glob("*.toml"))

@@ -1,0 +1,28 @@
+"""A reading: counters that only grow, and when they were read."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a meter shows."""
+
+    at: float
+    """Seconds of the monotonic clock."""
+    counts: dict[str, float]
+
+
+def take(read: Callable[[], dict[str, float]]) -> Reading:
+    """Reads a meter; the time is the middle of the reading."""
+    began = time.monotonic()
+    counts = read()
+    return Reading((began + time.monotonic()) / 2, counts)
+
+
+def rates(before: Reading, after: Reading) -> dict[str, float]:
+    """Each counter's growth a second; what only one reading has is left out."""
+    elapsed = after.at - before.at
+    shared = before.counts.keys() & after.counts.keys()
+    return {name: (after.counts[name] - before.counts[name]) / elapsed for name in shared}

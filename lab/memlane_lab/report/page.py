@@ -1,0 +1,138 @@
+"""The page: everything of a run on one HTML page, plotly's program included."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from memlane_lab import results, summary
+from memlane_lab.measures import significant
+from memlane_lab.report import plots, tables
+from memlane_lab.report.tables import MeasureTable, Text
+from memlane_lab.results import ExperimentResult, RunRecord
+from memlane_lab.summary import Verdict
+
+NAME = "report.html"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one experiment."""
+
+    result: ExperimentResult
+    tables: list[MeasureTable]
+    plots: list[tuple[Markup, bool]]
+    """Each with whether it wants the page's whole width."""
+    verdicts: list[tuple[str, str, str, Text, str]]
+    alone: list[str]
+    """Figures of the source that stand beside none of our variants."""
+    noise: str
+    """How much else the machine had to do."""
+    command: str
+
+
+def write(folder: Path) -> Path:
+    """Writes the report of the results in `folder`; returns the page's path."""
+    record, found = results.read(folder)
+    page = folder / NAME
+    page.write_text(render(record, found))
+    return page
+
+
+def render(record: RunRecord, found: list[ExperimentResult]) -> str:
+    """The page's text."""
+    # plotly's own program, which is no text to be escaped
+    return (
+        _environment(autoescape=True)
+        .get_template("page.html.j2")
+        .render(
+            plotly=Markup(get_plotlyjs()), **_content(record, found, [_section(record, result) for result in found])
+        )
+    )
+
+
+def markdown(folder: Path) -> str:
+    """The report in short: its tables in Markdown, without plots."""
+    record, found = results.read(folder)
+    sections = [_section(record, result, draw=False) for result in found]
+    template = _environment(autoescape=False).get_template("summary.md.j2")
+    return template.render(text=_in_line, **_content(record, found, sections))
+
+
+def _in_line(text: Text) -> str:
+    """A cell of a table in one line."""
+    small = "; ".join(filter(None, (text.beside, *text.below)))
+    return f"**{text.main}** ({small})" if small else text.main
+
+
+def _content(record: RunRecord, found: list[ExperimentResult], sections: list[Section]) -> dict[str, Any]:
+    judged = [(result.experiment.title, verdict) for result in found for verdict in summary.verdicts(result)]
+    return {
+        "record": record,
+        "sections": sections,
+        "judged": [(f"{title}: {what}", *rest) for title, (what, *rest) in _worded(judged)],
+        "held": _held([verdict for _, verdict in judged]),
+    }
+
+
+def _worded(judged: list[tuple[str, Verdict]]) -> Iterator[tuple[str, tuple[str, str, str, Text, str]]]:
+    return ((title, tables.verdict(verdict)) for title, verdict in judged)
+
+
+def _environment(*, autoescape: bool) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("memlane_lab", "report"),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _held(judged: list[Verdict]) -> str:
+    return f"{sum(each.holds is True for each in judged)} of {len(judged)} hold"
+
+
+def _section(record: RunRecord, result: ExperimentResult, *, draw: bool = True) -> Section:
+    asked = result.experiment
+    made = (tables.of_measure(result, name) for name in asked.measures)
+    return Section(
+        result=result,
+        tables=[table for table in made if table],
+        plots=[
+            _html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result) if draw else ())
+        ],
+        verdicts=[tables.verdict(each) for each in summary.verdicts(result)],
+        alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
+        noise=_noise(result),
+        command=f"memlane-lab run {result.file} --guest {record.guest} --repeat {asked.repeat} --seed {result.seed}",
+    )
+
+
+def _noise(result: ExperimentResult) -> str:
+    others = [sample.values["others"] for sample in result.good if "others" in sample.values]
+    if not others:
+        return "unknown"
+    return f"{significant(statistics.median(others), 2)} CPUs (median), {significant(max(others), 2)} (at most)"
+
+
+def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
+    drawn: list[Any] = [plots.bars(result, name) for name in result.experiment.measures]
+    drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result)]
+    yield from (figure for figure in drawn if figure is not None)
+
+
+def _html(figure: go.Figure, name: str) -> tuple[Markup, bool]:
+    made = figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=f"plot-{name}",
+        config={"displayModeBar": False, "responsive": True},
+    )
+    return Markup(made), figure.layout.barmode == "stack"

@@ -1,0 +1,117 @@
+"""Tables: summaries in words, in units of one size if that suits all rows."""
+
+from dataclasses import dataclass, field
+
+from memlane_lab import summary
+from memlane_lab.experiment import PaperFigure, measure
+from memlane_lab.measures import Measure, Scale, scale, significant
+from memlane_lab.results import ExperimentResult
+from memlane_lab.stats import Interval
+from memlane_lab.summary import Cell, Contrast, Row, Verdict
+
+_WIDE = 100
+"""Times the smallest that the largest median is when each row of a table has its own unit."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands in a cell of a table: its main word, and what stands small beside or below it."""
+
+    main: str
+    beside: str = ""
+    below: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MeasureTable:
+    """One measure of an experiment: groups down, compared labels across, then the ratios to the baseline."""
+
+    measure: Measure
+    unit: str
+    dimensions: list[str]
+    labels: list[str]
+    ratios: list[str]
+    rows: list[tuple[list[str], list[Text], list[Text]]]
+    """For each: the group's labels, its cells, its ratios."""
+
+
+def of_measure(result: ExperimentResult, name: str) -> MeasureTable | None:
+    """The table of one measure, or None if no variant has it."""
+    rows = list(summary.rows(result, name))
+    if not rows:
+        return None
+    asked = result.experiment
+    values = [value for row in rows for value in _medians(row)]
+    wide = max(values, key=abs) > _WIDE * min(values, key=abs)
+    shared = scale(measure(name).unit, values)
+    labels = summary.labels(asked)
+    ratios = [label for label in labels if any(label in row.contrasts for row in rows)]
+    return MeasureTable(
+        measure=measure(name),
+        unit="" if wide else shared.unit,
+        dimensions=[dimension for dimension in asked.vary if dimension != asked.compare],
+        labels=labels,
+        ratios=ratios,
+        rows=[
+            (list(row.group.values()), _cells(row, labels, None if wide else shared), _ratios(row, ratios))
+            for row in rows
+        ],
+    )
+
+
+def _medians(row: Row) -> list[float]:
+    return [cell.interval.estimate for cell in row.cells.values() if cell.interval]
+
+
+def _cells(row: Row, labels: list[str], shared: Scale | None) -> list[Text]:
+    """In the shared unit, which stands above the table, or else each with the row's own."""
+    used = shared or scale(measure(row.measure).unit, _medians(row))
+    return [_cell(row.cells[label], used, "" if shared else used.unit) for label in labels]
+
+
+def _cell(cell: Cell, used: Scale, unit: str) -> Text:
+    below = [f"source: {paper(figure)}" for figure in cell.paper]
+    if cell.failed:
+        below.append(f"{cell.failed} failed")
+    if cell.interval is None:
+        return Text("missing" if cell.reason else "-", below=below)
+    return Text(
+        f"{used.number(cell.interval.estimate)} {unit}".rstrip(),
+        ", ".join((*_bounds(cell.interval, used), f"n = {len(cell.values)}")),
+        below,
+    )
+
+
+def _ratios(row: Row, labels: list[str]) -> list[Text]:
+    return [ratio(row.contrasts.get(label), row.placement) for label in labels]
+
+
+def ratio(contrast: Contrast | None, placement: str) -> Text:
+    """A ratio with its interval, how sure it is, and the placement it was seen in."""
+    if contrast is None or contrast.ratio is None:
+        return Text("-")
+    found = contrast.ratio
+    below = [f"source: {significant(contrast.paper)} x"] if contrast.paper else []
+    sure = f"p = {significant(contrast.probability, 2)}" if contrast.probability is not None else ""
+    beside = (*_bounds(found, Scale(1, "")), *([sure] if sure else []), placement)
+    return Text(f"{significant(found.estimate)} x", ", ".join(beside), below)
+
+
+def _bounds(interval: Interval, used: Scale) -> list[str]:
+    """The interval in words, where there is one."""
+    if interval.low == interval.high:
+        return []
+    return [f"{used.number(interval.low)} to {used.number(interval.high)}"]
+
+
+def paper(figure: PaperFigure) -> str:
+    """A source's figure with its unit, and what it was of."""
+    value = scale(measure(figure.measure).unit, [figure.value]).text(figure.value)
+    return f"{value} ({figure.what})" if figure.what else value
+
+
+def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
+    """Variant, measure, what was wanted, what was measured, and whether that is enough."""
+    word = {True: "holds", False: "does not hold", None: "not measured"}[judged.holds]
+    title = measure(judged.expectation.measure).title
+    return judged.what, title, f"{judged.wanted} of {judged.versus}", ratio(judged.contrast, judged.placement), word

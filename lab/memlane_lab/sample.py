@@ -1,0 +1,206 @@
+"""One sample: a bed, load, flows; meters read at the beginning and the end of the measured part.
+
+A `Sampler` takes an experiment's samples, each on a bed of its own or, where the experiment says so, on beds that are
+booted once and kept.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from memlane_lab import bed as beds
+from memlane_lab import load, machine, paths, workloads
+from memlane_lab.bed import Bed
+from memlane_lab.errors import LabError
+from memlane_lab.experiment import Boot, Experiment
+from memlane_lab.meters import account, placement
+from memlane_lab.plan import Turn, Variant, kinds
+from memlane_lab.ports import GuestKind
+from memlane_lab.results import FlowRecord, Sample
+from memlane_lab.session import Session
+from memlane_lab.setting import Pinning, Setting, Traffic
+from memlane_lab.wait import until
+from memlane_lab.workloads import Flow, FlowResult, Run, Timing
+
+_FIRST_PORT = 5201
+_SHORTEST = 0.5
+"""Seconds that meters are given at least, when flows took long to begin."""
+_FAULTS = (LabError, OSError, ValueError, LookupError)
+"""What makes a sample a failed one; anything else is a fault of the lab, and ends it."""
+
+
+class Sampler(AbstractContextManager["Sampler"]):
+    """Takes an experiment's samples."""
+
+    def __init__(self, experiment: Experiment, kind: GuestKind, raw: Path) -> None:
+        """`raw` is the folder for what the guests' programs say."""
+        self._experiment, self._kind, self._raw = experiment, kind, raw
+        self._raw.mkdir(parents=True, exist_ok=True)
+        self._numbers = itertools.count(1)
+        self._ports = itertools.count()
+        self._kept: dict[str, tuple[ExitStack, Bed]] = {}
+        self.facts: dict[str, dict[str, Any]] = {}
+        """By variant: what its machines say about themselves."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for key in list(self._kept):
+            self._drop(key)
+
+    def take(self, turn: Turn) -> Sample:
+        """Takes a sample; one that fails says why."""
+        began, clock, before = datetime.now(UTC), time.monotonic(), placement.probe()
+        number = next(self._numbers)
+        values: account.Values = {}
+        flows: list[FlowRecord] = []
+        error = None
+        try:
+            values, flows = self._measure(turn.variant, number)
+        except _FAULTS as fault:
+            error = f"{type(fault).__name__}: {fault}"
+        after = placement.probe()
+        return Sample(
+            number=number,
+            round=turn.round,
+            variant=turn.variant.name,
+            labels=turn.variant.labels,
+            began=began.isoformat(timespec="seconds"),
+            took=time.monotonic() - clock,
+            placement=placement.of_sample(before, after),
+            placements=(before, after),
+            values=values,
+            flows=flows,
+            error=error,
+        )
+
+    def _measure(self, variant: Variant, number: int) -> tuple[account.Values, list[FlowRecord]]:
+        with self._bed(variant.setting) as bed:
+            self._ask_facts(variant, bed)
+            with load.applied(bed.guests, variant.setting.load):
+                flows = [self._flow(bed, variant.setting, *ends) for ends in variant.setting.flows()]
+                values, results = self._run(bed, flows)
+        for (flow, _), result in zip(flows, results, strict=True):
+            self._keep_said(number, flow, result)
+        return values, [_record(*each) for each in zip(flows, results, strict=True)]
+
+    def _run(self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]]) -> tuple[account.Values, list[FlowResult]]:
+        timing = Timing(self._experiment.warm_up, self._experiment.seconds)
+        runs = [workloads.kind(traffic.workload)(traffic.parameters).prepare(flow, timing) for flow, traffic in flows]
+        for run in runs:
+            run.begin()
+        end = _await_warm(runs, timing)
+        before = account.take(bed)
+        _watch(runs, end)
+        after = account.take(bed)
+        results = [run.finish() for run in runs]
+        return account.measured(bed, before, after, [result.values for result in results]), results
+
+    def _flow(self, bed: Bed, setting: Setting, source: str, target: str, traffic: Traffic) -> tuple[Flow, Traffic]:
+        machines = setting.machines()
+        port = _FIRST_PORT + next(self._ports) % 20_000
+        flow = Flow(
+            name=f"{source}-{target}-{traffic.workload}-{port}",
+            source=bed.guests[machines.index(source)],
+            target=bed.guests[machines.index(target)],
+            address=beds.ipv4(machines.index(target)),
+            port=port,
+        )
+        return flow, traffic
+
+    @contextmanager
+    def _bed(self, setting: Setting) -> Iterator[Bed]:
+        """A bed for one sample. One that a sample has failed on is not used again."""
+        if self._experiment.boot is Boot.EACH_SAMPLE or paths.PATHS[setting.path].polls:
+            with Session() as session:
+                yield lay(session, setting, self._kind)
+            return
+        key = setting.model_dump_json(exclude={"traffic", "load"})
+        if key not in self._kept:
+            stack = ExitStack()
+            with ExitStack() as failing:
+                failing.push(stack)
+                bed = lay(stack.enter_context(Session()), setting, self._kind)
+                failing.pop_all()
+            self._kept[key] = (stack, bed)
+        try:
+            yield self._kept[key][1]
+        except BaseException:
+            self._drop(key)
+            raise
+
+    def _drop(self, key: str) -> None:
+        self._kept.pop(key)[0].close()
+
+    def _ask_facts(self, variant: Variant, bed: Bed) -> None:
+        if variant.name not in self.facts:
+            machines = zip(variant.setting.machines(), bed.guests, strict=True)
+            self.facts[variant.name] = {name: machine.of_guest(guest) for name, guest in itertools.islice(machines, 2)}
+
+    def _keep_said(self, number: int, flow: Flow, result: FlowResult) -> None:
+        for side, text in result.said.items():
+            (self._raw / f"{number:04}-{flow.name}-{side}.txt").write_text(text)
+
+
+def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
+    """Lays the setting's path and boots its machines."""
+    path = paths.make(session, setting.path, **setting.path_options)
+    return Bed(
+        session,
+        path,
+        kinds(setting, kind),
+        names=setting.machines(),
+        mtu=setting.mtu,
+        queues=setting.queues,
+        cpus=[_cpus(setting.pinning, machine) for machine in setting.machines()],
+        memory=setting.memory,
+        processors=setting.processors,
+    )
+
+
+def _cpus(pinning: Pinning, machine: str) -> Sequence[int]:
+    return () if pinning is Pinning.FREE else ((0,) if machine[0] == "c" else (1,))
+
+
+def _await_warm(runs: Sequence[Run], timing: Timing) -> float:
+    """Waits until all flows are warm; returns when the first of them will be over."""
+    first: list[float] = []
+
+    def warm() -> bool:
+        ready = [run.measuring() for run in runs]
+        if any(ready) and not first:
+            first.append(time.monotonic())
+        return all(ready)
+
+    until(warm, timeout=timing.patience, what="all flows to be warm")
+    return first[0] + timing.seconds
+
+
+def _watch(runs: Sequence[Run], end: float) -> None:
+    """Lets the measured part pass; raises as soon as a flow has failed."""
+    end = max(end, time.monotonic() + _SHORTEST)
+
+    def over() -> bool:
+        for run in runs:
+            run.measuring()
+        return time.monotonic() >= end
+
+    until(over, timeout=end - time.monotonic() + 10, what="the measured part to pass")
+
+
+def _record(stated: tuple[Flow, Traffic], result: FlowResult) -> FlowRecord:
+    flow, traffic = stated
+    return FlowRecord(
+        name=f"{flow.source.name} to {flow.target.name}, {traffic.workload}",
+        source=flow.source.name,
+        target=flow.target.name,
+        workload=traffic.workload,
+        values=result.values,
+        series=result.series,
+        distribution=result.distribution,
+    )

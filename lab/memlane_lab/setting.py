@@ -1,0 +1,132 @@
+"""A setting: all that is the same in every sample of a variant, from the path to what flows between which machines.
+
+Nouns: **machines** come in pairs: clients c1, c2, ... and servers s1, s2, ... (or one server, s1, for all clients).
+**Traffic** is a workload and whom it flows between: where nothing is said, from each client to its own server.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from memlane_lab import workloads
+from memlane_lab.paths import PATHS
+
+
+class Strict(BaseModel):
+    """What is not known is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Ends(StrEnum):
+    """What the clients and the servers run in; the host is a network namespace on the same path."""
+
+    GUEST_GUEST = "guest-guest"
+    GUEST_HOST = "guest-host"
+    HOST_GUEST = "host-guest"
+    HOST_HOST = "host-host"
+
+
+class Pinning(StrEnum):
+    """Which of the host's CPUs machines are kept on."""
+
+    FREE = "free"
+    """Any: the host's scheduler decides."""
+    APART = "apart"
+    """Clients on the first CPU, servers on the second."""
+
+
+def _listed(stated: Any) -> Any:  # noqa: ANN401
+    return [stated] if isinstance(stated, str) else stated
+
+
+class Traffic(Strict):
+    """A workload with its parameters, and whom it flows between. In the file, parameters stand beside."""
+
+    workload: str
+    sources: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=(), alias="from")
+    """Machines that send or ask; none: all clients."""
+    target: str | None = Field(default=None, alias="to")
+    """The machine that receives or answers; none: each source's partner."""
+    parameters: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_parameters(cls, stated: Any) -> Any:  # noqa: ANN401
+        if not isinstance(stated, dict) or "parameters" in stated:
+            return stated
+        known = {"workload", "sources", "target", "from", "to"}
+        own = {key: value for key, value in stated.items() if key in known}
+        return own | {"parameters": {key: value for key, value in stated.items() if key not in own}}
+
+    @model_validator(mode="after")
+    def _check_parameters(self) -> Self:
+        kind = workloads.kind(self.workload)
+        object.__setattr__(self, "parameters", kind.Parameters.model_validate(self.parameters).model_dump())
+        return self
+
+
+class Setting(Strict):
+    """Everything that is the same in all samples of a variant."""
+
+    path: str
+    ends: Ends = Ends.GUEST_GUEST
+    pairs: int = Field(default=1, ge=1, le=64)
+    """Clients; each has a server of its own, or all share one."""
+    shared_receiver: bool = False
+    """Whether the only server is s1."""
+    load: int = Field(default=0, ge=0, le=100)
+    """Per cent of each machine's processors that a computation takes meanwhile (the papers' softloader)."""
+    memory: int | None = Field(default=None, ge=8)
+    """MiB a guest."""
+    processors: int = Field(default=1, ge=1, le=16)
+    queues: int = Field(default=1, ge=1, le=16)
+    mtu: int = Field(default=1500, ge=68, le=65535)
+    pinning: Pinning = Pinning.FREE
+    path_options: dict[str, Any] = {}
+    """The path's own, such as memlane's `workers` or `poll`."""
+    traffic: tuple[Traffic, ...] = Field(min_length=1)
+
+    @field_validator("path")
+    @classmethod
+    def _known_path(cls, path: str) -> str:
+        if path not in PATHS:
+            raise ValueError(f"there is no path {path!r}; there are: {', '.join(PATHS)}")
+        return path
+
+    @field_validator("traffic", mode="before")
+    @classmethod
+    def _one_or_several(cls, stated: Any) -> Any:  # noqa: ANN401
+        return [stated] if isinstance(stated, dict) else stated
+
+    @model_validator(mode="after")
+    def _check_machines(self) -> Self:
+        known = self.machines()
+        for traffic in self.traffic:
+            for name in (*traffic.sources, *([traffic.target] if traffic.target else [])):
+                if name not in known:
+                    raise ValueError(f"traffic names the machine {name!r}; there are: {', '.join(known)}")
+        return self
+
+    def machines(self) -> list[str]:
+        """All machines; partners stand together: c1, s1, c2, s2 ..., or s1, c1, c2 ... where all share a server."""
+        numbers = range(1, self.pairs + 1)
+        if self.shared_receiver:
+            return ["s1", *(f"c{number}" for number in numbers)]
+        return [name for number in numbers for name in (f"c{number}", f"s{number}")]
+
+    def partner(self, machine: str) -> str:
+        """Whom a machine talks to where nothing is said; the shared server talks to the first client."""
+        role, number = machine[0], machine[1:]
+        if role == "c":
+            return "s1" if self.shared_receiver else f"s{number}"
+        return f"c{number}"
+
+    def flows(self) -> Iterator[tuple[str, str, Traffic]]:
+        """Each flow's source, target and what it carries."""
+        for traffic in self.traffic:
+            sources = traffic.sources or [name for name in self.machines() if name[0] == "c"]
+            for source in sources:
+                yield source, traffic.target or self.partner(source), traffic

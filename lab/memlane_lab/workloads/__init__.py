@@ -1,0 +1,20 @@
+"""Workloads: what guests do to each other while they are measured.
+
+`workload.py` is the common interface; each other file brings workloads, and is found by being here.
+"""
+
+from memlane_lab import plugins
+from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
+
+_FOUND = plugins.found(__name__, __path__, Workload, named_by="name")  # type: ignore[type-abstract]
+WORKLOADS: dict[str, type[Workload]] = {workload.name: workload for workload in _FOUND}
+
+
+def kind(name: str) -> type[Workload]:
+    """The workload of that name."""
+    if name not in WORKLOADS:
+        raise ValueError(f"there is no workload {name!r}; there are: {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]
+
+
+__all__ = ["WORKLOADS", "Flow", "FlowResult", "Run", "Timing", "Workload", "kind"]

@@ -1,0 +1,93 @@
+"""What every workload is and does: start a flow between two guests, say when it is warm, tell what came of it."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from memlane_lab.guests import Guest
+from memlane_lab.measures import Measure
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Who talks to whom."""
+
+    name: str
+    """Unique in its sample."""
+    source: Guest
+    target: Guest
+    address: str
+    """The target's, as the source reaches it."""
+    port: int
+    """Free for this flow at the target."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a flow lasts."""
+
+    warm_up: int
+    """Seconds before the measured part."""
+    seconds: int
+    """The measured part."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds within which a flow must be over, on a busy machine too."""
+        return self.warm_up + self.seconds + 30.0
+
+
+@dataclass(frozen=True)
+class FlowResult:
+    """What came of a flow."""
+
+    values: dict[str, float]
+    """By measure, in base units."""
+    series: list[tuple[float, float]] = field(default_factory=list)
+    """Its rate over time: (seconds since the measured part began, bit/s until then)."""
+    distribution: list[tuple[float, float]] = field(default_factory=list)
+    """Its latencies: (share of observations, not longer than so many seconds), rising."""
+    said: dict[str, str] = field(default_factory=dict)
+    """What the programs said, by a name for each."""
+
+
+class Run(ABC):
+    """A flow whose server is ready."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Starts the client; returns while it runs."""
+
+    @abstractmethod
+    def measuring(self) -> bool:
+        """Whether its warm-up is over; raises if it has ended before its time."""
+
+    @abstractmethod
+    def finish(self) -> FlowResult:
+        """Waits for its end; tells what came of it, or raises why nothing did."""
+
+
+class Workload(ABC):
+    """A kind of traffic, with its parameters."""
+
+    name: ClassVar[str]
+    """As experiments write it."""
+    title: ClassVar[str]
+    """What it is, in a few words."""
+    measures: ClassVar[tuple[Measure, ...]] = ()
+    """What it tells beside what meters find (the throughput is among those)."""
+
+    class Parameters(BaseModel):
+        """What an experiment may say about it."""
+
+        model_config = ConfigDict(extra="forbid")
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        """`parameters` are checked once more, and are an object of the class `Parameters` from here on."""
+        self.parameters: Any = self.Parameters.model_validate(parameters)
+
+    @abstractmethod
+    def prepare(self, flow: Flow, timing: Timing) -> Run:
+        """Starts the flow's server and waits until it serves. All servers are ready before any client begins."""

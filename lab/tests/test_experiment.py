@@ -1,0 +1,152 @@
+"""Experiments and plans: what a file may say, what its mistakes are answered with, in which order samples are taken."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlane_lab import experiment, plan
+from memlane_lab.experiment import BadExperiment, Experiment
+from memlane_lab.ports import GuestKind
+from memlane_lab.setting import Setting
+
+MINIMAL = """
+title = "t"
+question = "q?"
+[setting]
+traffic = { workload = "tcp" }
+[vary]
+path = ["bridge", "memlane"]
+"""
+
+
+def _read(tmp_path: Path, text: str) -> Experiment:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    return experiment.load(file)
+
+
+def _variants(tmp_path: Path, text: str) -> list[plan.Variant]:
+    return plan.variants(_read(tmp_path, text))
+
+
+def _setting(**stated: Any) -> Setting:
+    return Setting.model_validate({"path": "bridge", "traffic": {"workload": "tcp"}} | stated)
+
+
+@pytest.mark.parametrize("file", [*experiment.supplied(), experiment.DEMO], ids=lambda file: file.stem)
+def test_every_supplied_experiment_is_one(file: Path) -> None:
+    assert plan.variants(experiment.load(file))
+
+
+def test_the_papers_experiments_are_there() -> None:
+    wanted = {
+        "what_virtualisation_costs", "which_window", "how_many_guests", "xenvmnet_table_1", "message_sizes",
+        "inside_or_outside", "latency_and_jitter",
+    }  # fmt: skip
+    assert wanted <= {file.stem for file in experiment.supplied()}
+
+
+def test_a_file_takes_its_name_and_the_usual_timing(tmp_path: Path) -> None:
+    asked = _read(tmp_path, MINIMAL)
+    assert (asked.name, asked.repeat, asked.baseline) == ("mine", 5, "bridge")
+
+
+def test_variants_are_all_combinations_but_those_skipped(tmp_path: Path) -> None:
+    found = _variants(tmp_path, MINIMAL + 'load = [0, 90]\n[[skip]]\npath = "bridge"\nload = "90"\n')
+    assert [each.labels for each in found] == [
+        {"path": "bridge", "load": "0"},
+        {"path": "memlane", "load": "0"},
+        {"path": "memlane", "load": "90"},
+    ]
+    assert found[2].setting.load == 90
+
+
+def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path) -> None:
+    mixed = MINIMAL.replace(
+        '{ workload = "tcp" }', '[{ workload = "tcp", message = "1M" }, { workload = "ping", interval = 0.1 }]'
+    )
+    (first, *_) = _variants(tmp_path, mixed + "streams = [3]\n")
+    tcp, ping = first.setting.traffic
+    assert (tcp.parameters["streams"], tcp.parameters["message"]) == (3, 1 << 20)
+    assert "streams" not in ping.parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (('title = "t"\n', ""), "title: Field required"),
+        (('"bridge", "memlane"', '"bridge", "brigde"'), "there is no path 'brigde'"),
+        (('"tcp"', '"tpc"'), "there is no workload 'tpc'"),
+        (('workload = "tcp"', 'workload = "tcp", mesage = 1'), "mesage"),
+        (("[vary]", '[vary]\nlaod = [1]'), "'laod' is neither a setting nor a parameter"),
+        (("title", 'measures = ["speed"]\ntitle'), "there is no measure 'speed'"),
+        (("title", 'baseline = "veth"\ntitle'), "baseline: no path is labelled 'veth'"),
+        (("title", "repeat = 0\ntitle"), "repeat: Input should be greater"),
+        (("[setting]", '[setting]\npairs = 2\nload = 101'), "load: Input should be less"),
+        (('{ workload = "tcp" }', '{ workload = "tcp", from = "c2" }'), "the machine 'c2'; there are: c1, s1"),
+        (("title", "title ="), "is no TOML"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+    with pytest.raises(BadExperiment, match=told.replace("(", r"\(")):
+        _variants(tmp_path, MINIMAL.replace(*change, 1))
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(BadExperiment, match=r"title.*repeat"):
+        _read(tmp_path, MINIMAL.replace('title = "t"', "repeat = -1"))
+
+
+def test_flows_go_from_each_client_to_its_server_or_as_stated() -> None:
+    pairs = _setting(pairs=2)
+    assert pairs.machines() == ["c1", "s1", "c2", "s2"]
+    assert [(source, target) for source, target, _ in pairs.flows()] == [("c1", "s1"), ("c2", "s2")]
+    shared = _setting(pairs=3, shared_receiver=True)
+    assert [(source, target) for source, target, _ in shared.flows()] == [("c1", "s1"), ("c2", "s1"), ("c3", "s1")]
+    mixed = _setting(
+        pairs=2, traffic=[{"workload": "tcp", "from": ["c1", "s2"], "to": "s1"}, {"workload": "ping", "from": "c1"}]
+    )
+    assert [(source, target, traffic.workload) for source, target, traffic in mixed.flows()] == [
+        ("c1", "s1", "tcp"), ("s2", "s1", "tcp"), ("c1", "s1", "ping"),
+    ]  # fmt: skip
+
+
+def test_ends_tell_what_clients_and_servers_run_in() -> None:
+    uml, netns = GuestKind.UML, GuestKind.NETNS
+    assert plan.kinds(_setting(ends="guest-host"), uml) == [uml, netns]
+    assert plan.kinds(_setting(ends="host-guest", pairs=2), uml) == [netns, uml, netns, uml]
+    assert plan.kinds(_setting(path="none"), uml) == [netns, netns]
+
+
+def test_what_cannot_be_measured_is_told_with_its_reason() -> None:
+    emulated = plan.Variant({"path": "e1000"}, _setting(path="e1000"))
+    assert "only QEMU" in (plan.missing(emulated, GuestKind.UML) or "")
+    shared = plan.Variant({"path": "none"}, _setting(path="none", pairs=2, shared_receiver=True))
+    assert "two and two" in (plan.missing(shared, GuestKind.UML) or "")
+
+
+def test_samples_are_interleaved_and_shuffled_by_the_seed(tmp_path: Path) -> None:
+    found = _variants(tmp_path, MINIMAL + "load = [0, 30, 60, 90]\n")
+    one, same, other = (
+        [turn.variant.name for turn in plan.turns(found, compared="path", rounds=4, seed=seed)] for seed in (1, 1, 2)
+    )
+    assert one == same
+    assert one != other
+    assert set(Counter(one).values()) == {4}
+    for start in range(0, len(one), 8):  # a round: every variant once, those compared side by side
+        assert len(set(one[start : start + 8])) == 8
+    for start in range(0, len(one), 2):
+        bridge, memlane = sorted(one[start : start + 2])
+        assert bridge.removeprefix("bridge") == memlane.removeprefix("memlane")
+
+
+def test_the_example_in_the_documentation_is_an_experiment(tmp_path: Path) -> None:
+    page = (experiment.FOLDER.parents[1] / "docs" / "extending-the-lab.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = _variants(tmp_path, example)
+    assert [[traffic.parameters.get("streams") for traffic in each.setting.traffic] for each in found] == [
+        [1, None], [4, None], [1, None], [4, None],
+    ]  # fmt: skip

@@ -1,0 +1,181 @@
+"""Results are written and read back; the report says what is in them and works in a real browser."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import comparison, report, results, summary
+from memlane_lab.errors import LabError
+from memlane_lab.report import page, tables
+from memlane_lab.results import ExperimentResult
+from tests import made_up
+
+
+def _written(folder: Path, *found: ExperimentResult, **machine: object) -> Path:
+    results.write(folder, made_up.record(*(each.experiment.name for each in found), **machine))
+    for each in found:
+        results.write_experiment(folder, each)
+    return folder
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    made = made_up.result()
+    record, found = results.read(_written(tmp_path, made))
+    assert found == [made]
+    assert record.experiments == ["made_up"]
+
+
+def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
+    _written(tmp_path, made_up.result())
+    stated = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(stated | {"format_version": 99}))
+    with pytest.raises(LabError, match="format version 99, but this lab reads version 1"):
+        results.read(tmp_path)
+    with pytest.raises(LabError, match=r"no run\.json"):
+        results.read(tmp_path / "nowhere")
+
+
+def test_samples_are_tidy(tmp_path: Path) -> None:
+    _written(tmp_path, made_up.result())
+    with (tmp_path / "made_up" / "samples.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    whole = [row for row in rows if row["measure"] == "throughput" and not row["flow"] and row["path"] == "memlane"]
+    assert len(whole) == 10
+    assert {row["unit"] for row in whole} == {"bit/s"}
+    (failed,) = (row for row in rows if row["measure"] == "error")
+    assert failed["value"] == "LabError: <the cable> broke"
+    with (tmp_path / "made_up" / "series.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 2 * 21
+
+
+def test_rows_stand_side_by_side_with_the_sources_figures() -> None:
+    idle, loaded = summary.rows(made_up.result(), "throughput")
+    assert (idle.group, idle.placement) == ({"load": "0"}, "near")
+    assert idle.cells["memlane"].interval is not None
+    assert idle.cells["memlane"].interval.estimate == pytest.approx(4e9)
+    assert idle.cells["none"].reason == "there is no veth here"
+    contrast = idle.contrasts["memlane"]
+    assert contrast.ratio is not None
+    assert contrast.ratio.estimate == pytest.approx(2.0)
+    assert contrast.probability == pytest.approx(2 / 252)
+    assert contrast.paper == pytest.approx(2.5)
+    assert loaded.contrasts["memlane"].paper is None
+
+
+def test_expectations_are_judged() -> None:
+    idle, loaded = summary.verdicts(made_up.result())
+    assert (idle.holds, idle.wanted, idle.versus) == (True, "at least 1.5 x", "bridge")
+    assert (loaded.holds, loaded.what) == (False, "memlane, load 90")
+    unmeasured = made_up.result(expect=[{"measure": "rtt_p99", "at_most": 1.0, "where": {"path": "memlane"}}])
+    assert [each.holds for each in summary.verdicts(unmeasured)] == [None, None]
+
+
+def test_a_table_with_small_and_large_values_gives_each_row_its_unit() -> None:
+    table = tables.of_measure(made_up.result(), "throughput")
+    assert table is not None
+    assert (table.unit, table.rows[0][1][1].main) == ("Gbit/s", "4.00")
+
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | {"throughput": 5e6 if labels["load"] == "90" else 2e9}
+
+    wide = tables.of_measure(made_up.result(values), "throughput")
+    assert wide is not None
+    assert (wide.unit, [row[1][0].main for row in wide.rows]) == ("", ["2.00 Gbit/s", "5.00 Mbit/s"])
+
+
+def test_the_page_says_all_that_is_known() -> None:
+    text = page.render(made_up.record("made_up"), [made_up.result()])
+    for word in (
+        "Does the report show", "Made up &amp; &lt;escaped&gt;", "there is no veth here", "&lt;the cable&gt; broke",
+        "Failed samples: 1 of 21", "source: 2.50 Gbit/s (theirs)", "standing alone", "does not hold", "Abacus",
+        "memlane-lab run", "p = 0.0079", "tcp-segmentation-offload on", "7.2.12",
+    ):  # fmt: skip
+        assert word in text, word
+
+
+def test_an_interrupted_run_is_reported_as_such() -> None:
+    record = made_up.record("made_up").model_copy(update={"ended": None})
+    text = page.render(record, [made_up.result().model_copy(update={"complete": False, "samples": []})])
+    assert "this run was interrupted" in text
+    assert "Not all samples were taken" in text
+
+
+PROBE = """<script>
+window.faults = [];
+window.addEventListener("error", event => window.faults.push(event.message || String(event.target.src)), true);
+window.addEventListener("load", () => setTimeout(() => {
+  const seen = document.createElement("pre");
+  seen.id = "seen";
+  const drawn = [...document.querySelectorAll(".plotly-graph-div")].map(plot => ({
+    name: plot.id,
+    marks: plot.querySelectorAll(".main-svg .point, .main-svg .points path, .main-svg .js-line").length,
+    width: plot.getBoundingClientRect().width,
+    drawn: plot.querySelector(".main-svg").getBoundingClientRect().width,
+  }));
+  const asked = performance.getEntriesByType("resource").map(entry => entry.name);
+  seen.textContent = JSON.stringify({faults: window.faults, drawn: drawn, asked: asked});
+  document.body.append(seen);
+}, 500));
+</script>"""
+
+
+@pytest.mark.real
+def test_a_browser_draws_every_plot_without_a_network_or_an_error(tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    assert browser, "chromium is missing: run `lab/install-packages test`"
+    path = report.write(_written(tmp_path, made_up.result()))
+    probed = tmp_path / "probed.html"
+    probed.write_text(path.read_text().replace("<head>", f"<head>{PROBE}", 1))
+    command = [
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom",
+        "--window-size=1200,4000", f"--user-data-dir={tmp_path / 'profile'}", f"file://{probed}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)
+    assert found, done.stderr
+    seen = json.loads(found[1].replace("&amp;", "&"))
+    assert seen["faults"] == []
+    assert seen["asked"] == []
+    drawn = {plot["name"]: plot for plot in seen["drawn"]}
+    assert list(drawn) == [f"plot-made_up-{number}" for number in range(6)]  # 3 measures, CPU, rates, latencies
+    for plot in drawn.values():
+        assert plot["marks"] > 0, plot
+        assert 300 < plot["drawn"] <= plot["width"] + 1, plot
+
+
+def test_runs_that_differ_in_one_thing_are_compared(tmp_path: Path) -> None:
+    before = _written(tmp_path / "one", made_up.result())
+    after = _written(tmp_path / "two", made_up.result(repeat=7), versions={"memlane": "2"})
+    (table,) = comparison.compare(before, after)
+    assert table.row_count == 12
+    assert 'version: memlane: "1" against "2"' in str(table.caption)
+
+
+def test_runs_that_differ_in_more_are_not(tmp_path: Path) -> None:
+    before = _written(tmp_path / "one", made_up.result())
+    after = _written(tmp_path / "two", made_up.result(seconds=9), versions={"memlane": "2"})
+    with pytest.raises(LabError, match=r"version: memlane.*experiment made_up"):
+        list(comparison.compare(before, after))
+    other = _written(tmp_path / "three", made_up.result(name="other"))
+    with pytest.raises(LabError, match="only one of the two runs has measured made_up, other"):
+        list(comparison.compare(before, other))
+
+
+def test_what_two_runs_do_not_share_is_told() -> None:
+    assert comparison.differences(made_up.record(), made_up.record("made_up")) == ""
+    assert comparison.differences(made_up.record(), made_up.record(cpu="Pentium")).startswith("machine: cpu")
+
+
+def test_the_tables_can_be_had_in_markdown(tmp_path: Path) -> None:
+    text = report.markdown(_written(tmp_path, made_up.result()))
+    assert "## What is expected: 1 of 2 hold" in text
+    assert "| load | bridge | memlane | none | memlane / bridge |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| 90 | **2.00**")]
+    assert rows[0].count("|") == 6
+    assert "- none, load 90: there is no veth here" in text
+    assert "\n\n\n" not in text

@@ -1,0 +1,143 @@
+"""Short real runs: what is stated in a file comes out as results, on every kind of guest."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import experiment, guests, plan, results, run
+from memlane_lab.measures import CPU_PARTIES
+from memlane_lab.paths.memlane import program
+from memlane_lab.ports import GuestKind
+from memlane_lab.results import ExperimentResult
+from memlane_lab.wait import until
+
+pytestmark = pytest.mark.real
+
+SHORT = """
+title = "short"
+question = "Does it come out?"
+seconds = 1
+warm_up = 1
+repeat = 1
+same_placement = false
+[setting]
+"""
+TCP = 'traffic = { workload = "tcp", message = "128K" }\n'
+
+
+def _measured(tmp_path: Path, kind: GuestKind, text: str) -> ExperimentResult:
+    file = tmp_path / "short.toml"
+    file.write_text(SHORT + text)
+    run.measure(run.prepare([file], kind, None), kind, tmp_path / "out", seed=1)
+    record, (result,) = results.read(tmp_path / "out")
+    assert record.ended
+    assert result.complete
+    return result
+
+
+@pytest.mark.parametrize("kind", ["netns", "uml", "tcg", "kvm"])
+def test_a_flow_is_measured_on_every_kind_of_guest(tmp_path: Path, kind: str) -> None:
+    chosen = GuestKind(kind)
+    result = _measured(tmp_path, chosen, TCP + 'path = "bridge"\n')
+    if reason := guests.KINDS[chosen].missing():  # then this, and nothing else, is what the results must say
+        assert [each.reason for each in result.missing] == [f"{kind} guests: {reason}"]
+        return
+    (sample,) = result.samples
+    assert sample.error is None
+    values = sample.values
+    assert values["throughput"] > 1e6
+    assert values["cpu"] == pytest.approx(sum(values[party] for party in CPU_PARTIES))
+    assert 0 < values["cpu"] <= (os.cpu_count() or 1) * 1.1
+    assert values["frames"] > 0
+    assert len(sample.flows[0].series) >= 3
+    assert sum(1 for _ in (tmp_path / "out" / "short" / "raw").iterdir()) == 2
+
+
+def test_paths_traffic_and_load_are_what_the_file_states(tmp_path: Path) -> None:
+    result = _measured(
+        tmp_path,
+        GuestKind.UML,
+        """
+pairs = 2
+load = 50
+traffic = [
+    { workload = "tcp", from = "c1", to = "s2", streams = 2, buffer = "64K" },
+    { workload = "udp", from = "s1", to = "s2", message = 1000, rate = 1000000 },
+    { workload = "ping", from = "c2" },
+    { workload = "request-response", from = "c1", message = 100 },
+]
+[vary]
+path = ["bridge", "e1000"]
+""",
+    )
+    (missing,) = result.missing
+    assert "only QEMU emulates an e1000" in missing.reason
+    (sample,) = result.samples
+    assert sample.error is None
+    assert [flow.name for flow in sample.flows] == [
+        "c1 to s2, tcp", "s1 to s2, udp", "c2 to s2, ping", "c1 to s1, request-response",
+    ]  # fmt: skip
+    tcp, udp, ping, asking = (flow.values for flow in sample.flows)
+    assert sample.values["overflows"] == sample.values["unassembled"] == 0  # so slow a flow loses nothing
+    assert 0.3e6 < udp["throughput"] < 1.2e6
+    assert sample.values["throughput"] == pytest.approx(tcp["throughput"] + udp["throughput"])
+    assert 0 < ping["ping_p50"] <= ping["ping_p99"]
+    assert 0 < asking["rtt_p50"] <= asking["rtt_p999"]
+    assert asking["exchanges"] > 10
+    assert sample.values["cpu_programs"] > 0.3  # four guests compute for half of their time, on too few CPUs perhaps
+
+
+@pytest.mark.skipif(program() is None, reason="the switch is not built in this lane")
+def test_what_memlane_counts_is_measured(tmp_path: Path) -> None:
+    result = _measured(tmp_path, GuestKind.UML, TCP + 'path = "memlane"\n')
+    (sample,) = result.samples
+    assert sample.error is None
+    for name in ("kicks", "calls", "copied", "worker_busy", "cycles_per_frame", "cpu_switch", "kicks_per_frame"):
+        assert sample.values[name] > 0, name
+    assert sample.values["copied"] * 8 > sample.values["throughput"] * 0.5
+
+
+def test_a_failed_sample_stays_a_failure(tmp_path: Path) -> None:
+    impossible = TCP + 'path = "bridge"\nmtu = 68\n'  # IPv6 needs 1280: the guests cannot be addressed
+    result = _measured(tmp_path, GuestKind.UML, impossible)
+    (sample,) = result.samples
+    assert sample.error is not None
+    assert sample.values == {}
+    assert run.unmeasured(tmp_path / "out") == ["short"]
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing(tmp_path: Path, own_runs: Path) -> None:
+    file = tmp_path / "long.toml"
+    file.write_text(SHORT.replace("repeat = 1", "repeat = 50") + TCP + 'path = "bridge"\n')
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "memlane_lab", "run", str(file), "--guest", "uml", "--out", str(out)]
+    lab = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    kept = out / "long" / "result.json"
+    until(lambda: kept.exists() and len(json.loads(kept.read_text())["samples"]) >= 1, timeout=90, what="a sample")
+    lab.send_signal(signal.SIGINT)
+    assert lab.wait(60) == 130
+    record, (result,) = results.read(out)
+    assert record.ended is None
+    assert not result.complete
+    assert result.samples[0].error is None
+    assert "this run was interrupted" in (out / "report.html").read_text()
+    assert list(own_runs.glob("ml*")) == []
+
+
+def test_a_kept_bed_serves_all_samples(tmp_path: Path) -> None:
+    file = tmp_path / "kept.toml"
+    file.write_text(
+        SHORT.replace("repeat = 1", 'repeat = 2\nboot = "once"') + TCP + 'path = "bridge"\n[vary]\nload = [0, 50]\n'
+    )
+    assert len(plan.variants(experiment.load(file))) == 2
+    run.measure(run.prepare([file], GuestKind.UML, None), GuestKind.UML, tmp_path / "out", seed=1)
+    _, (result,) = results.read(tmp_path / "out")
+    assert [sample.error for sample in result.samples] == [None] * 4
+    loaded = [sample.values["cpu_programs"] for sample in result.samples if sample.labels["load"] == "50"]
+    idle = [sample.values["cpu_programs"] for sample in result.samples if sample.labels["load"] == "0"]
+    assert min(loaded) > max(idle)

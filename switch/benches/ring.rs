@@ -1,0 +1,84 @@
+//! What a ring costs: frames taken from one and put into another, without a worker around them.
+
+#[allow(dead_code, reason = "each bench uses some of it")]
+mod bed;
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use memlane::offload::Offloads;
+use memlane::parcel::Parcel;
+use memlane::ring::{Delivery, Intake, Placed, Taken};
+
+/// Frames at a time.
+const BATCH: u16 = 32;
+
+/// Two guests' rings, and what a worker has of them.
+struct Rings {
+    sender: bed::Guest,
+    receiver: bed::Guest,
+    intake: Intake,
+    delivery: Delivery,
+    parcel: Parcel,
+}
+
+impl Rings {
+    fn new() -> Self {
+        let (sender, intake, _) = bed::Guest::alone();
+        let (receiver, _, delivery) = bed::Guest::alone();
+        let delivery = Delivery::new(delivery, Offloads::ALL, true);
+        Self { sender, receiver, intake: Intake::new(intake), delivery, parcel: Parcel::default() }
+    }
+
+    /// Moves a batch by the general way.
+    fn carry(&mut self, length: u32) {
+        self.sender.send(0, 1, length, BATCH.into());
+        let count = self.intake.look(BATCH).unwrap();
+        for _ in 0..count {
+            assert_eq!(self.intake.open(&mut self.parcel).unwrap(), Taken::Parcel);
+            assert_eq!(self.delivery.place(&mut self.parcel).unwrap(), Placed::Whole(1));
+            self.intake.finish(&self.parcel);
+        }
+        self.delivery.ring().publish();
+        self.intake.ring().publish();
+    }
+
+    fn settle(&mut self) -> usize {
+        self.sender.settle();
+        self.receiver.settle()
+    }
+
+    fn discard(&mut self, length: u32) {
+        self.sender.send(0, 1, length, BATCH.into());
+        let count = self.intake.look(BATCH).unwrap();
+        for _ in 0..count {
+            assert_eq!(self.intake.open(&mut self.parcel).unwrap(), Taken::Parcel);
+            self.intake.finish(black_box(&self.parcel));
+        }
+        self.intake.ring().publish();
+    }
+}
+
+fn rings(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("ring");
+    group.throughput(Throughput::Elements(BATCH.into()));
+    let mut rings = Rings::new();
+    for length in [64, 1518] {
+        group.bench_function(BenchmarkId::new("taken and given back", length), |bencher| {
+            bencher.iter(|| {
+                rings.discard(length);
+                rings.settle()
+            });
+        });
+        group.bench_function(BenchmarkId::new("taken, delivered and given back", length), |bencher| {
+            bencher.iter(|| {
+                rings.carry(length);
+                assert_eq!(rings.settle(), usize::from(BATCH));
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rings);
+criterion_main!(benches);

@@ -1,0 +1,156 @@
+//! An honest guest: sends, takes and checks what it gets.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use memlane::memory::{MemoryMap, Region, RegionTable};
+use memlane::offload::Offloads;
+use memlane::port::PortId;
+use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
+use memlane::worker::{Direction, Place, Start, Worker};
+use memlane_rig::memory::GuestMemory;
+use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
+
+use super::key;
+
+const SIZE: u16 = 64;
+const BUFFER: u32 = 2048 + 12;
+/// Bytes of its frames, virtio-net header included.
+const FRAME: usize = 12 + 100;
+
+/// Address of the honest guest at `port`.
+pub fn address(port: u16) -> [u8; 6] {
+    [2, 0, 0, 0, 0, port as u8]
+}
+
+/// See the module.
+pub struct Honest {
+    pub port: u16,
+    /// Number of the last frame that came from the other honest guest.
+    pub heard_from_friend: u64,
+    sent: u64,
+    takes: Offloads,
+    memory: GuestMemory,
+    transmit: DriverRing,
+    receive: DriverRing,
+    frame: u64,
+    /// Receive buffer by head.
+    buffers: Vec<u64>,
+}
+
+impl Honest {
+    pub fn new(port: u16, takes: Offloads, worker: &mut Worker) -> Self {
+        let memory = GuestMemory::new(256 << 10).expect("memory");
+        let options = DriverOptions { size: SIZE, event_idx: true, indirect: 0 };
+        let transmit = DriverRing::new(&memory, options).expect("room");
+        let mut receive = DriverRing::new(&memory, options).expect("room");
+        let mut buffers = vec![0; usize::from(SIZE)];
+        for _ in 0..SIZE {
+            let buffer = memory.allocate(BUFFER.into(), 64).expect("room");
+            buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER)]).expect("room"))] = buffer;
+        }
+        receive.publish();
+        let frame = memory.allocate(FRAME as u64, 64).expect("room");
+        let map = map(&memory);
+        let start = || Start { kick: None, at_once: true, enabled: true };
+        worker.add_intake(key(port, Direction::Intake), Intake::new(device(&transmit, &map)), Offloads::default(), start());
+        let delivery = Delivery::new(device(&receive, &map), takes, true);
+        let slot = worker.add_delivery(key(port, Direction::Delivery), delivery, start());
+        worker.set_route(PortId(port), vec![Place { worker: 0, slot }]);
+        Self { port, heard_from_friend: 0, sent: 0, takes, memory, transmit, receive, frame, buffers }
+    }
+
+    /// Sends the next frame to the honest guest at port `to`; returns its number.
+    pub fn send(&mut self, to: u16) -> u64 {
+        self.assert_all_back();
+        self.sent += 1;
+        self.memory.write(self.frame, &frame(self.port, to, self.sent)).expect("inside memory");
+        self.transmit.add(&[Piece::readable(self.frame, FRAME as u32)]).expect("a free descriptor");
+        self.transmit.publish();
+        self.sent
+    }
+
+    /// Whatever it sent came back.
+    pub fn assert_all_back(&mut self) {
+        while self.transmit.reclaim().expect("a sound used ring").is_some() {}
+        assert_eq!(self.transmit.in_flight(), 0, "an honest frame did not come back");
+    }
+
+    /// Takes what arrived, and looks at it.
+    pub fn take(&mut self) {
+        while let Some(frame) = self.take_frame() {
+            self.look_at(&frame);
+        }
+        self.receive.publish();
+    }
+
+    fn take_frame(&mut self) -> Option<Vec<u8>> {
+        let mut frame = self.take_buffer()?;
+        let buffers = u16::from_le_bytes([frame[10], frame[11]]);
+        assert!(buffers > 0);
+        for _ in 1..buffers {
+            assert_eq!(frame.len() % BUFFER as usize, 0, "a buffer before the last is full");
+            frame.extend(self.take_buffer().expect("as many buffers as num_buffers says"));
+        }
+        Some(frame)
+    }
+
+    fn take_buffer(&mut self) -> Option<Vec<u8>> {
+        let used = self.receive.poll().expect("a sound used ring")?;
+        assert!((1..=BUFFER).contains(&used.length), "used length");
+        let bytes = self.memory.bytes(self.buffers[used.head as usize], used.length as usize).expect("inside memory");
+        self.receive.offer(used.head as u16);
+        Some(bytes)
+    }
+
+    fn look_at(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() >= 12 + 14, "no frame is shorter than an Ethernet header");
+        let (flags, kind) = (bytes[0], bytes[1]);
+        assert!(flags & !1 == 0, "flags that mean nothing to a receiver");
+        assert!(self.takes.checksum || flags == 0 && kind == 0, "an offload that was not agreed");
+        let friend = 5 - self.port;
+        if bytes[18..24] == address(friend) {
+            self.heard_from_friend += 1;
+            assert!(bytes[12..] == frame(friend, self.port, self.heard_from_friend)[12..], "an honest frame was changed");
+        }
+    }
+}
+
+/// Frame `number`, virtio-net header first.
+fn frame(from: u16, to: u16, number: u64) -> [u8; FRAME] {
+    let mut bytes = [number as u8; FRAME];
+    bytes[..12].fill(0);
+    bytes[12..18].copy_from_slice(&address(to));
+    bytes[18..24].copy_from_slice(&address(from));
+    bytes[24..26].copy_from_slice(&[0x88, 0xb5]);
+    bytes[26..34].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn map(memory: &GuestMemory) -> Arc<MemoryMap> {
+    let region = &memory.regions()[0];
+    let table = RegionTable {
+        guest_start: region.guest(),
+        length: region.size(),
+        user_start: region.user(),
+        file_offset: region.file_offset(),
+    };
+    let file = File::from(memory.file().try_clone_to_owned().expect("a descriptor"));
+    Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).expect("a region"))]).expect("one region"))
+}
+
+/// The device's side of `driver`.
+fn device(driver: &DriverRing, map: &Arc<MemoryMap>) -> Ring {
+    let at = driver.shared().addresses();
+    let memory = driver.shared().memory();
+    let find = |address, length| map.find_user(memory.user(address).expect("inside memory"), length).expect("inside the map");
+    let areas = Areas {
+        descriptors: find(at.descriptors, Areas::descriptor_bytes(SIZE)),
+        available: find(at.available, Areas::available_bytes(SIZE)),
+        used: find(at.used, Areas::used_bytes(SIZE)),
+    };
+    // SAFETY: the map vouches for the areas, and the ring holds it.
+    let split = unsafe { SplitRing::new(areas, SIZE) }.expect("aligned areas");
+    let options = RingOptions { event_index: true, indirect: false, in_order: false, header_length: 12 };
+    Ring::new(split, Arc::clone(map), options, 0)
+}

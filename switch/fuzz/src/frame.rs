@@ -1,0 +1,79 @@
+//! Target `frame`: the parsers of frames and virtio-net headers, against a simple second opinion.
+
+use memlane::frame::{Addresses, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash};
+
+use super::parser;
+
+/// Reads `data` as a frame, as a virtio-net header, and as an address.
+pub fn run(data: &[u8]) {
+    check_layers(&data[..data.len().min(START)]);
+    check_addresses(data);
+    if let Some(bytes) = data.first_chunk() {
+        check_header(*bytes);
+    }
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(address) = text.parse::<MacAddress>()
+    {
+        assert_eq!(address.to_string(), text.to_lowercase());
+    }
+}
+
+fn check_layers(start: &[u8]) {
+    let found = Layers::find(start).map(|layers| (layers.version, layers.network, layers.transport, layers.protocol));
+    assert_eq!(found, parser::find(start));
+    let Some(found) = found else {
+        assert_eq!(flow_hash(start), 0);
+        return;
+    };
+    assert_eq!(flow_hash(start), flow_hash(&turned(start, found)), "a flow has one number, whoever speaks");
+}
+
+/// The frame with its IP addresses, and its ports if it has some, exchanged.
+fn turned(start: &[u8], (version, network, transport, protocol): parser::Found) -> Vec<u8> {
+    let mut turned = start.to_vec();
+    let (at, length) = if version == 4 { (network + 12, 4) } else { (network + 8, 16) };
+    turned[at..at + 2 * length].rotate_left(length);
+    // Where the headers contradict themselves, ports lie among the addresses; those frames have no flow.
+    if [TCP, UDP].contains(&protocol) && transport >= at + 2 * length && transport + 4 <= turned.len() {
+        turned[transport..transport + 4].rotate_left(2);
+    }
+    turned
+}
+
+fn check_addresses(data: &[u8]) {
+    let mut start = [0; START];
+    let length = data.len().min(START);
+    start[..length].copy_from_slice(&data[..length]);
+    let addresses = Addresses::of(&start);
+    assert_eq!(addresses.destination().bytes(), start[..6]);
+    assert_eq!(addresses.source().bytes(), start[6..12]);
+    assert_eq!(addresses.destination().is_group(), start[0] & 1 == 1);
+    assert_eq!(addresses.source().is_station(), start[6] & 1 == 0 && start[6..12] != [0; 6]);
+}
+
+fn check_header(bytes: [u8; NetHeader::SIZE]) {
+    let header = NetHeader::from_bytes(bytes);
+    let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    assert_eq!(header.bytes(), bytes);
+    assert_eq!((header.flags(), header.gso_type()), (bytes[0], bytes[1]));
+    assert_eq!(
+        (header.hdr_len(), header.gso_size(), header.csum_start(), header.csum_offset()),
+        (word(2), word(4), word(6), word(8))
+    );
+    assert_eq!(header.in_buffers(77).bytes()[10..], 77_u16.to_le_bytes());
+    assert_eq!(header.is_plain(), bytes[0] & 1 == 0 && bytes[1] == 0);
+    let kind = match bytes[1] {
+        0 => Ok(None),
+        1 | 0x81 => Ok(Some(Segmentation::Tcp4)),
+        4 | 0x84 => Ok(Some(Segmentation::Tcp6)),
+        5 => Ok(Some(Segmentation::Udp)),
+        _ => Err(()),
+    };
+    assert_eq!(header.segmentation().map_err(drop), kind);
+    let cleaned = header.cleaned(1234);
+    let size = if bytes[1] == 0 { 0 } else { word(4) };
+    assert_eq!((cleaned.flags(), cleaned.gso_type()), (bytes[0] & 1, bytes[1]));
+    assert_eq!((cleaned.hdr_len(), cleaned.gso_size()), (1234, size));
+    assert_eq!((cleaned.csum_start(), cleaned.csum_offset()), (word(6), word(8)));
+    assert_eq!(cleaned.bytes()[10..], [0, 0]);
+}

@@ -1,0 +1,347 @@
+//! What fuzzing begins with: for each target a few inputs that reach far, by name. `cargo run --bin make-seeds` writes them to `seeds/`.
+
+use memlane::frame::START;
+use memlane_rig::frames::{Host, Packet};
+use memlane_rig::frontend::features;
+
+use super::device::acts;
+use super::messages::{AREAS, MEMORY, NEXT_RING, RING, Utterance};
+
+/// Target, name and bytes of a seed.
+pub type Seed = (&'static str, String, Vec<u8>);
+
+/// All seeds.
+pub fn seeds() -> Vec<Seed> {
+    let mut seeds = Vec::new();
+    let mut add = |target, list: Vec<(String, Vec<u8>)>| seeds.extend(list.into_iter().map(|(name, bytes)| (target, name, bytes)));
+    add("config", named(CONFIG.map(|(name, text)| (name, text.as_bytes().to_vec()))));
+    add("frame", frames());
+    add("offload", offloads());
+    add("messages", conversations());
+    add("device", scenes());
+    seeds
+}
+
+fn named<const N: usize>(list: [(&str, Vec<u8>); N]) -> Vec<(String, Vec<u8>)> {
+    list.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+}
+
+const CONFIG: [(&str, &str); 6] = [
+    ("smallest", "[[port]]\nname = \"a\"\nvhost-user = \"/run/a.sock\"\n"),
+    (
+        "everything",
+        "name = \"net\"\nworkers = 2\ncpus = [0]\npoll = \"always\"\nin-order = true\ncontrol = \"/run/net.control\"\npatience-ms = 5\n\
+         waiting-frames = 64\nage = 30\n[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\nconnect = true\nsegment = \"dmz\"\n\
+         mac = \"02:00:00:00:00:01\"\nmtu = 9000\nqueues = 4\n[[port]]\nname = \"host\"\ntap = \"tap0\"\nnetns = \"blue\"\n",
+    ),
+    (
+        "everything-wrong",
+        "workers = 0\npoll = 3\nage = -1\n[[port]]\nname = \"\"\nmac = \"01:00:00:00:00:00\"\nmtu = 1\nqueues = 99\n",
+    ),
+    ("twice-the-same", "[[port]]\nname = \"a\"\ntap = \"t\"\n[[port]]\nname = \"a\"\ntap = \"t\"\n"),
+    ("broken-syntax", "workers = \n[[port]\nname = 'a\n\"\"\""),
+    ("ports-that-are-no-tables", "port = [1, {name = \"a\"}, [[]]]\n"),
+];
+
+/// Every kind of packet with headers that are easy to get wrong.
+fn packets(payload: usize) -> Vec<(String, Packet)> {
+    let payload: Vec<u8> = (0..payload).map(|n| n as u8).collect();
+    let mut packets = Vec::new();
+    for (family, from, to) in [("v4", Host::v4(1), Host::v4(2)), ("v6", Host::v6(1), Host::v6(2))] {
+        let tcp = Packet::tcp(from, to, u32::MAX - 100, payload.clone());
+        let all_flags = tcp.clone().with_tcp(|tcp| (tcp.cwr, tcp.ece, tcp.fin, tcp.psh) = (true, true, true, true));
+        packets.push((format!("tcp-{family}"), tcp.clone()));
+        packets.push((format!("tcp-{family}-cwr-fin-psh"), all_flags));
+        packets.push((format!("tcp-{family}-tagged"), tcp.tagged(5)));
+        packets.push((format!("udp-{family}"), Packet::udp(from, to, payload.clone())));
+        packets.push((format!("udp-{family}-tagged"), Packet::udp(from, to, payload.clone()).tagged(7)));
+    }
+    packets
+}
+
+fn frames() -> Vec<(String, Vec<u8>)> {
+    let whole = packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
+    let cut = packets(40).into_iter().map(|(name, packet)| (format!("{name}-cut-in-the-transport-header"), cut(&packet)));
+    let mut extensions = packets(0)[5].1.frame();
+    // Hop-by-hop, routing and destination options of 8, 24 and 16 bytes, then TCP.
+    extensions[20] = 0;
+    extensions.splice(54..54, [[43, 0], [60, 2], [6, 1]].into_iter().flat_map(|[next, length]| option(next, length)));
+    let tags = [[0x88, 0xa8, 0, 1], [0x81, 0, 0, 2], [0x81, 0, 0, 3]].concat();
+    let more = [
+        ("tcp-v6-behind-three-extensions", extensions),
+        ("three-tags", [vec![2; 12], tags, vec![8, 0, 0x45]].concat()),
+        ("an-address", b"02:00:00:0A:0b:ff".to_vec()),
+        ("an-address-with-a-sign", b"02:00:00:0A:0b:+f".to_vec()),
+        ("a-fragment", fragment()),
+        ("empty", Vec::new()),
+    ];
+    whole.chain(cut).chain(named(more)).collect()
+}
+
+fn cut(packet: &Packet) -> Vec<u8> {
+    packet.frame()[..packet.transport_offset() + 3].to_vec()
+}
+
+fn option(next: u8, length: u8) -> Vec<u8> {
+    let mut bytes = vec![0; 8 + 8 * usize::from(length)];
+    (bytes[0], bytes[1]) = (next, length);
+    bytes
+}
+
+fn fragment() -> Vec<u8> {
+    let mut frame = packets(40)[0].1.frame();
+    frame[20] |= 0x20;
+    frame
+}
+
+/// Agreements, layout and tail before header and frame, see [`super::offload::run`].
+fn offload(receiver: u8, shape: u8, more: u16, header: [u8; 12], frame: &[u8]) -> Vec<u8> {
+    let [low, high] = more.to_le_bytes();
+    [&[0xff, receiver, shape, low, high], &header[..], frame].concat()
+}
+
+fn offloads() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for (name, packet) in packets(60) {
+        let (partial, frame) = packet.partial();
+        let (gso, _) = packet.gso(1000);
+        seeds.push((format!("checksum-{name}"), offload(0, 0, 0, partial.bytes(), &frame)));
+        seeds.push((format!("segments-{name}"), offload(0, 0, 5000, gso.bytes(), &frame)));
+        seeds.push((format!("partial-segments-{name}-in-pieces"), offload(1, 9, 5000, gso.bytes(), &frame)));
+        seeds.push((format!("whole-{name}"), offload(0xff, 2, 5000, gso.bytes(), &frame)));
+    }
+    let (name, packet) = packets(0).remove(0);
+    let largest = u16::MAX - START as u16;
+    seeds.push((format!("many-segments-{name}"), offload(0, 4, largest, packet.gso(48).0.bytes(), &packet.partial().1)));
+    seeds.push((
+        format!("segments-too-long-for-ip-{name}"),
+        offload(0, 0, u16::MAX, packet.gso(u16::MAX).0.bytes(), &packet.partial().1),
+    ));
+    seeds
+}
+
+/// A message with a payload of 64-bit numbers.
+fn say(request: u8, descriptors: u8, kind: u8, payload: &[u64]) -> Utterance {
+    let payload = payload.iter().flat_map(|number| number.to_le_bytes()).collect();
+    Utterance { request, flags: 9, descriptors, kind, lie: 0, payload }
+}
+
+/// Two 32-bit numbers as the one that they are together.
+fn two(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+const USER: u64 = 0x1000_0000;
+
+fn memory_table() -> Utterance {
+    say(5, 1, 0, &[1, 0, MEMORY, USER, 0])
+}
+
+fn ring(index: u32, base: u32) -> Vec<Utterance> {
+    let [descriptors, available, used] = AREAS.map(|area| USER + u64::from(index) * NEXT_RING + area);
+    vec![
+        say(8, 0, 0, &[two(index, RING.into())]),
+        say(10, 0, 0, &[two(index, base)]),
+        say(9, 0, 0, &[two(index, 0), descriptors, used, available, 0]),
+        say(13, 1, 1, &[index.into()]),
+        say(12, 1, 1, &[index.into()]),
+        say(18, 0, 0, &[two(index, 1)]),
+    ]
+}
+
+fn begin(features: u64) -> Vec<Utterance> {
+    vec![
+        say(1, 0, 0, &[]),
+        say(15, 0, 0, &[]),
+        say(16, 0, 0, &[features::usual_protocol().bits()]),
+        say(17, 0, 0, &[]),
+        say(3, 0, 0, &[]),
+        say(1, 0, 0, &[]),
+        say(2, 0, 0, &[features]),
+    ]
+}
+
+fn script(list: &[Utterance]) -> Vec<u8> {
+    list.iter().flat_map(Utterance::script).collect()
+}
+
+fn conversations() -> Vec<(String, Vec<u8>)> {
+    let agreed = features::PLAIN | features::INDIRECT_DESC | features::EVENT_IDX;
+    let started = [begin(agreed), vec![memory_table()], ring(0, 0), ring(1, 0)].concat();
+    let then = |more: Vec<Utterance>| script(&[started.clone(), more].concat());
+    let lie = Utterance { lie: 1, ..say(2, 0, 0, &[0]) };
+    named([
+        ("starts-two-rings-and-hangs-up", script(&started)),
+        ("stops-its-rings", then(vec![say(11, 0, 0, &[two(0, 0)]), say(11, 0, 0, &[two(1, 0)])])),
+        ("changes-memory-while-rings-run", then(vec![memory_table(), memory_table()])),
+        (
+            "adds-and-removes-regions",
+            then(vec![
+                say(36, 0, 0, &[]),
+                say(37, 1, 0, &[0, 0x10_0000, 0x1000, 0x9000_0000, 0x1000]),
+                say(38, 0, 0, &[0, 0x10_0000, 0x1000, 0x9000_0000, 0x1000]),
+            ]),
+        ),
+        ("disables-a-ring-and-resets", then(vec![say(18, 0, 0, &[two(1, 0)]), say(34, 0, 0, &[]), say(4, 0, 0, &[])])),
+        (
+            "announces-mtu-and-status",
+            then(vec![say(19, 0, 0, &[0x0605_0403_0202]), say(20, 0, 0, &[1500]), say(39, 0, 0, &[15]), say(40, 0, 0, &[])]),
+        ),
+        ("asks-for-the-configuration", script(&[begin(agreed), vec![say(24, 0, 0, &[two(0, 12), 0, 0])]].concat())),
+        ("resumes-where-it-was", script(&[begin(agreed), vec![memory_table()], ring(1, 3), ring(0, 2)].concat())),
+        (
+            "resumes-where-it-cannot-have-been",
+            script(&[begin(agreed), vec![memory_table()], ring(0, 0), ring(1, 0x400), vec![memory_table()]].concat()),
+        ),
+        ("speaks-before-features", script(&[ring(1, 0), vec![memory_table()]].concat())),
+        ("offers-a-region-longer-than-its-file", script(&[begin(agreed), vec![say(5, 1, 5, &[1, 0, MEMORY, USER, 0])]].concat())),
+        ("brings-far-too-many-descriptors", script(&[begin(agreed), vec![say(5, 33, 0, &[1, 0, MEMORY, USER, 0])]].concat())),
+        ("lies-about-the-size", script(&[begin(agreed), vec![lie]].concat())),
+        (
+            "asks-for-what-was-not-offered",
+            script(&[begin(u64::MAX), vec![say(31, 0, 0, &[4096, 0, 4]), say(6, 1, 0, &[4096, 0])]].concat()),
+        ),
+        (
+            "kicks-with-a-pipe",
+            script(&[begin(agreed), vec![say(12, 1, 2, &[1]), say(13, 1, 3, &[1]), say(14, 1, 2, &[1])]].concat()),
+        ),
+    ])
+}
+
+/// A frame of the hostile guest `from`, see [`acts::SEND`].
+fn send(from: u8, layout: u8, header: [u8; 12], length: u16, frame: &[u8]) -> Vec<u8> {
+    [&[acts::SEND, from, layout], &header[..], &length.to_le_bytes(), &[frame.len() as u8], frame].concat()
+}
+
+fn ethernet(to: [u8; 6], from: u8) -> Vec<u8> {
+    [&to[..], &[2, 0, 0, 0, 1, from, 0x88, 0xb5], &[0x5a; 46]].concat()
+}
+
+#[expect(clippy::too_many_lines, reason = "a list of scenes")]
+fn scenes() -> Vec<(String, Vec<u8>)> {
+    const PLAIN: [u8; 12] = [0; 12];
+    const EVERYBODY: [u8; 6] = [0xff; 6];
+    const STEP: [u8; 2] = [acts::STEP, 3];
+    const ROUND: [u8; 1] = [acts::ROUND];
+    let post = |guest: u8, count: u8, length: u16| [&[acts::POST, guest, count], &length.to_le_bytes()[..]].concat();
+    let restart = |ring: u8, options: u16| [&[acts::RESTART, ring], &options.to_le_bytes()[..], &[0, 0]].concat();
+    let each_other = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 1, 1]];
+    let tcp = packets(100)[0].1.clone();
+    let (gso, large) = (tcp.gso(200).0.bytes(), tcp.partial().1);
+    let scene = |parts: &[&[u8]]| [&[0], &parts.concat()[..]].concat();
+    let hello = [send(0, 0, PLAIN, 60, &ethernet(EVERYBODY, 0)), send(1, 1 | 12 << 2, PLAIN, 60, &ethernet(EVERYBODY, 1))].concat();
+    let talk = [
+        send(0, 2 | 30 << 2, PLAIN, 300, &ethernet(each_other[1], 0)),
+        send(0, 3 | 12 << 2, PLAIN, 300, &ethernet(each_other[1], 0)),
+    ]
+    .concat();
+    named([
+        ("two-strangers-talk", scene(&[&post(0, 16, 2048), &post(1, 16, 2048), &hello, &STEP, &talk, &STEP, &ROUND])),
+        ("a-receiver-without-room", scene(&[&hello, &STEP, &talk, &talk, &STEP, &ROUND, &post(1, 4, 2048), &STEP])),
+        ("tiny-receive-buffers", scene(&[&post(1, 16, 13), &hello, &STEP, &talk, &STEP])),
+        ("a-large-frame-for-everybody", scene(&[&post(1, 16, 100), &send(0, 0, gso, 5000, &large), &STEP, &ROUND])),
+        (
+            "in-order-with-the-short-header",
+            scene(&[&restart(0, 0x7f1b), &restart(3, 0x001f), &post(1, 3, 2048), &hello, &talk, &STEP, &STEP]),
+        ),
+        (
+            "stopped-while-frames-are-out",
+            scene(&[&hello, &STEP, &talk, &talk, &STEP, &restart(0, 3), &restart(3, 7), &talk, &STEP]),
+        ),
+        ("moved-while-frames-are-out", scene(&[&hello, &STEP, &talk, &STEP, &[acts::REMAP, 0], &[acts::REMAP, 3], &STEP])),
+        (
+            "disabled-and-enabled",
+            scene(&[&[acts::ENABLE, 0, 0], &hello, &STEP, &[acts::ENABLE, 0, 1, acts::ENABLE, 3, 0], &talk, &STEP]),
+        ),
+        (
+            "a-chain-that-loops",
+            scene(&[
+                &[acts::DESCRIBE, 0, 0, 0, 16, 20, 0, 1, 1, acts::DESCRIBE, 0, 1, 0, 16, 20, 0, 1, 0, acts::OFFER, 0, 0],
+                &STEP,
+            ]),
+        ),
+        (
+            "a-table-in-a-table",
+            scene(&[
+                &[
+                    acts::DESCRIBE,
+                    0,
+                    0,
+                    0,
+                    8,
+                    32,
+                    0,
+                    4,
+                    0,
+                    acts::SCRIBBLE,
+                    0,
+                    0,
+                    8,
+                    16,
+                    0,
+                    8,
+                    1,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    16,
+                    0,
+                    0,
+                    0,
+                    4,
+                    0,
+                    0,
+                    0,
+                    acts::OFFER,
+                    0,
+                    0,
+                ],
+                &STEP,
+            ]),
+        ),
+        (
+            "a-buffer-across-two-regions",
+            scene(&[
+                &[
+                    acts::DESCRIBE,
+                    0,
+                    0,
+                    0xf0,
+                    0xbf,
+                    200,
+                    0,
+                    0,
+                    0,
+                    acts::OFFER,
+                    0,
+                    0,
+                    acts::DESCRIBE,
+                    3,
+                    0,
+                    0xf0,
+                    0xbf,
+                    200,
+                    0,
+                    2,
+                    0,
+                    acts::OFFER,
+                    3,
+                    0,
+                ],
+                &STEP,
+                &ROUND,
+            ]),
+        ),
+        ("a-buffer-past-the-end", scene(&[&[acts::DESCRIBE, 0, 0, 0xf0, 0xff, 200, 0, 0, 0, acts::OFFER, 0, 0], &STEP, &ROUND])),
+        ("a-head-outside-the-ring", scene(&[&[acts::OFFER, 0, 99], &STEP, &ROUND, &restart(0, 3), &STEP])),
+        ("an-index-that-jumps", scene(&[&[acts::JUMP, 2, 0, 0x80], &hello, &STEP, &ROUND])),
+        ("a-head-twice", scene(&[&hello, &STEP, &talk, &STEP, &[acts::OFFER, 0, 6, acts::OFFER, 0, 6], &STEP])),
+        (
+            "receive-buffers-over-the-used-ring",
+            scene(&[&[acts::DESCRIBE, 3, 0, 0, 6, 0, 2, 2, 0, acts::OFFER, 3, 0], &hello, &STEP, &ROUND]),
+        ),
+        ("frames-of-the-switch-itself", scene(&[&post(0, 4, 64), &[acts::INJECT, 1], &ethernet(EVERYBODY, 9), &STEP])),
+    ])
+}

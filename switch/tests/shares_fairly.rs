@@ -1,0 +1,221 @@
+//! No machine can take the network from another: shares at a busy receiver depend on weights, and on nothing that a sender does.
+//!
+//! One worker and its guests take turns in one thread, so nothing here depends on how fast the machine is.
+
+#[path = "../benches/bed/mod.rs"]
+#[allow(dead_code, reason = "the benches use the rest")]
+mod bed;
+
+use std::time::{Duration, Instant};
+
+use bed::Bed;
+use memlane::policy::{Allowance, Limit};
+use memlane::settings::Settings;
+use memlane::stats::DropReason;
+
+/// A worker makes many passes in the time in which a guest does anything.
+fn pass_often(bed: &mut Bed) {
+    (0..16).for_each(|_| {
+        bed.worker.step();
+    });
+}
+
+/// Jain's index: 1 when all are equal, 1/n when one has all.
+fn jain(values: &[u64]) -> f64 {
+    let (sum, squares) = values.iter().fold((0.0, 0.0), |(s, q), &v| (s + v as f64, q + (v as f64).powi(2)));
+    sum * sum / (values.len() as f64 * squares)
+}
+
+/// Senders who always have frames of their size, and the receiver after them, who takes what `room` buffers hold in a step.
+struct Contest {
+    bed: Bed,
+    sizes: Vec<u32>,
+    room: usize,
+    bytes: Vec<u64>,
+}
+
+impl Contest {
+    fn new(sizes: &[u32], room: usize) -> Self {
+        // A busy machine may take the CPU away from all of us for longer than the usual patience.
+        let settings = Settings { patience: Duration::from_secs(60), ..Settings::default() };
+        let mut bed = Bed::with(sizes.len() + 1, settings);
+        let receiver = sizes.len() as u16;
+        // The receiver says who it is.
+        bed.guests[sizes.len()].send(receiver, 0xffff, 60, 1);
+        bed.worker.step();
+        bed.guests.iter_mut().for_each(|guest| {
+            guest.settle();
+        });
+        Self { bed, sizes: sizes.to_vec(), room, bytes: vec![0; sizes.len()] }
+    }
+
+    fn step(&mut self) {
+        let receiver = self.sizes.len() as u16;
+        for (index, &size) in self.sizes.iter().enumerate() {
+            self.bed.guests[index].fill(index as u16, receiver, size);
+        }
+        pass_often(&mut self.bed);
+        self.take();
+    }
+
+    fn take(&mut self) {
+        let bytes = &mut self.bytes;
+        self.bed.guests[self.sizes.len()].take(self.room, |sender, length| bytes[usize::from(sender)] += u64::from(length));
+    }
+
+    /// Bytes that each sender got through in `steps` steps, once queues have filled.
+    fn run(&mut self, steps: usize) -> Vec<u64> {
+        (0..200).for_each(|_| self.step());
+        let before = self.bytes.clone();
+        (0..steps).for_each(|_| self.step());
+        self.bytes.iter().zip(before).map(|(now, before)| now - before).collect()
+    }
+
+    fn allow(&mut self, port: usize, allowance: Allowance) {
+        self.bed.shared.policies[port].set(&allowance);
+    }
+
+    fn drops(&self, port: usize, reason: DropReason) -> u64 {
+        self.bed.shared.counters.port(0, port).dropped(reason)
+    }
+}
+
+#[test]
+fn eight_senders_of_all_sizes_get_equal_bytes() {
+    for room in [8, 40, 200] {
+        let mut contest = Contest::new(&[60, 60, 576, 1514, 1514, 9000, 60_000, 60_000], room);
+        let bytes = contest.run(3000);
+        assert!(jain(&bytes) >= 0.99, "room {room}: {bytes:?}");
+    }
+}
+
+#[test]
+fn bytes_follow_weights() {
+    let mut contest = Contest::new(&[1514, 1514, 300], 40);
+    contest.allow(1, Allowance { weight: 2, ..Allowance::default() });
+    contest.allow(2, Allowance { weight: 4, ..Allowance::default() });
+    let bytes = contest.run(3000);
+    let shares: Vec<f64> = bytes.iter().map(|&b| 7.0 * b as f64 / bytes.iter().sum::<u64>() as f64).collect();
+    assert!(shares.iter().zip([1.0, 2.0, 4.0]).all(|(share, weight)| (share - weight).abs() < 0.05 * weight), "{shares:?}");
+}
+
+#[test]
+fn a_sender_with_one_receiver_loses_nothing() {
+    let mut contest = Contest::new(&[1514, 1514, 9000], 10);
+    // It takes a ring of frames to see that each sender has but one receiver.
+    contest.run(500);
+    let before = contest.drops(3, DropReason::ReceiverFull);
+    contest.run(2000);
+    assert_eq!(contest.drops(3, DropReason::ReceiverFull), before);
+}
+
+#[test]
+fn a_receiver_that_stops_costs_a_sender_its_share_and_others_nothing() {
+    // Guest 0 sends to 1, who reads, and to 2, who does not.
+    let mut bed = Bed::new(3);
+    for guest in [1, 2] {
+        bed.guests[guest].send(guest as u16, 0xffff, 60, 1);
+    }
+    bed.worker.step();
+    bed.guests.iter_mut().for_each(|guest| {
+        guest.settle();
+    });
+    let (mut sent, mut received) = (0, 0);
+    for _ in 0..2000 {
+        let free = usize::from(bed.guests[0].transmit.free()).min(20);
+        bed.guests[0].send(0, 1, 1000, free / 2);
+        pass_often(&mut bed);
+        bed.guests[0].send(0, 2, 1000, free - free / 2);
+        pass_often(&mut bed);
+        sent += free / 2;
+        bed.guests[1].take(100, |_, _| received += 1);
+        while bed.guests[0].transmit.reclaim().unwrap().is_some() {}
+        let out = 256 - usize::from(bed.guests[0].transmit.free());
+        assert!(out <= 128, "{out} heads are out");
+    }
+    assert!(sent >= 2000 * 5, "{sent}");
+    assert_eq!(received, sent);
+}
+
+#[test]
+fn a_limit_holds_whatever_the_sizes() {
+    for (size, limit) in [(300, "4Mbit"), (1514, "20Mbit"), (60_000, "100Mbit")] {
+        let mut contest = Contest::new(&[size], 256);
+        let limit = Limit { rate: Some(limit.into()), burst_ms: Some(1000), ..Limit::default() };
+        let expected = limit.bytes().unwrap().unwrap() as f64;
+        contest.allow(0, Allowance { intake: limit, ..Allowance::default() });
+        let seen = rate(&mut contest);
+        assert!((seen / expected - 1.0).abs() < 0.02, "{size}: {seen} instead of {expected}");
+    }
+}
+
+#[test]
+fn a_delivery_limit_is_shared_fairly() {
+    let mut contest = Contest::new(&[200, 1514, 20_000], 256);
+    let limit = Limit { rate: Some("10Mbit".into()), burst_ms: Some(1000), ..Limit::default() };
+    contest.allow(3, Allowance { delivery: limit, ..Allowance::default() });
+    let seen = rate(&mut contest);
+    assert!((seen / 1.25e6 - 1.0).abs() < 0.02, "{seen}");
+    contest.bytes.fill(0);
+    rate(&mut contest);
+    assert!(jain(&contest.bytes) > 0.99, "{:?}", contest.bytes);
+}
+
+/// Bytes a second that get through, measured for half a second once the burst is used up. Limits have bursts of a second, so that a
+/// machine that takes the CPU away from us for a while loses none of the rate.
+fn rate(contest: &mut Contest) -> f64 {
+    let counters = |contest: &Contest| {
+        (0..=contest.sizes.len())
+            .map(|port| contest.bed.shared.counters.port(0, port))
+            .map(|c| c.intake_limited.get() + c.delivery_limited.get())
+            .sum::<u64>()
+    };
+    while counters(contest) == 0 {
+        contest.step();
+    }
+    let (start, before) = (Instant::now(), contest.bytes.iter().sum::<u64>());
+    while start.elapsed() < Duration::from_millis(500) {
+        contest.step();
+    }
+    (contest.bytes.iter().sum::<u64>() - before) as f64 / start.elapsed().as_secs_f64()
+}
+
+#[test]
+fn floods_are_limited_and_counted() {
+    let mut bed = Bed::new(3);
+    bed.shared.policies[0].set(&Allowance { storm: 1000, ..Allowance::default() });
+    let mut received = 0;
+    for _ in 0..100 {
+        let free = usize::from(bed.guests[0].transmit.free());
+        bed.guests[0].send(0, 0xffff, 60, free);
+        while bed.worker.step() > 0 {}
+        bed.guests[1].take(256, |_, _| received += 1);
+        while bed.guests[0].transmit.reclaim().unwrap().is_some() {}
+    }
+    let dropped = bed.shared.counters.port(0, 0).dropped(DropReason::Storm);
+    assert_eq!(received + dropped, 100 * 256);
+    assert!(received < 8000, "{received}");
+}
+
+#[test]
+fn many_addresses_and_bursts_gain_nothing() {
+    // The second sender comes in bursts of its whole ring, the third names another address with each frame.
+    let mut contest = Contest::new(&[1000, 1000, 1000], 30);
+    (0..200).for_each(|_| contest.step());
+    contest.bytes.fill(0);
+    let mut addresses = 0_u16;
+    for step in 0..3000 {
+        contest.bed.guests[0].fill(0, 3, 1000);
+        if step % 9 == 0 {
+            contest.bed.guests[1].fill(1, 3, 1000);
+        }
+        addresses = addresses.wrapping_add(1);
+        contest.bed.guests[2].fill(0x100 | (addresses % 200), 3, 1000);
+        pass_often(&mut contest.bed);
+        let (bytes, room) = (&mut contest.bytes, contest.room);
+        contest.bed.guests[3].take(room, |sender, length| bytes[usize::from(sender.min(2))] += u64::from(length));
+    }
+    let fair = contest.bytes.iter().sum::<u64>() as f64 / 3.0;
+    assert!(contest.bytes[1] as f64 <= 1.02 * fair && contest.bytes[2] as f64 <= 1.02 * fair, "{:?}", contest.bytes);
+    assert!(contest.bytes[0] as f64 >= 0.98 * fair, "{:?}", contest.bytes);
+}
