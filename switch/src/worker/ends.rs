@@ -3,6 +3,7 @@
 use super::tap::{TapFeed, TapSink};
 use crate::parcel::Parcel;
 use crate::ring::{Delivery, Intake, Placed, Ring, RingFault, Taken};
+use crate::stats::DropReason;
 
 /// Where a source's frames come from. See [`Intake`] for what the methods owe each other.
 #[derive(Debug)]
