@@ -7,10 +7,12 @@ mod common;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::time::Instant;
 
 use common::PATIENCE;
 use memlane::config::Config;
 use memlane::daemon::Daemon;
+use memlane::stats::DropReason;
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
 use memlane_rig::guest::{Layout, ToyGuest};
@@ -183,6 +185,24 @@ fn large_frames_are_cut_for_guests_that_do_not() {
         let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(5500));
         let (header, frame) = packet.gso(1000);
         bed.guest_speaks(&header, &frame, &packet.payload, &[1000, 1000, 1000, 1000, 1000, 500]);
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn a_device_that_is_down_is_an_absent_receiver() {
+    in_a_namespace("a_device_that_is_down_is_an_absent_receiver", || {
+        let mut bed = Bed::new(features::LINUX);
+        ip("link set memlane down");
+        let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
+        bed.guest.send(&packet.frame()).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let drops = || bed.daemon.network().shared().counters.totals(1).drops;
+        while drops().is_empty() {
+            assert!(Instant::now() < deadline, "waited in vain for the drop");
+            std::thread::yield_now();
+        }
+        assert_eq!(drops().into_iter().collect::<Vec<_>>(), [(DropReason::ReceiverAbsent.name().to_owned(), 1)]);
         bed.daemon.stop();
     });
 }

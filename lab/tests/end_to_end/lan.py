@@ -114,7 +114,7 @@ class Lan:
         end = iperf(self.guests[source], self.guests[target], address, *options)["sum"]
         delivered = self.switch.port(bed.name(target))["delivery-frames"] - before
         assert end["packets"] > 50, end
-        assert delivered > 0.95 * end["packets"], self.switch.report()
+        assert delivered > 0.8 * end["packets"], self.switch.report()
         assert end["lost_percent"] < 50, end
 
 

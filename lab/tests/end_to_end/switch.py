@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from memlane_lab import network, procfs
+from memlane_lab import network
 from memlane_lab.paths import masking
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
@@ -41,8 +41,7 @@ class Switch(Memlane):
         **settings: Any,
     ) -> None:
         """`stated` adds keys to a port in the network's file; `hidden` are features that its guest never sees."""
-        self._control = session.folder / "control"
-        super().__init__(session, control=str(self._control), **settings)
+        super().__init__(session, **settings)
         self._stated = stated
         self._hidden = hidden
         self._namespaces: dict[str, str] = {}
@@ -81,11 +80,6 @@ class Switch(Memlane):
         if port.kind is GuestKind.NETNS:
             return network.exists(port.name, namespace=self._namespaces[port.name])
         return self._connects(port) or super()._is_there(port, daemon)
-
-    def start(self) -> None:
-        """Starts the daemon, also one whose ports show nothing, and waits until it answers."""
-        super().start()
-        until(lambda: procfs.listens(self.daemon.pid, self._control), timeout=10, what="memlane's control socket")
 
     @property
     def daemon(self) -> HostProcess:

@@ -116,8 +116,8 @@ def test_a_file_arrives_in_a_vlan(build: Builder, lacking: str, segmented_by: st
     assert [broken_packets(guest) for guest in lan.guests] == [{}, {}]
 
 
-_CONGESTION = "netem loss 1% ecn"
-"""A queue that marks packets instead of dropping them (RFC 3168)."""
+_CONGESTION = "netem loss 10% ecn"
+"""A queue that marks every tenth packet, instead of dropping it (RFC 3168)."""
 
 
 @pytest.mark.parametrize(

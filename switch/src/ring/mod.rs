@@ -208,6 +208,21 @@ impl Ring {
         self.published_used.wrapping_sub(self.considered_used)
     }
 
+    /// Used index that the driver was shown.
+    pub fn shown(&self) -> u16 {
+        self.published_used
+    }
+
+    /// True if the driver has looked at the entries before used index `shown` and asked to hear of later ones only: no call is owed for
+    /// them then. Only EVENT_IDX tells.
+    pub fn has_looked(&mut self, shown: u16) -> bool {
+        let looked = self.options.event_index && !self.wants_call(self.considered_used, shown);
+        if looked {
+            self.considered_used = shown;
+        }
+        looked
+    }
+
     /// True if the driver can be called at all.
     pub fn can_call(&self) -> bool {
         self.call.is_some()

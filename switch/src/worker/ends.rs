@@ -3,6 +3,7 @@
 use super::tap::{TapFeed, TapSink};
 use crate::parcel::Parcel;
 use crate::ring::{Delivery, Intake, Placed, Ring, RingFault, Taken};
+use crate::stats::DropReason;
 
 /// Where a source's frames come from. See [`Intake`] for what the methods owe each other.
 #[derive(Debug)]
@@ -126,10 +127,10 @@ impl Sink {
         }
     }
 
-    /// Frames that a TAP refused after they were placed.
-    pub(super) fn take_refused(&mut self) -> u32 {
+    /// Frames that a TAP did not take after they were placed, and why.
+    pub(super) fn take_refused(&mut self) -> [(DropReason, u32); 2] {
         match self {
-            Self::Ring(_) => 0,
+            Self::Ring(_) => [(DropReason::TapRefused, 0); 2],
             Self::Tap(tap) => tap.take_refused(),
         }
     }

@@ -11,54 +11,66 @@ const DELAY: Duration = Duration::from_micros(250);
 /// Slots whose calls wait.
 #[derive(Debug)]
 pub(super) struct Later {
-    /// Slots, and when each is due.
-    slots: Vec<(u16, Cycles)>,
+    waiting: Vec<Waiting>,
     delay: Cycles,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    slot: u16,
+    /// Used index that the driver was shown when the call was put off.
+    shown: u16,
+    due: Cycles,
 }
 
 impl Default for Later {
     fn default() -> Self {
-        Self { slots: Vec::new(), delay: in_cycles(DELAY) }
+        Self { waiting: Vec::new(), delay: in_cycles(DELAY) }
     }
 }
 
 impl Later {
-    /// Has the call of `slot` wait; false if it has waited long enough.
-    pub(super) fn put_off(&mut self, slot: u16, now: Cycles) -> bool {
-        match self.slots.iter().find(|(other, _)| *other == slot) {
-            Some(&(_, due)) => now < due,
+    /// Has the call of `slot` wait, whose driver was `shown` the entries before that used index; false if it has waited long enough.
+    pub(super) fn put_off(&mut self, slot: u16, shown: u16, now: Cycles) -> bool {
+        match self.waiting.iter().find(|waiting| waiting.slot == slot) {
+            Some(waiting) => now < waiting.due,
             None => {
-                self.slots.push((slot, now.saturating_add(self.delay)));
+                self.waiting.push(Waiting { slot, shown, due: now.saturating_add(self.delay) });
                 true
             }
         }
     }
 
+    /// What the driver of `slot` was shown when its call was put off, if it was.
+    pub(super) fn shown(&self, slot: u16) -> Option<u16> {
+        self.waiting.iter().find(|waiting| waiting.slot == slot).map(|waiting| waiting.shown)
+    }
+
     /// The call of `slot` waits no more.
     pub(super) fn forget(&mut self, slot: u16) {
-        if let Some(index) = self.slots.iter().position(|(other, _)| *other == slot) {
-            self.slots.swap_remove(index);
+        if let Some(index) = self.waiting.iter().position(|waiting| waiting.slot == slot) {
+            self.waiting.swap_remove(index);
         }
     }
 
     /// Appends the slots that are due to `slots`.
     pub(super) fn take_due(&self, now: Cycles, slots: &mut Vec<u16>) {
-        for &(slot, due) in &self.slots {
-            if now >= due && !slots.contains(&slot) {
-                slots.push(slot);
+        for waiting in &self.waiting {
+            if now >= waiting.due && !slots.contains(&waiting.slot) {
+                slots.push(waiting.slot);
             }
         }
     }
 
     /// When the first call is due.
     pub(super) fn deadline(&self) -> Option<Cycles> {
-        self.slots.iter().map(|&(_, due)| due).min()
+        self.waiting.iter().map(|waiting| waiting.due).min()
     }
 
     /// True if a call is due.
     #[inline]
     pub(super) fn is_due(&self, now: Cycles) -> bool {
-        self.slots.iter().any(|&(_, due)| now >= due)
+        self.waiting.iter().any(|waiting| now >= waiting.due)
     }
 }
 
@@ -70,12 +82,12 @@ mod tests {
     fn a_call_waits_and_then_comes_due() {
         let mut later = Later::default();
         let delay = later.delay;
-        assert!(later.put_off(3, 100) && later.put_off(3, 100 + delay / 2) && later.put_off(4, 200));
-        assert_eq!(later.deadline(), Some(100 + delay));
+        assert!(later.put_off(3, 7, 100) && later.put_off(3, 8, 100 + delay / 2) && later.put_off(4, 0, 200));
+        assert_eq!((later.deadline(), later.shown(3)), (Some(100 + delay), Some(7)));
         let mut due = Vec::new();
         later.take_due(100 + delay, &mut due);
         assert_eq!(due, [3]);
-        assert!(later.is_due(100 + delay) && !later.put_off(3, 100 + delay));
+        assert!(later.is_due(100 + delay) && !later.put_off(3, 9, 100 + delay));
         later.forget(3);
         assert_eq!(later.deadline(), Some(200 + delay));
     }

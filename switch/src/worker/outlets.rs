@@ -439,7 +439,9 @@ impl Outlet {
         counters.delivery_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
-        counters.drop_frames(DropReason::TapRefused, self.sink.take_refused());
+        for (reason, count) in self.sink.take_refused() {
+            counters.drop_frames(reason, count);
+        }
         if calls > 0 || bad > 0 {
             counters.calls.add(calls.into());
             counters.bad_receive_chains.add(bad.into());

@@ -195,6 +195,25 @@ impl Source {
         waited < if sole { self.patience } else { self.leave_for }
     }
 
+    /// Whether its driver has looked at what it was shown before used index `shown`; if so, it need not hear of that.
+    fn has_looked(&mut self, shown: u16) -> bool {
+        let looked = self.feed.ring().is_some_and(|ring| ring.has_looked(shown));
+        if looked {
+            self.bytes_back = 0;
+        }
+        looked
+    }
+
+    /// Whether its driver was shown anything that calls were not considered for.
+    fn owes_call(&mut self) -> bool {
+        self.feed.ring().is_some_and(|ring| ring.unconsidered() > 0)
+    }
+
+    /// Used index that its driver was shown.
+    fn shown(&mut self) -> u16 {
+        self.feed.ring().map_or(0, |ring| ring.shown())
+    }
+
     /// Whether so little went back to the driver that it need not hear of it at once.
     fn may_call_later(&mut self) -> bool {
         let few = self.bytes_back < LITTLE_BYTES;
@@ -323,7 +342,13 @@ impl Sources {
         while let Some(slot) = self.touched.pop() {
             let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) else { continue };
             source.touched = false;
-            if source.may_call_later() && self.later.put_off(slot, now) {
+            if self.later.shown(slot).is_some_and(|shown| source.has_looked(shown)) {
+                self.later.forget(slot);
+            }
+            if !source.owes_call() {
+                continue;
+            }
+            if source.may_call_later() && self.later.put_off(slot, source.shown(), now) {
                 continue;
             }
             self.later.forget(slot);

@@ -32,6 +32,8 @@ pub(in crate::worker) struct TapSink {
     parts: Vec<libc::iovec>,
     frames: Vec<Vectors>,
     refused: u32,
+    /// Frames for a device that was down.
+    absent: u32,
 }
 
 // SAFETY: the vectors' addresses lead into memory of ours, or of guests whose intakes hold it, and are used by the kernel only.
@@ -46,6 +48,7 @@ impl TapSink {
             parts: Vec::with_capacity(PARTS),
             frames: Vec::with_capacity(MOST),
             refused: 0,
+            absent: 0,
         }
     }
 
@@ -120,15 +123,19 @@ impl TapSink {
         // SAFETY: heads and parts have stayed where they are since they were pushed, for the vectors never grow; guests' memory is held by the
         // intakes whose chains have not gone back yet. Guests may write it meanwhile, which is their own affair.
         let results = unsafe { self.batch.run(&self.tap.file, Way::Write, &self.frames) };
-        self.refused += results.iter().filter(|&&result| result < 0).count() as u32;
+        for &result in results.iter().filter(|&&result| result < 0) {
+            // What tun says while its device is down (drivers/net/tun.c).
+            *(if result == -libc::EIO { &mut self.absent } else { &mut self.refused }) += 1;
+        }
         self.frames.clear();
         self.parts.clear();
         self.heads.clear();
     }
 
-    /// Frames that the kernel refused since this was last asked.
-    pub(in crate::worker) fn take_refused(&mut self) -> u32 {
-        std::mem::take(&mut self.refused)
+    /// Frames that the kernel did not take since this was last asked, and why.
+    pub(in crate::worker) fn take_refused(&mut self) -> [(DropReason, u32); 2] {
+        let (refused, absent) = (std::mem::take(&mut self.refused), std::mem::take(&mut self.absent));
+        [(DropReason::TapRefused, refused), (DropReason::ReceiverAbsent, absent)]
     }
 }
 
