@@ -164,6 +164,10 @@ impl Turn<'_> {
         if place.worker != self.worker {
             return self.hand_over(port, place.worker, place.slot, parcel);
         }
+        if self.source.left.is_some_and(|left| left.slot != place.slot) {
+            // What it was left for is not where it goes now.
+            parcel.segments_done = 0;
+        }
         match self.outlets.send(place.slot, parcel) {
             Sent::Done => {
                 self.source.feed.finish(parcel);
