@@ -45,7 +45,7 @@ rust-test: deps
 
 # Every interleaving of the hand-over between workers.
 loom: deps
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --package memlane --lib handover
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
 
 .PHONY: bench
 bench: build

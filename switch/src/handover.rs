@@ -2,7 +2,7 @@
 //!
 //! The producer owns the tail, the consumer the head; each keeps a copy of the other's position and looks at the real one only when
 //! the copy says full or empty, so that the cache lines stay where they are while there is room. `cargo test` runs it; under
-//! `RUSTFLAGS="--cfg loom"` every interleaving of its atomics is explored.
+//! `make loom` every interleaving of its atomics is explored.
 
 use std::mem::MaybeUninit;
 
