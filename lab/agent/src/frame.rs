@@ -50,14 +50,10 @@ pub(crate) enum Kind {
 
 impl Kind {
     fn of(number: u32) -> Option<Self> {
-        use Kind::{
-            Data, Done, Exit, Failed, Hello, Read, Signal, Spawn, Stderr, Stdin, Stdout, Write,
-        };
-        [
-            Spawn, Stdin, Signal, Read, Write, Hello, Stdout, Stderr, Exit, Data, Done, Failed,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u32 == number)
+        use Kind::{Data, Done, Exit, Failed, Hello, Read, Signal, Spawn, Stderr, Stdin, Stdout, Write};
+        [Spawn, Stdin, Signal, Read, Write, Hello, Stdout, Stderr, Exit, Data, Done, Failed]
+            .into_iter()
+            .find(|kind| *kind as u32 == number)
     }
 }
 
@@ -77,21 +73,13 @@ impl Frame {
         if !read_whole(channel, &mut header)? {
             return Ok(None);
         }
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
+        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (kind, length) = (Kind::of(word(4)), word(12) as usize);
         let (true, Some(kind), true) = (header[..4] == MAGIC, kind, length <= PAYLOAD_MAX) else {
-            return Err(io::Error::other(format!(
-                "not a frame header: {header:02x?}"
-            )));
+            return Err(io::Error::other(format!("not a frame header: {header:02x?}")));
         };
         let mut payload = vec![0; length];
-        Ok(read_whole(channel, &mut payload)?.then_some(Self {
-            kind,
-            handle: word(8),
-            payload,
-        }))
+        Ok(read_whole(channel, &mut payload)?.then_some(Self { kind, handle: word(8), payload }))
     }
 }
 
@@ -99,12 +87,7 @@ impl Frame {
 fn read_whole(channel: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match channel.read_exact(buffer) {
         Ok(()) => Ok(true),
-        Err(error)
-            if error.kind() == io::ErrorKind::UnexpectedEof
-                || error.raw_os_error() == Some(libc::EIO) =>
-        {
-            Ok(false)
-        }
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof || error.raw_os_error() == Some(libc::EIO) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -118,11 +101,7 @@ pub(crate) struct Intake {
 
 impl Intake {
     pub(crate) fn new(channel: File, sender: Sender) -> Self {
-        Self {
-            channel,
-            sender,
-            taken: 0,
-        }
+        Self { channel, sender, taken: 0 }
     }
 }
 
@@ -132,8 +111,7 @@ impl Read for Intake {
         let length = self.channel.read(&mut buffer[..piece])?;
         self.taken += length;
         if self.taken >= WINDOW / 2 {
-            self.sender
-                .send(Kind::Taken, 0, &(self.taken as u32).to_le_bytes());
+            self.sender.send(Kind::Taken, 0, &(self.taken as u32).to_le_bytes());
             self.taken = 0;
         }
         Ok(length)
@@ -157,10 +135,7 @@ impl Sender {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(payload);
-        let mut channel = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut channel = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let _ = channel.write_all(&bytes);
     }
 
@@ -184,15 +159,8 @@ mod tests {
     use std::io::{Seek, SeekFrom};
 
     fn scratch(name: &str) -> File {
-        let path =
-            std::env::temp_dir().join(format!("memlane-agent-{name}-{}", std::process::id()));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .unwrap();
+        let path = std::env::temp_dir().join(format!("memlane-agent-{name}-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         file
     }

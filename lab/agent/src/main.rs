@@ -27,9 +27,7 @@ use process::Processes;
 
 fn main() -> ExitCode {
     let Some(channel) = std::env::args().nth(1) else {
-        eprintln!(
-            "memlane-agent: name the control channel: a character device, or - for the socket on standard input"
-        );
+        eprintln!("memlane-agent: name the control channel: a character device, or - for the socket on standard input");
         return ExitCode::from(2);
     };
     match serve(&channel) {
@@ -71,10 +69,7 @@ fn dispatch(frame: &Frame, processes: &mut Processes, sender: &Sender) {
         Kind::Signal => processes.signal(handle, &frame.payload),
         Kind::Read => file::read(sender, handle, &frame.payload),
         Kind::Write => file::write(sender, handle, &frame.payload),
-        _ => Err(format!(
-            "the lab sent a frame of kind {:?}, which only a guest sends",
-            frame.kind
-        )),
+        _ => Err(format!("the lab sent a frame of kind {:?}, which only a guest sends", frame.kind)),
     };
     if let Err(message) = outcome {
         sender.send(Kind::Failed, handle, message.as_bytes());

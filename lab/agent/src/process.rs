@@ -28,17 +28,13 @@ pub(crate) struct Processes {
 
 impl Processes {
     pub(crate) fn new(sender: Sender) -> Self {
-        Self {
-            sender,
-            running: Arc::default(),
-        }
+        Self { sender, running: Arc::default() }
     }
 
     /// Starts the command in `arguments` (each ended by NUL) under `handle`.
     pub(crate) fn spawn(&mut self, handle: u32, arguments: &[u8]) -> Result<(), String> {
-        let mut words = arguments
-            .split_inclusive(|byte| *byte == 0)
-            .map(|word| OsStr::from_bytes(word.strip_suffix(&[0]).unwrap_or(word)));
+        let mut words =
+            arguments.split_inclusive(|byte| *byte == 0).map(|word| OsStr::from_bytes(word.strip_suffix(&[0]).unwrap_or(word)));
         let program = words.next().ok_or("no command given")?;
         let mut child = Command::new(program)
             .args(words)
@@ -51,13 +47,7 @@ impl Processes {
         let (queue, bytes) = mpsc::channel();
         let stdin = child.stdin.take();
         let pid = child.id() as i32;
-        self.table().insert(
-            handle,
-            Running {
-                pid,
-                stdin: Some(queue),
-            },
-        );
+        self.table().insert(handle, Running { pid, stdin: Some(queue) });
         thread::spawn(move || stdin.map(|stdin| feed(stdin, &bytes)));
         let (sender, running) = (self.sender.clone(), Arc::clone(&self.running));
         thread::spawn(move || attend(child, handle, &sender, &running));
@@ -78,10 +68,7 @@ impl Processes {
 
     /// Sends the signal whose number is in `payload` to the process's group, unless it has ended.
     pub(crate) fn signal(&mut self, handle: u32, payload: &[u8]) -> Result<(), String> {
-        let number = payload
-            .try_into()
-            .map(i32::from_le_bytes)
-            .map_err(|_| "a signal number has four bytes")?;
+        let number = payload.try_into().map(i32::from_le_bytes).map_err(|_| "a signal number has four bytes")?;
         if let Some(process) = self.table().get(&handle) {
             kill_group(process.pid, number);
         }
@@ -96,9 +83,7 @@ impl Processes {
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Running>> {
-        self.running
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -125,15 +110,10 @@ fn attend(mut child: Child, handle: u32, sender: &Sender, running: &Mutex<HashMa
         stdout.map(|mut stream| sender.relay(Kind::Stdout, handle, &mut stream))
     });
     wait_unreaped(child.id());
-    running
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .remove(&handle);
+    running.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&handle);
     match child.wait() {
         Ok(status) => {
-            let code = status
-                .code()
-                .unwrap_or_else(|| -status.signal().unwrap_or(0));
+            let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or(0));
             sender.send(Kind::Exit, handle, &code.to_le_bytes());
         }
         Err(error) => sender.send(Kind::Failed, handle, error.to_string().as_bytes()),
@@ -145,12 +125,7 @@ fn wait_unreaped(pid: u32) {
     // SAFETY: an all-zero siginfo_t is a valid value; waitid() writes only to it, and it outlives the call.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        while libc::waitid(
-            libc::P_PID,
-            pid,
-            &raw mut info,
-            libc::WEXITED | libc::WNOWAIT,
-        ) == -1
+        while libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT) == -1
             && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
         {}
     }
