@@ -31,5 +31,6 @@ fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
     bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
     b.send(&sent).unwrap();
-    assert_eq!(c.receive(PATIENCE).unwrap().bytes, sent);
+    // What was for the villain is flooded if it was sent after its port was closed.
+    while c.receive(PATIENCE).unwrap().bytes != sent {}
 }
