@@ -103,7 +103,11 @@ impl Network {
 
     fn act(&self, event: Event) {
         match event {
-            Event::RingFault(port, fault) => self.quarantine(port, &fault.to_string()),
+            Event::RingFault(port, session, fault) if session == self.port(port).session() => {
+                self.quarantine(port, &fault.to_string())
+            }
+            // Whoever broke that ring is gone; the next front end is not to pay for it.
+            Event::RingFault(..) => {}
             Event::Tick(second) => self.shared.tables.iter().for_each(|table| table.expire(second, self.shared.settings.age)),
             Event::MemoryLost => {
                 let lost: Vec<PortId> = self

@@ -74,7 +74,7 @@ fn key(direction: Direction) -> RingKey {
 
 fn started_by_a_kick() -> Start {
     let (kick, _) = std::io::pipe().unwrap();
-    Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: false, enabled: true }
+    Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: false, enabled: true, session: 0 }
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Guest {
     fn attach(worker: &mut Worker, index: u16) -> Self {
         let (guest, transmit, receive) = Self::alone();
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
-        let start = || Start { kick: None, at_once: true, enabled: true };
+        let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
         worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
         let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
         worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);

@@ -70,6 +70,7 @@ struct Inner {
     state: State,
     allowance: Allowance,
     quarantines: u64,
+    session: u32,
     memory: Option<Arc<MemoryMap>>,
     bases: HashMap<RingKey, u16>,
     /// Where the front end wants to hear of a ring's errors (SET_VRING_ERR).
@@ -80,7 +81,7 @@ impl PortStatus {
     /// A port that waits for its front end, and is allowed what `allowance` says.
     pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
         let (bases, errors) = (HashMap::new(), HashMap::new());
-        let inner = Inner { state: State::Waiting, allowance, quarantines: 0, memory: None, bases, errors };
+        let inner = Inner { state: State::Waiting, allowance, quarantines: 0, session: 0, memory: None, bases, errors };
         Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner) })
     }
 
@@ -138,6 +139,17 @@ impl PortStatus {
     /// Notes the guest memory in use.
     pub fn set_memory(&self, memory: Option<Arc<MemoryMap>>) {
         self.inner().memory = memory;
+    }
+
+    /// Another front end begins: what is reported of those before it is not its fault.
+    pub fn begin_session(&self) {
+        let mut inner = self.inner();
+        inner.session = inner.session.wrapping_add(1);
+    }
+
+    /// Front ends so far.
+    pub fn session(&self) -> u32 {
+        self.inner().session
     }
 
     /// The front end is gone, and with it everything that was its own.

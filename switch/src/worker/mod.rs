@@ -81,8 +81,8 @@ const ADDRESSES: u32 = 1024;
 /// What a worker tells the control side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A guest broke its ring; the port is to be quarantined.
-    RingFault(PortId, RingFault),
+    /// A guest broke its ring in this session of the port, which is to be quarantined.
+    RingFault(PortId, u32, RingFault),
     /// Some guest's memory lost its file.
     MemoryLost,
     /// This is the present second: time to forget silent stations. Only a worker that is awake says so.
@@ -113,6 +113,8 @@ pub struct Worker {
     parcel: Box<Parcel>,
     /// Scratch for parcels that were waiting and no longer are.
     ended: Vec<Ended>,
+    /// The session in which each port last had a ring started here.
+    sessions: Vec<u32>,
     /// Ports of each segment.
     segments: Vec<Vec<PortId>>,
     now: Cycles,
@@ -158,6 +160,7 @@ impl Worker {
             rest: Rest::new(&mailbox, &shared.settings)?,
             parcel: Box::default(),
             ended: Vec::new(),
+            sessions: vec![0; ports],
             segments,
             now: crate::time::cycles(),
             credits: Credits::new(ports),

@@ -253,6 +253,6 @@ impl Worker {
         for slot in slots {
             self.sources.set_state(slot, State::Closed);
         }
-        self.report(Event::RingFault(port, fault));
+        self.report(Event::RingFault(port, self.sessions[port.index()], fault));
     }
 }

@@ -40,6 +40,7 @@ pub struct RingKey {
 impl Worker {
     /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`.
     pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> u16 {
+        self.sessions[key.port.index()] = start.session;
         let segment = self.shared.segment_of[key.port.index()];
         let slot = self.sources.add(Source::new(key, segment, Feed::Ring(Box::new(intake)), offloads, &self.shared));
         if let Some(source) = self.sources.get(slot) {
@@ -57,6 +58,7 @@ impl Worker {
 
     /// Takes over a delivery. It starts as [`Self::add_intake`] says; until then its driver must know that a kick is wanted.
     pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
+        self.sessions[key.port.index()] = start.session;
         let mut delivery = delivery;
         if start.at_once {
             delivery.ring().disarm();
@@ -237,4 +239,6 @@ pub struct Start {
     pub at_once: bool,
     /// Enabled from the start.
     pub enabled: bool,
+    /// The port's session, see [`crate::port::PortStatus::begin_session`].
+    pub session: u32,
 }

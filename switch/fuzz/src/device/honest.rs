@@ -52,7 +52,7 @@ impl Honest {
         receive.publish();
         let frame = memory.allocate(FRAME as u64, 64).expect("room");
         let map = map(&memory);
-        let start = || Start { kick: None, at_once: true, enabled: true };
+        let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
         worker.add_intake(key(port, Direction::Intake), Intake::new(device(&transmit, &map)), Offloads::default(), start());
         let delivery = Delivery::new(device(&receive, &map), takes, true);
         let slot = worker.add_delivery(key(port, Direction::Delivery), delivery, start());

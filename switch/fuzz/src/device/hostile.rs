@@ -154,7 +154,7 @@ impl Hostile {
         let ring_options = RingOptions { event_index: bit(0), indirect: bit(1), in_order: bit(3), header_length };
         let ring = Ring::new(self.split(direction), self.map.clone(), ring_options, base);
         let offloads = offloads((options >> 8) as u8);
-        let start = Start { kick: None, at_once: true, enabled: true };
+        let start = Start { kick: None, at_once: true, enabled: true, session: 0 };
         let key = key(self.port, direction);
         self.running[usize::from(direction == Direction::Delivery)] = true;
         if direction == Direction::Intake {

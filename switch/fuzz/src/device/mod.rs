@@ -132,7 +132,7 @@ impl Bed {
     fn heed_events(&mut self) {
         for event in self.events.try_iter() {
             match event {
-                Event::RingFault(PortId(port), fault) => {
+                Event::RingFault(PortId(port), _, fault) => {
                     let hostile =
                         self.hostile.get_mut(usize::from(port)).unwrap_or_else(|| panic!("port {port} is honest: {fault}"));
                     hostile.stop(&mut self.worker);

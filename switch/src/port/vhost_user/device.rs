@@ -116,7 +116,8 @@ impl Device {
         if ring.running || !ring.is_complete() || self.memory.regions().is_empty() {
             return Ok(());
         }
-        let parts = ring.parts(key, self.features, &self.memory).map_err(refuse)?;
+        let mut parts = ring.parts(key, self.features, &self.memory).map_err(refuse)?;
+        parts.start.session = self.network.port(key.port).session();
         ring.running = true;
         if self.is_control(index) {
             return self.start_control(parts);

@@ -132,6 +132,7 @@ fn meet(endpoint: &Endpoint, quit: &AtomicBool) -> Option<UnixStream> {
 /// Serves one connection to its end.
 fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
     let port = network.port(settings.id);
+    port.begin_session();
     port.set_state(State::Speaking);
     let result = converse(network, settings, stream);
     match result {

@@ -101,7 +101,7 @@ impl Vring {
             call: self.call.take(),
             offloads,
             mergeable: agreed.mergeable(),
-            start: Start { kick, at_once: resumed || polled, enabled: self.enabled || !agreed.protocol() },
+            start: Start { kick, at_once: resumed || polled, enabled: self.enabled || !agreed.protocol(), session: 0 },
         })
     }
 }
