@@ -165,6 +165,11 @@ impl Ring {
         if left > self.size() { Err(RingFault::IndexJump) } else { Ok(left) }
     }
 
+    /// True if entries were seen and not taken.
+    pub fn has_untaken(&self) -> bool {
+        self.left() > 0
+    }
+
     /// True if the driver added entries since we last looked.
     #[inline]
     pub fn has_news(&self) -> bool {

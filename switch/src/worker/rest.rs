@@ -201,6 +201,8 @@ impl Worker {
             // Whoever is held back by a limit has no news before it opens.
             let mut has_news = source.held_until.is_none() && source.feed.arm();
             let left = source.left;
+            // What was seen and not taken is work, unless it waits for its receiver or a limit.
+            has_news |= left.is_none() && source.held_until.is_none() && source.feed.ring().is_some_and(|ring| ring.has_untaken());
             if let Some(left) = left {
                 has_news |= self.outlets.arm(left.slot);
             }
@@ -242,9 +244,10 @@ impl Worker {
     fn set_timer(&mut self, now: Cycles) -> i32 {
         let Some(deadline) = self.deadline() else { return -1 };
         let left = deadline.saturating_sub(now);
-        // A timer that cannot be set is no reason to sleep too long.
-        let set = left > 0 && self.rest.timer.reset(duration(left), None).is_ok();
-        if set { -1 } else { 0 }
+        // No time at all would stop the timer; and a timer that cannot be set, or is missed, is no reason to sleep too long.
+        let left = duration(left).max(Duration::from_micros(1));
+        let set = self.rest.timer.reset(left, None).is_ok();
+        if set { left.as_millis().min(1000) as i32 + 1 } else { 0 }
     }
 
     /// When to wake if nothing happens before.
