@@ -146,7 +146,7 @@ fn senders_keep_to_their_rates() {
         for direction in &report.directions {
             let rate = direction.rates.sent as f64 / report.seconds;
             // On a machine that has other things to do a sender may be held up for longer than it may catch up.
-            assert!((800.0..1050.0).contains(&rate), "{load:?}: {rate}");
+            assert!((500.0..1050.0).contains(&rate), "{load:?}: {rate}");
         }
     }
 }
