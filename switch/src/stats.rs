@@ -250,6 +250,11 @@ impl Counters {
         &self.ports[worker][port]
     }
 
+    /// Frames delivered to port `port` by all workers.
+    pub fn delivered(&self, port: usize) -> u64 {
+        self.ports.iter().map(|ports| ports[port].delivery_frames.get()).sum()
+    }
+
     /// The counters of worker `worker`.
     #[inline]
     pub fn worker(&self, worker: usize) -> &WorkerCounters {

@@ -101,7 +101,7 @@ impl Worker {
         match turn.run(&mut self.parcel) {
             Ok(0) => 0,
             Ok(frames) => {
-                self.sources.touch(slot);
+                self.sources.had_frames(slot, self.now);
                 self.charge(port);
                 frames
             }

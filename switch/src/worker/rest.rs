@@ -1,8 +1,11 @@
 //! Rest: what a worker does when a pass moved nothing.
 //!
-//! In order: it may **linger** (poll on) for a while; then it **arms** every ring that was awake, looks once more, says that it sleeps,
-//! looks once more, and **waits** for kicks, the bell, or the end of somebody's patience. While other rings keep it
-//! busy it only **glances** at the events from time to time.
+//! In order: it may **linger** (poll on) for a while; then it **arms** every ring that was awake, but for senders that stream, over which
+//! it only **dozes**; it looks once more, says that it sleeps, looks once more, and **waits** for kicks, the bell, the end of a doze, or
+//! the end of somebody's patience. While other rings keep it busy it only **glances** at the events from time to time.
+
+pub(super) mod doze;
+mod linger;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,6 +20,7 @@ use super::{Event, Mailbox, Worker};
 use crate::settings::{Poll, Settings};
 use crate::time::{Cycles, cycles, duration, frequency, in_cycles};
 use crate::worker::rings::Direction;
+use linger::Linger;
 
 const EVENTS: usize = 64;
 /// The token of the bell; kicks have slot and direction in theirs.
@@ -41,62 +45,6 @@ pub(super) struct Rest {
     glance_every: Cycles,
     second: u32,
     next_second: Cycles,
-}
-
-/// How long to poll before sleeping: grows while sleeps turn out short, shrinks when polling finds nothing, and is
-/// zero whenever the machine has other work for the CPU.
-#[derive(Debug)]
-struct Linger {
-    span: Cycles,
-    least: Cycles,
-    most: Cycles,
-    asked_at: Cycles,
-    idle_cpu: bool,
-}
-
-impl Linger {
-    fn new() -> Self {
-        let microsecond = frequency() / 1_000_000;
-        Self { span: 0, least: 4 * microsecond, most: 64 * microsecond, asked_at: 0, idle_cpu: false }
-    }
-
-    /// After a sleep of `slept`: had polling found the work?
-    fn woke_after(&mut self, slept: Cycles, now: Cycles) {
-        if slept >= self.most {
-            self.span /= 2;
-            return;
-        }
-        if self.cpu_is_idle(now) {
-            self.span = (self.span * 2).clamp(self.least, self.most);
-        } else {
-            self.span = 0;
-        }
-    }
-
-    /// After lingering in vain.
-    fn in_vain(&mut self) {
-        self.span = if self.span > self.least { self.span / 2 } else { 0 };
-    }
-
-    /// True if no more tasks want to run than there are CPUs, asked at most every 10 ms.
-    fn cpu_is_idle(&mut self, now: Cycles) -> bool {
-        if now.wrapping_sub(self.asked_at) > frequency() / 100 {
-            self.asked_at = now;
-            self.idle_cpu = running_tasks().is_some_and(|running| running <= cpus());
-        }
-        self.idle_cpu
-    }
-}
-
-/// Tasks that run or want to, of the whole machine, this thread included.
-fn running_tasks() -> Option<usize> {
-    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
-    load.split(' ').nth(3)?.split('/').next()?.parse().ok()
-}
-
-fn cpus() -> usize {
-    static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 impl Rest {
@@ -172,8 +120,8 @@ impl Worker {
             self.glance_while_polling();
             return;
         }
-        if self.now.wrapping_sub(self.rest.busy_at) < self.rest.linger.span && !self.sources.awake.is_empty() {
-            std::hint::spin_loop();
+        if !self.sources.awake.is_empty() && self.rest.linger.goes_on(self.rest.busy_at, self.now) {
+            self.glance_while_polling();
             return;
         }
         self.check_memory();
@@ -197,6 +145,10 @@ impl Worker {
         let mut index = 0;
         let mut news = false;
         while let Some(&slot) = self.sources.awake.get(index) {
+            if self.dozes_over(slot) {
+                index += 1;
+                continue;
+            }
             let Some(source) = self.sources.get(slot) else { return true };
             // Whoever is held back by a limit has no news before it opens.
             let mut has_news = source.held_until.is_none() && source.feed.arm();
@@ -217,6 +169,18 @@ impl Worker {
         news | self.outlets.arm_waiting()
     }
 
+    /// Whether the source is left to the timer, see [`doze`].
+    fn dozes_over(&mut self, slot: u16) -> bool {
+        let Some(source) = self.sources.get(slot) else { return false };
+        if self.rest.poll != Poll::Adaptive || source.held_until.is_some() || source.left.is_some() || source.feed.ring().is_none()
+        {
+            source.stream.until = None;
+            return false;
+        }
+        let delivered = self.shared.counters.delivered(source.port().index());
+        source.stream.dozes(source.active, delivered, self.now)
+    }
+
     fn sleep(&mut self) {
         let mailbox = std::sync::Arc::clone(&self.mailbox);
         mailbox.sleep.announce();
@@ -224,20 +188,19 @@ impl Worker {
             mailbox.sleep.cancel();
             return;
         }
-        let lingered = self.now.wrapping_sub(self.rest.busy_at) >= self.rest.linger.span && self.rest.linger.span > 0;
-        if lingered {
-            self.rest.linger.in_vain();
-        }
         let from = cycles();
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
         let timeout = self.set_timer(from);
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
+        let now = cycles();
         if self.rest.poll == Poll::Adaptive && woken {
-            let now = cycles();
-            self.rest.linger.woke_after(now.wrapping_sub(from), now);
+            self.rest.linger.slept_through(now.wrapping_sub(self.rest.busy_at), now);
+            if let Some(memory) = self.rest.linger.memory() {
+                self.sources.wake_recent(now.wrapping_sub(memory));
+            }
         }
-        self.rest.busy_at = cycles();
+        self.rest.busy_at = now;
     }
 
     /// Sets the timer for what is to be done at a certain moment; returns the milliseconds to wait at most, -1 for ever.
@@ -257,8 +220,8 @@ impl Worker {
         let mut deadline = self.outlets.deadline(self.now).into_iter().chain(calls).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
-            let held = self.sources.get(slot).and_then(|source| source.held_until).unwrap_or(polled);
-            deadline = Some(deadline.map_or(held, |earliest| earliest.min(held)));
+            let due = self.sources.get(slot).and_then(|source| source.held_until.or(source.stream.until)).unwrap_or(polled);
+            deadline = Some(deadline.map_or(due, |earliest| earliest.min(due)));
         }
         deadline
     }

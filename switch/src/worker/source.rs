@@ -17,6 +17,7 @@ use super::Shared;
 use super::ends::Feed;
 use super::later::Later;
 use super::outlets::Health;
+use super::rest::doze::Stream;
 use super::rings::RingKey;
 
 /// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
@@ -59,6 +60,10 @@ pub(super) struct Source {
     /// Bytes taken since its driver was last called.
     pub bytes_back: u64,
     touched: bool,
+    /// When it last had frames.
+    pub active: Cycles,
+    /// Whether it sends without waiting for answers.
+    pub stream: Stream,
 }
 
 /// What a receiver that is not at its best may hold of a ring, as factors of dynamic thresholds in sixteenths (Choudhury and Hahne,
@@ -139,6 +144,8 @@ impl Source {
             in_a_row: 0,
             bytes_back: 0,
             touched: false,
+            active: 0,
+            stream: Stream::default(),
         }
     }
 
@@ -307,6 +314,28 @@ impl Sources {
         if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
             self.set_state(slot, State::Awake);
         }
+    }
+
+    /// Wakes those that sleep and had frames after moment `since`: more are expected soon, and need no kick.
+    pub(super) fn wake_recent(&mut self, since: Cycles) {
+        for slot in 0..self.slots.len() as u16 {
+            if let Some(source) = self.get(slot)
+                && source.state == State::Asleep
+                && source.active > since
+            {
+                source.feed.ring().map(Ring::disarm);
+                self.set_state(slot, State::Awake);
+            }
+        }
+    }
+
+    /// Notes that `slot` had frames in moment `now`, and that completions are to be published.
+    #[inline]
+    pub(super) fn had_frames(&mut self, slot: u16, now: Cycles) {
+        if let Some(source) = self.get(slot) {
+            source.active = now;
+        }
+        self.touch(slot);
     }
 
     /// Notes that completions of `slot` are to be published.

@@ -1,0 +1,81 @@
+//! Dozing: a sender that streams is looked at from time to time, instead of kicking for every few frames.
+//!
+//! Where all CPUs are busy, a kick for each frame disturbs everybody: it wakes the worker, which calls the receiver, and both take a CPU away
+//! from somebody. A sender that sends on without waiting for any answer gains more by being served in batches than it loses by
+//! the time until the next look. Who waits for answers (TCP, requests) is never left to a timer.
+
+use std::time::Duration;
+
+use crate::time::{Cycles, in_cycles};
+
+/// Time between two looks: what a frame of a stream may lie in its ring.
+const DOZE: Duration = Duration::from_micros(200);
+/// Rests in a row between which frames came and none went back, before a sender is taken to stream.
+const PROOF: u8 = 8;
+
+/// What is known of a sender's habit. See the module.
+#[derive(Debug, Default)]
+pub(in crate::worker) struct Stream {
+    /// Rests in a row after which frames came.
+    rests: u8,
+    rested_at: Cycles,
+    /// Frames delivered to the sender's port when the worker last rested.
+    delivered: u64,
+    /// The next look.
+    pub until: Option<Cycles>,
+}
+
+impl Stream {
+    /// The worker rests in moment `now`: whether this sender, which last had frames in moment `active` and to whose port `delivered` frames
+    /// went so far, is to be looked at [later](Self::until) instead of being armed.
+    pub(super) fn dozes(&mut self, active: Cycles, delivered: u64, now: Cycles) -> bool {
+        if self.until.is_some_and(|until| now < until) {
+            return true;
+        }
+        let came = active > self.rested_at && now.wrapping_sub(self.rested_at) < 2 * in_cycles(DOZE);
+        self.rests = if came && delivered == self.delivered { self.rests.saturating_add(1) } else { 0 };
+        (self.rested_at, self.delivered) = (now, delivered);
+        self.until = (self.rests >= PROOF).then(|| now.saturating_add(in_cycles(DOZE)));
+        self.until.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream of `rests` rests, each 10 us after the last, with a frame in between; the moment of the last.
+    fn stream(rests: u64) -> (Stream, Cycles) {
+        let step = in_cycles(Duration::from_micros(10));
+        let mut stream = Stream::default();
+        for rest in 1..=rests {
+            let dozed = stream.dozes(rest * step - 1, 0, rest * step);
+            assert!(!dozed || rest >= PROOF.into());
+        }
+        (stream, rests * step)
+    }
+
+    #[test]
+    fn who_sends_on_without_an_answer_is_looked_at_later() {
+        let (mut sender, now) = stream(20);
+        assert!(sender.until.is_some_and(|until| until > now));
+        let later = now + in_cycles(DOZE) + 1;
+        assert!(sender.dozes(later - 1, 0, later), "it sent on");
+        assert!(!sender.dozes(later - 1, 0, later + in_cycles(DOZE) + 1), "it fell silent");
+    }
+
+    #[test]
+    fn who_gets_answers_is_not() {
+        let (mut sender, now) = stream(u64::from(PROOF) - 1);
+        assert!(!sender.dozes(now + 1, 1, now + 2));
+    }
+
+    #[test]
+    fn who_sends_seldom_is_not() {
+        let mut sender = Stream::default();
+        for rest in 1..100 {
+            let now = rest * 3 * in_cycles(DOZE);
+            assert!(!sender.dozes(now - 1, 0, now));
+        }
+    }
+}
