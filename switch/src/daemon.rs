@@ -111,9 +111,10 @@ fn shared(config: &Config) -> io::Result<Shared> {
         return Err(io::Error::last_os_error());
     }
     let segment_of = config.ports.iter().map(|port| port.segment).collect();
-    let shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
+    let mut shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
     for (index, port) in config.ports.iter().enumerate() {
         shared.policies[index].set(&port.allowance);
+        shared.lines[index] = port.link.as_ref().map(|link| Arc::new(link.into()));
         if let Some(mac) = port.mac {
             shared.tables[port.segment].pin(mac, PortId(index as u16));
         }

@@ -25,6 +25,7 @@
 //! vhost-user back end is kept.
 
 // Where a frame lies: guests' memory, and the rings in it.
+pub mod link;
 pub mod memory;
 pub mod ring;
 

@@ -6,7 +6,7 @@
 
 use std::ptr;
 
-use crate::frame::{NetHeader, START};
+use crate::frame::{NetHeader, SHORT_START, START};
 use crate::port::PortId;
 use crate::ring::Piece;
 
@@ -114,6 +114,17 @@ impl Parcel {
     #[inline]
     pub fn rest(&self) -> Pieces<'_> {
         Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
+    }
+
+    /// Makes this a parcel of the whole `frame`, which lies in our memory and must stay there until the parcel is completed.
+    pub fn set_frame(&mut self, header: NetHeader, frame: &mut [u8]) {
+        self.header = header;
+        let start_length = frame.len().min(if header.is_plain() { SHORT_START } else { START });
+        self.start[..start_length].copy_from_slice(&frame[..start_length]);
+        self.length = frame.len() as u32;
+        self.start_length = start_length as u32;
+        let rest = &mut frame[start_length..];
+        self.set_single_rest(rest.as_mut_ptr(), rest.len() as u32);
     }
 
     /// Sets the rest to the one piece of `length` bytes at `place`; nothing if it is empty.

@@ -97,6 +97,10 @@ drop_reasons! {
     TooLongForReceiver = "too-long-for-receiver",
     /// A flooded frame met a receiver without room; flooded frames never wait.
     FloodNoRoom = "flood-no-room",
+    /// The link lost the frame, as its configuration says.
+    LinkLoss = "link-loss",
+    /// Too many frames waited for the link's transmitter, or were under way.
+    LinkFull = "link-full",
     /// The kernel refused the frame at a TAP.
     TapRefused = "tap-refused",
 }

@@ -34,7 +34,7 @@ def take(bed: Bed) -> Readings:
 
 def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[Mapping[str, float]]) -> Values:
     """All measures of a sample; those that make no sense for it are left out."""
-    values = _of_flows(flows)
+    values = of_flows(flows)
     guests = [reading.rates(*pair) for pair in zip(before.inside, after.inside, strict=True)]
     values |= _cpu(bed, reading.rates(before.host, after.host), guests)
     values |= _frames(guests)
@@ -42,7 +42,7 @@ def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[Mappin
     return values | _costs(values)
 
 
-def _of_flows(flows: Sequence[Mapping[str, float]]) -> Values:
+def of_flows(flows: Sequence[Mapping[str, float]]) -> Values:
     """One value of each measure that flows told."""
     told: dict[str, list[float]] = {}
     for flow in flows:

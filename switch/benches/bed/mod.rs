@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
+use memlane::link::Impairment;
 use memlane::memory::{MemoryMap, Region, RegionTable};
 use memlane::offload::Offloads;
 use memlane::port::PortId;
@@ -42,7 +43,15 @@ impl Bed {
 
     /// The same with these settings.
     pub fn with(guests: usize, settings: Settings) -> Self {
-        let shared = Arc::new(Shared::new(1, vec![0; guests], 77, settings));
+        Self::with_links(&vec![None; guests], settings)
+    }
+
+    /// The same, with a guest for each of `links`, which frames to it go through.
+    pub fn with_links(links_to: &[Option<Impairment>], settings: Settings) -> Self {
+        let guests = links_to.len();
+        let mut shared = Shared::new(1, vec![0; guests], 77, settings);
+        shared.lines = links_to.iter().map(|link| link.as_ref().map(|link| Arc::new(link.into()))).collect();
+        let shared = Arc::new(shared);
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();

@@ -16,6 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, PortEntry};
 use crate::frame::MacAddress;
+use crate::link::Impairment;
 use crate::port::vhost_user::MAX_PAIRS;
 
 /// Most ports of a network.
@@ -151,6 +152,7 @@ impl<'t> Checker<'t> {
         range("workers", document.workers as u64, 1..=64);
         range("patience-ms", document.patience_ms, 1..=60_000);
         range("waiting-frames", document.waiting_frames as u64, 64..=1 << 20);
+        range("link-memory-mib", document.link_memory_mib, 1..=1 << 20);
         range("age", document.age.into(), 1..=1_000_000);
         if !(0.05..=0.95).contains(&document.share) {
             self.note(top.of("share"), format_args!("share is {}; it can be 0.05 to 0.95", document.share));
@@ -221,6 +223,9 @@ impl<'t> Checker<'t> {
         self.check_range(place, "queues", entry.queues.into(), 1..=MAX_PAIRS.into());
         for (key, mistake) in entry.allowance().mistakes() {
             self.note(place.of(key), format_args!("{key}: {mistake}"));
+        }
+        for (_, mistake) in entry.link.iter().flat_map(Impairment::mistakes) {
+            self.note(place.of("link"), format_args!("link: {mistake}"));
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::link::Impairment;
 use crate::policy::{Allowance, DEFAULT_STORM, Limit};
 use crate::settings::Poll;
 
@@ -38,6 +39,9 @@ pub struct Document {
     /// Seconds after which a silent station is forgotten.
     #[schemars(range(min = 1, max = 1000000))]
     pub age: u32,
+    /// Most MiB of memory that frames under way on links may take, all together.
+    #[schemars(range(min = 1, max = 1048576))]
+    pub link_memory_mib: u64,
     /// The ports.
     pub port: Vec<PortEntry>,
 }
@@ -56,6 +60,7 @@ impl Default for Document {
             waiting_frames: settings.parking,
             share: settings.share,
             age: settings.age,
+            link_memory_mib: settings.link_memory >> 20,
             port: Vec::new(),
         }
     }
@@ -94,6 +99,8 @@ pub struct PortEntry {
     pub delivery: Limit,
     /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit.
     pub storm: u64,
+    /// What frames to this port go through before they arrive, as { delay = "10ms", jitter = "2ms", loss = 0.01, rate = "100Mbit" }.
+    pub link: Option<Impairment>,
 }
 
 impl PortEntry {
@@ -119,6 +126,7 @@ impl Default for PortEntry {
             intake: Limit::default(),
             delivery: Limit::default(),
             storm: DEFAULT_STORM,
+            link: None,
         }
     }
 }

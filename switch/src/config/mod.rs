@@ -14,6 +14,7 @@ pub use check::{Mistake, Mistakes};
 pub use document::{Document, PortEntry};
 
 use crate::frame::MacAddress;
+use crate::link::Impairment;
 use crate::policy::Allowance;
 use crate::settings::{Poll, Settings};
 
@@ -37,7 +38,7 @@ pub struct Config {
 }
 
 /// A checked port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
     /// Its name.
     pub name: String,
@@ -51,6 +52,8 @@ pub struct PortConfig {
     pub queues: u16,
     /// What the operator allows it.
     pub allowance: Allowance,
+    /// What frames to it go through.
+    pub link: Option<Impairment>,
     /// What is behind it.
     pub kind: PortKind,
 }
@@ -111,6 +114,7 @@ impl Config {
                 parking: document.waiting_frames,
                 share: document.share,
                 age: document.age,
+                link_memory: document.link_memory_mib << 20,
             },
             segments,
             ports,
@@ -140,6 +144,7 @@ impl PortConfig {
             mtu: entry.mtu,
             queues: entry.queues,
             allowance: entry.allowance(),
+            link: entry.link.clone(),
             kind,
         }
     }

@@ -27,6 +27,7 @@ pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::{Direction, RingKey, Start};
 
+use crate::link::{Budget, Line, Path};
 use crate::parcel::Parcel;
 use crate::policy::{Allowance, Policy};
 use crate::port::PortId;
@@ -56,6 +57,11 @@ pub struct Shared {
     pub segment_of: Vec<usize>,
     /// What the operator allows each port.
     pub policies: Vec<Arc<Policy>>,
+    /// The line on which frames come to each port, if it is on a link.
+    pub lines: Vec<Option<Arc<Path>>>,
+    /// What all frames under way on links may take.
+    pub budget: Arc<Budget>,
+    key: u64,
     /// What the operator set.
     pub settings: Settings,
 }
@@ -69,9 +75,18 @@ impl Shared {
             counters: Counters::new(workers, ports),
             tables: (0..segments).map(|_| Table::new(ports, ADDRESSES, key)).collect(),
             policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
+            lines: vec![None; ports],
+            budget: Budget::new(settings.link_memory),
+            key,
             segment_of,
             settings,
         }
+    }
+
+    /// The line before a new delivery of `port`, if it is on a link.
+    fn line_to(&self, port: PortId) -> Option<Line> {
+        let path = self.lines[port.index()].as_ref()?;
+        Some(Line::new(Arc::clone(path), Arc::clone(&self.budget), self.key.wrapping_add(u64::from(port.0))))
     }
 }
 

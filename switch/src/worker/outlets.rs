@@ -7,6 +7,7 @@ use super::Place;
 use super::ends::Sink;
 use super::rings::RingKey;
 use crate::frame::{self, Addresses};
+use crate::link::Line;
 use crate::parcel::Parcel;
 use crate::policy::Policy;
 use crate::port::PortId;
@@ -40,6 +41,8 @@ pub(super) struct Outlet {
     /// It took nothing for longer than the patience, and nothing since.
     stalled: bool,
     touched: bool,
+    /// What frames take before they are here, if the port is on a link.
+    line: Option<Box<Line>>,
     /// Frames and bytes since the counters were last told.
     frames: u64,
     bytes: u64,
@@ -58,6 +61,9 @@ pub(super) enum Health {
 
 /// How long a moment is.
 const MOMENT: Duration = Duration::from_millis(1);
+
+/// How long before a frame comes to the end of its line a worker gets up, for waking takes that long.
+const EARLY: Duration = Duration::from_micros(50);
 
 /// What became of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +87,13 @@ pub(super) struct Outlets {
     touched: Vec<u16>,
     /// Slots that something waits for.
     waiting: Vec<u16>,
+    /// Slots at the end of a line.
+    lines: Vec<u16>,
     /// Ports whose rings broke a rule here.
     faults: Vec<(PortId, RingFault)>,
     patience: Cycles,
     moment: Cycles,
+    early: Cycles,
     now: Cycles,
 }
 
@@ -96,9 +105,11 @@ impl Outlets {
             parking: Parking::new(settings.parking),
             touched: Vec::new(),
             waiting: Vec::new(),
+            lines: Vec::new(),
             faults: Vec::new(),
             patience: in_cycles(settings.patience),
             moment: in_cycles(MOMENT),
+            early: in_cycles(EARLY),
             now: 0,
         }
     }
@@ -108,7 +119,15 @@ impl Outlets {
         self.now = now;
     }
 
-    pub(super) fn add(&mut self, key: RingKey, sink: Sink, policy: Arc<Policy>, enabled: bool, started: bool) -> u16 {
+    pub(super) fn add(
+        &mut self,
+        key: RingKey,
+        sink: Sink,
+        policy: Arc<Policy>,
+        line: Option<Line>,
+        enabled: bool,
+        started: bool,
+    ) -> u16 {
         let mut outlet = Outlet {
             key,
             policy,
@@ -122,15 +141,20 @@ impl Outlets {
             stuck_since: None,
             stalled: false,
             touched: false,
+            line: line.map(Box::new),
             frames: 0,
             bytes: 0,
         };
         outlet.settle();
+        let has_line = outlet.line.is_some();
         let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         self.slots[slot] = Some(outlet);
+        if has_line {
+            self.lines.push(slot as u16);
+        }
         slot as u16
     }
 
@@ -148,6 +172,7 @@ impl Outlets {
         let mut outlet = self.slots.get_mut(usize::from(slot))?.take()?;
         outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
+        self.lines.retain(|&other| other != slot);
         Some(outlet)
     }
 
@@ -169,6 +194,12 @@ impl Outlets {
     #[inline]
     pub(super) fn send(&mut self, slot: u16, parcel: &mut Parcel) -> Sent {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
+        if let Some(line) = &mut outlet.line {
+            return match line.take(parcel, self.now) {
+                Ok(()) => Sent::Done,
+                Err(reason) => Sent::Dropped(reason),
+            };
+        }
         if outlet.turns.waiting() > 0 {
             return Sent::MustWait;
         }
@@ -187,7 +218,7 @@ impl Outlets {
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
-        let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set();
+        let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set() || outlet.line.is_some();
         if place.worker != worker || !outlet.open || by_turns || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
@@ -306,6 +337,41 @@ impl Outlets {
         }
     }
 
+    /// Delivers what has come to the end of its line; returns the number of frames. `dropped` hears of those that were not delivered.
+    /// `parcel` is scratch.
+    pub(super) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
+        let mut frames = 0;
+        for index in 0..self.lines.len() {
+            let slot = self.lines[index];
+            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { continue };
+            let served = outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut dropped);
+            if served > 0 && !outlet.touched {
+                outlet.touched = true;
+                self.touched.push(slot);
+            }
+            frames += served;
+        }
+        frames
+    }
+
+    /// True if some ports are on links.
+    #[inline]
+    pub(super) fn have_lines(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// When the next frame comes to the end of its line, or is given up there.
+    fn line_deadline(&self, now: Cycles) -> Option<Cycles> {
+        let at_lines = self.lines.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref());
+        at_lines.filter_map(|outlet| outlet.line_deadline(self.patience, now)).min()
+    }
+
+    /// True if something comes to the end of its line before a sleep would be worth it.
+    #[inline]
+    pub(super) fn expect_soon(&self, now: Cycles) -> bool {
+        self.have_lines() && self.line_deadline(now).is_some_and(|due| due < now.saturating_add(self.early))
+    }
+
     /// The next port whose ring broke a rule here.
     pub(super) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
         self.faults.pop()
@@ -356,8 +422,10 @@ impl Outlets {
     /// Arms every receiver that something waits for; true if one of them has new buffers already.
     pub(super) fn arm_waiting(&mut self) -> bool {
         let mut news = false;
-        for &slot in &self.waiting {
-            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+        for &slot in self.waiting.iter().chain(&self.lines) {
+            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot))
+                && outlet.stuck_since.is_some()
+            {
                 news |= outlet.sink.arm();
             }
         }
@@ -367,7 +435,7 @@ impl Outlets {
     /// When something is to be done for those that something waits for: patience ends, or a limit opens.
     pub(super) fn deadline(&self, now: Cycles) -> Option<Cycles> {
         let waited_for = self.waiting.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref());
-        waited_for.map(|outlet| outlet.deadline(self.patience, now)).min()
+        waited_for.map(|outlet| outlet.deadline(self.patience, now)).chain(self.line_deadline(now).map(|due| due.saturating_sub(self.early))).min()
     }
 }
 
@@ -381,6 +449,52 @@ impl Outlet {
     fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
         let limiter = &self.policy.delivery;
         if limiter.is_open(now) { self.stuck_since.unwrap_or(now).saturating_add(patience) } else { limiter.opens_at() }
+    }
+
+    /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered.
+    fn serve_line(
+        &mut self,
+        parcel: &mut Parcel,
+        now: Cycles,
+        patience: Cycles,
+        faults: &mut Vec<(PortId, RingFault)>,
+        dropped: &mut impl FnMut(PortId, DropReason),
+    ) -> u32 {
+        let Some(mut line) = self.line.take() else { return 0 };
+        line.forget_placed();
+        let mut served = 0;
+        loop {
+            // Where a limit holds back, it is not the receiver that does.
+            let open = self.policy.delivery.is_open(now);
+            let given_up = open && self.stuck_since.is_some_and(|since| now.wrapping_sub(since) > patience);
+            let place = |parcel: &mut Parcel| {
+                let sent = match self.place(parcel, now, faults) {
+                    Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
+                    sent => sent,
+                };
+                (sent, sent != Sent::MustWait)
+            };
+            match line.serve(now, parcel, place) {
+                Some(Sent::Done) => {
+                    served += 1;
+                    self.stuck_since = None;
+                }
+                Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
+                Some(Sent::MustWait) => {
+                    self.stuck_since.get_or_insert(now);
+                    break;
+                }
+                None => break,
+            }
+        }
+        self.line = Some(line);
+        served
+    }
+
+    /// See [`Outlets::line_deadline`].
+    fn line_deadline(&self, patience: Cycles, now: Cycles) -> Option<Cycles> {
+        let due = self.line.as_ref()?.due()?;
+        Some(if self.stuck_since.is_some() { self.deadline(patience, now) } else { due })
     }
 
     #[inline(never)]
@@ -434,7 +548,8 @@ impl Outlet {
     fn count(&mut self, counters: &PortCounters) {
         counters.delivery_frames.add(std::mem::take(&mut self.frames));
         counters.delivery_bytes.add(std::mem::take(&mut self.bytes));
-        counters.waiting.set(u64::from(self.turns.waiting()));
+        let under_way = self.line.as_ref().map_or(0, |line| line.len());
+        counters.waiting.set(u64::from(self.turns.waiting()) + under_way as u64);
         counters.turns.add(self.turns.take_taken());
         counters.delivery_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);

@@ -53,6 +53,9 @@ impl Worker {
         if self.outlets.anything_waits() {
             frames += self.serve_waiting();
         }
+        if self.outlets.have_lines() {
+            frames += self.serve_lines();
+        }
         self.flush();
         self.account(frames);
         self.idle = frames == 0;
@@ -148,6 +151,12 @@ impl Worker {
         }
         self.ended = ended;
         frames
+    }
+
+    /// Delivers what has come to the end of its line.
+    fn serve_lines(&mut self) -> u32 {
+        let (shared, worker) = (&self.shared, usize::from(self.index));
+        self.outlets.serve_lines(&mut self.parcel, |port, reason| shared.counters.port(worker, port.index()).drop_frame(reason))
     }
 
     /// Returns a parcel that was kept out to its owner.

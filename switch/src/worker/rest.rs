@@ -124,6 +124,10 @@ impl Worker {
             self.glance_while_polling();
             return;
         }
+        if self.outlets.expect_soon(self.now) {
+            self.glance_while_polling();
+            return;
+        }
         self.check_memory();
         if self.arm() || self.peers.have_backlog() {
             return;

@@ -64,7 +64,8 @@ impl Worker {
             delivery.ring().disarm();
         }
         let policy = Arc::clone(&self.shared.policies[key.port.index()]);
-        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), policy, start.enabled, start.at_once);
+        let line = self.shared.line_to(key.port);
+        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), policy, line, start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
         }
@@ -89,7 +90,8 @@ impl Worker {
         self.sources.set_state(slot, State::Awake);
         self.rest.watch(watched, slot, Direction::Intake);
         let policy = Arc::clone(&self.shared.policies[port.index()]);
-        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), policy, true, true))
+        let line = self.shared.line_to(port);
+        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), policy, line, true, true))
     }
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.

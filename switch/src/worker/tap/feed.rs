@@ -4,7 +4,7 @@ use std::mem::zeroed;
 use std::sync::Arc;
 
 use super::batch::{Batch, MOST, Vectors, Way};
-use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
+use crate::frame::{ETHERNET, MAX_FRAME, NetHeader};
 use crate::parcel::Parcel;
 use crate::port::tap::Tap;
 use crate::ring::Taken;
@@ -123,14 +123,7 @@ impl TapFeed {
         let bytes = &mut buffer(&mut self.memory, index)[..length];
         let mut header = [0; NetHeader::SIZE];
         header.copy_from_slice(&bytes[..NetHeader::SIZE]);
-        parcel.header = NetHeader::from_bytes(header);
-        let frame = &mut bytes[NetHeader::SIZE..];
-        let start_length = frame.len().min(if parcel.header.is_plain() { SHORT_START } else { START });
-        parcel.start[..start_length].copy_from_slice(&frame[..start_length]);
-        parcel.length = frame.len() as u32;
-        parcel.start_length = start_length as u32;
-        let rest = &mut frame[start_length..];
-        parcel.set_single_rest(rest.as_mut_ptr(), rest.len() as u32);
+        parcel.set_frame(NetHeader::from_bytes(header), &mut bytes[NetHeader::SIZE..]);
         parcel.head = index;
         Taken::Parcel
     }

@@ -1,0 +1,319 @@
+//! One direction of a link at work.
+
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use fastrand::Rng;
+
+use super::chance::happens;
+use super::{Budget, Path, Permit};
+use crate::copy::copy;
+use crate::frame::NetHeader;
+use crate::parcel::Parcel;
+use crate::port::PortId;
+use crate::stats::DropReason;
+use crate::time::{Cycles, frequency};
+
+/// What a frame under way takes beside its bytes.
+const OVERHEAD: u64 = 128;
+
+/// A frame under way.
+#[derive(Debug)]
+struct Flight {
+    due: Cycles,
+    /// Frames that are due at the same moment arrive in the order in which they left.
+    number: u64,
+    source: PortId,
+    header: NetHeader,
+    frame: Box<[u8]>,
+    /// Segments that were delivered already, if the receiver had room for some only.
+    segments_done: u16,
+    _permit: Permit,
+}
+
+impl PartialEq for Flight {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Flight {}
+
+impl PartialOrd for Flight {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Flight {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Line {
+    path: Arc<Path>,
+    budget: Arc<Budget>,
+    rng: Rng,
+    /// The state of [`super::GilbertElliott`].
+    bad: bool,
+    /// When each frame that waits for the transmitter has left it.
+    leaving: VecDeque<Cycles>,
+    /// When the last frame is due, for keeping order.
+    last_due: Cycles,
+    flights: BinaryHeap<Reverse<Flight>>,
+    /// Placed, and perhaps still looked at: until the pass ends a receiver may refer to them.
+    placed: Vec<Flight>,
+    taken: u64,
+}
+
+impl Line {
+    /// A line along `path`, whose frames take room from `budget`; `seed` decides what chance brings.
+    pub fn new(path: Arc<Path>, budget: Arc<Budget>, seed: u64) -> Self {
+        Self {
+            path,
+            budget,
+            rng: Rng::with_seed(seed),
+            bad: false,
+            leaving: VecDeque::new(),
+            last_due: 0,
+            flights: BinaryHeap::new(),
+            placed: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    /// Sends a copy of `parcel` on its way in moment `now`.
+    ///
+    /// # Errors
+    /// It gets lost, and why.
+    pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
+        let path = Arc::clone(&self.path);
+        if happens(path.loss, &mut self.rng) || path.bursts.is_some_and(|bursts| bursts.loses(&mut self.bad, &mut self.rng)) {
+            return Err(DropReason::LinkLoss);
+        }
+        let copies = 1 + u32::from(happens(path.duplicate, &mut self.rng));
+        for _ in 0..copies {
+            let left = self.transmit(parcel.length, now).ok_or(DropReason::LinkFull)?;
+            let permit = self.budget.take(u64::from(parcel.length) + OVERHEAD).ok_or(DropReason::LinkFull)?;
+            let due = self.arrival(left);
+            self.taken += 1;
+            self.flights.push(Reverse(Flight {
+                due,
+                number: self.taken,
+                source: parcel.source,
+                header: parcel.header,
+                frame: bytes(parcel),
+                segments_done: 0,
+                _permit: permit,
+            }));
+        }
+        Ok(())
+    }
+
+    /// When a frame of `length` bytes has left the transmitter; `None` if too many wait for it.
+    fn transmit(&mut self, length: u32, now: Cycles) -> Option<Cycles> {
+        if self.path.rate == 0 {
+            return Some(now);
+        }
+        while self.leaving.front().is_some_and(|&left| left <= now) {
+            self.leaving.pop_front();
+        }
+        // The one that is being sent does not wait.
+        if self.leaving.len() > self.path.queue as usize {
+            return None;
+        }
+        let span = u128::from(length) * u128::from(frequency()) / u128::from(self.path.rate);
+        let left = self.leaving.back().map_or(now, |&last| last.max(now)).saturating_add(span as u64);
+        self.leaving.push_back(left);
+        Some(left)
+    }
+
+    /// When a frame that left the transmitter at `left` arrives.
+    fn arrival(&mut self, left: Cycles) -> Cycles {
+        if happens(self.path.reorder, &mut self.rng) {
+            return left;
+        }
+        let stray = if self.path.jitter == 0 { 0.0 } else { self.path.jitter as f64 * self.path.distribution.draw(&mut self.rng) };
+        let due = left.saturating_add_signed(((self.path.delay as f64 + stray).max(0.0)) as i64);
+        if self.path.keep_order {
+            self.last_due = self.last_due.max(due);
+            return self.last_due;
+        }
+        due
+    }
+
+    /// Frames under way.
+    pub fn len(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// True if nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Lets go of the frames that were placed. To be called once the receiver was shown them.
+    pub fn forget_placed(&mut self) {
+        self.placed.clear();
+    }
+
+    /// When the next frame arrives.
+    #[inline]
+    pub fn due(&self) -> Option<Cycles> {
+        self.flights.peek().map(|Reverse(flight)| flight.due)
+    }
+
+    /// Hands the next frame, if it has arrived at `now`, to `place` as a parcel. It stays first in the line until `place` says that it is done with.
+    pub fn serve<R>(&mut self, now: Cycles, parcel: &mut Parcel, place: impl FnOnce(&mut Parcel) -> (R, bool)) -> Option<R> {
+        let mut first = self.flights.peek_mut().filter(|first| first.0.due <= now)?;
+        let flight = &mut first.0;
+        parcel.source = flight.source;
+        parcel.set_frame(flight.header, &mut flight.frame);
+        parcel.segments_done = flight.segments_done;
+        let (result, done) = place(parcel);
+        if done {
+            self.placed.push(PeekMut::pop(first).0);
+        } else {
+            flight.segments_done = parcel.segments_done;
+        }
+        Some(result)
+    }
+}
+
+/// The frame's bytes.
+fn bytes(parcel: &Parcel) -> Box<[u8]> {
+    let mut frame = Vec::with_capacity(parcel.length as usize);
+    frame.extend_from_slice(&parcel.start()[..parcel.start().len().min(parcel.length as usize)]);
+    for piece in parcel.rest() {
+        let length = (piece.length as usize).min(frame.capacity() - frame.len());
+        // SAFETY: a parcel's piece is readable until the parcel is completed, which its holder, who called us, does later; the frame has room
+        // for `length` more bytes, which are then written.
+        unsafe {
+            copy(frame.as_mut_ptr().add(frame.len()), piece.place, length);
+            frame.set_len(frame.len() + length);
+        }
+    }
+    frame.into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Impairment;
+    use crate::time::in_cycles;
+    use std::time::Duration;
+
+    fn line(impairment: Impairment) -> Line {
+        Line::new(Arc::new(Path::from(&impairment)), Budget::new(1 << 20), 3)
+    }
+
+    fn frame(number: u32) -> Parcel {
+        let mut bytes = vec![0; 1000];
+        bytes[500..504].copy_from_slice(&number.to_be_bytes());
+        let mut parcel = Parcel::default();
+        // Kept for the test's length: parcels point into their frames.
+        parcel.set_frame(NetHeader::default(), Box::leak(bytes.into_boxed_slice()));
+        parcel
+    }
+
+    /// Numbers of the frames that have arrived at `now`.
+    fn arrived(line: &mut Line, now: Cycles) -> Vec<u32> {
+        line.forget_placed();
+        let mut parcel = Parcel::default();
+        let number = |parcel: &mut Parcel| (u32::from_be_bytes(bytes(parcel)[500..504].try_into().unwrap()), true);
+        std::iter::from_fn(|| line.serve(now, &mut parcel, number)).collect()
+    }
+
+    fn milliseconds(number: u64) -> Cycles {
+        in_cycles(Duration::from_millis(number))
+    }
+
+    #[test]
+    fn a_delay_is_kept_to_the_cycle() {
+        let mut line = line(Impairment { delay: Some("10ms".into()), ..Impairment::default() });
+        for number in 0..3 {
+            line.take(&frame(number), u64::from(number)).unwrap();
+        }
+        assert_eq!(line.due(), Some(milliseconds(10)));
+        assert!(arrived(&mut line, milliseconds(10) - 1).is_empty());
+        assert_eq!(arrived(&mut line, milliseconds(10) + 1), [0, 1]);
+        assert_eq!((arrived(&mut line, milliseconds(11)), line.is_empty()), (vec![2], true));
+    }
+
+    #[test]
+    fn a_rate_spaces_frames_and_its_queue_is_bounded() {
+        let mut line = line(Impairment { rate: Some("8Mbit".into()), queue: Some(3), ..Impairment::default() });
+        let taken = (0..10).filter(|&number| line.take(&frame(number), 0).is_ok()).count();
+        assert_eq!(taken, 4, "one is being sent, three wait");
+        // 1000 bytes at 8 Mbit/s take a millisecond.
+        for sent in 1..=4 {
+            assert_eq!(arrived(&mut line, milliseconds(sent)), [sent as u32 - 1]);
+        }
+        assert!(line.take(&frame(9), milliseconds(4)).is_ok());
+    }
+
+    #[test]
+    fn jitter_strays_to_both_sides_and_keeps_order_if_asked() {
+        for keep_order in [false, true] {
+            let jitter = Impairment {
+                delay: Some("10ms".into()),
+                jitter: Some("2ms".into()),
+                keep_order,
+                ..Impairment::default()
+            };
+            let mut line = line(jitter);
+            for number in 0..500 {
+                line.take(&frame(number), 0).unwrap();
+            }
+            assert!(arrived(&mut line, milliseconds(8) - 1).is_empty());
+            let order = arrived(&mut line, milliseconds(12) + 1);
+            assert_eq!((order.len(), order.is_sorted()), (500, keep_order));
+        }
+    }
+
+    #[test]
+    fn losses_duplicates_and_overtaking_happen_as_often_as_asked() {
+        let mut line = line(Impairment {
+            delay: Some("1ms".into()),
+            loss: 0.1,
+            duplicate: 0.2,
+            reorder: 0.3,
+            ..Impairment::default()
+        });
+        let (mut lost, mut early, mut late) = (0, 0, 0);
+        for round in 0..10_000 {
+            let now = milliseconds(2 * round);
+            lost += u32::from(line.take(&frame(0), now) == Err(DropReason::LinkLoss));
+            early += arrived(&mut line, now).len();
+            late += arrived(&mut line, now + milliseconds(1)).len();
+        }
+        let close = |count: usize, share: f64| (count as f64 / 10_000.0 - share).abs() < 0.02;
+        assert!(close(lost as usize, 0.1) && close(early + late, 0.9 * 1.2) && close(early, 0.9 * 1.2 * 0.3), "{lost} {early} {late}");
+    }
+
+    #[test]
+    fn frames_under_way_take_no_more_than_the_budget() {
+        let path = Impairment { delay: Some("1s".into()), ..Impairment::default() };
+        let budget = Budget::new(10_000);
+        let mut line = Line::new(Arc::new(Path::from(&path)), Arc::clone(&budget), 1);
+        let taken = (0..100).filter(|&number| line.take(&frame(number), 0).is_ok()).count();
+        assert_eq!(taken, 10_000 / (1000 + OVERHEAD as usize));
+        drop(line);
+        assert!(budget.take(10_000).is_some());
+    }
+
+    #[test]
+    fn what_finds_no_room_stays_first() {
+        let mut line = line(Impairment::default());
+        line.take(&frame(5), 0).unwrap();
+        let mut parcel = Parcel::default();
+        assert_eq!(line.serve(0, &mut parcel, |parcel| { parcel.segments_done = 2; ((), false) }), Some(()));
+        assert_eq!(line.serve(0, &mut parcel, |parcel| (parcel.segments_done, true)), Some(2));
+        assert!(line.is_empty());
+    }
+}

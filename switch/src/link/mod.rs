@@ -1,0 +1,207 @@
+//! Links: segments of exactly two ports on which frames take time, get lost, come twice or out of order, for emulating networks.
+//!
+//! 1. [`Impairment`]: what the operator writes; [`Path`]: the same, checked, in the units of the data path.
+//! 2. [`chance`]: what is left to chance: losses and delays.
+//! 3. [`Line`]: one direction of a link at work. It stands before the receiver's ring. A frame on its way has left its sender's memory:
+//!    it lies in ours, of which there is a [`Budget`].
+//!
+//! A frame first waits for the transmitter, which sends at the line's rate and has a bounded queue; then it is under way for the delay.
+
+pub mod chance;
+mod line;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use chance::{Distribution, GilbertElliott};
+pub use line::Line;
+
+use crate::policy::parse_rate;
+use crate::time::{Cycles, in_cycles};
+
+/// Frames that wait for the transmitter unless the operator says otherwise.
+const QUEUE: u32 = 1000;
+/// The longest delay.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// One direction of a link as it is written down; what is left out does not impair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Impairment {
+    /// Time under way, as "10ms" or "250us".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<String>,
+    /// How far the delay strays: the half width of a uniform distribution, the standard deviation of the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<String>,
+    /// How the delay strays.
+    pub distribution: Distribution,
+    /// Frames keep their order whatever the jitter; otherwise each has its own delay, and may overtake.
+    pub keep_order: bool,
+    /// Share of frames that get lost, each by itself (0 to 1).
+    pub loss: f64,
+    /// Losses in bursts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gilbert_elliott: Option<GilbertElliott>,
+    /// Share of frames that come twice (0 to 1).
+    pub duplicate: f64,
+    /// Share of frames that are not delayed, and so overtake others (0 to 1).
+    pub reorder: f64,
+    /// Bits a second of whole Ethernet frames, as "100Mbit".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
+    /// Frames that may wait for the transmitter, by default 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+}
+
+impl Impairment {
+    /// What is wrong with it, by the key that is wrong.
+    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let mut list = Vec::new();
+        for (key, text) in [("delay", &self.delay), ("jitter", &self.jitter)] {
+            list.extend(text.as_deref().and_then(|text| parse_delay(text).err()).map(|wrong| (key, wrong)));
+        }
+        list.extend(self.rate.as_deref().and_then(|rate| parse_rate(rate).err()).map(|wrong| ("rate", wrong)));
+        let bursts = self.gilbert_elliott.iter().flat_map(GilbertElliott::shares);
+        let own = [("loss", self.loss), ("duplicate", self.duplicate), ("reorder", self.reorder)];
+        for (key, share) in own.into_iter().chain(bursts) {
+            if !(0.0..=1.0).contains(&share) {
+                list.push((key, format!("{key} is {share}; it is a share, 0 to 1")));
+            }
+        }
+        if self.queue == Some(0) {
+            list.push(("queue", "queue is 0; one frame at least must be able to wait".into()));
+        }
+        list
+    }
+}
+
+/// The duration in `text`: a number and `us`, `ms` or `s`.
+///
+/// # Errors
+/// It is something else, or longer than a minute.
+pub fn parse_delay(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no delay: write a number and us, ms or s, as 10ms; up to {} s", LONGEST.as_secs());
+    let (number, unit) = text.trim().split_at(text.trim().find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?);
+    let factor = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
+    if (0.0..=LONGEST.as_secs_f64()).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Path {
+    delay: Cycles,
+    jitter: Cycles,
+    distribution: Distribution,
+    keep_order: bool,
+    loss: f64,
+    bursts: Option<GilbertElliott>,
+    duplicate: f64,
+    reorder: f64,
+    /// Bytes a second; 0 for no limit.
+    rate: u64,
+    queue: u32,
+}
+
+impl From<&Impairment> for Path {
+    /// What is wrong in `impairment` does not impair.
+    fn from(impairment: &Impairment) -> Self {
+        let delay = |text: &Option<String>| text.as_deref().and_then(|text| parse_delay(text).ok()).map_or(0, in_cycles);
+        Self {
+            delay: delay(&impairment.delay),
+            jitter: delay(&impairment.jitter),
+            distribution: impairment.distribution,
+            keep_order: impairment.keep_order,
+            loss: impairment.loss,
+            bursts: impairment.gilbert_elliott,
+            duplicate: impairment.duplicate,
+            reorder: impairment.reorder,
+            rate: impairment.rate.as_deref().and_then(|rate| parse_rate(rate).ok()).map_or(0, |bits| bits.div_ceil(8)),
+            queue: impairment.queue.unwrap_or(QUEUE),
+        }
+    }
+}
+
+/// Bytes of ours that frames under way may take, on all links together.
+#[derive(Debug)]
+pub struct Budget {
+    left: AtomicU64,
+}
+
+impl Budget {
+    /// Of so many `bytes`.
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { left: AtomicU64::new(bytes) })
+    }
+
+    /// Takes `bytes` until the permit is dropped; none if fewer are left.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        taken.is_ok().then(|| Permit { budget: Arc::clone(self), bytes })
+    }
+}
+
+/// A part of a [`Budget`].
+#[derive(Debug)]
+pub struct Permit {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_have_units() {
+        assert_eq!(parse_delay("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(parse_delay("2.5 us"), Ok(Duration::from_nanos(2500)));
+        for wrong in ["10", "ms", "-1ms", "2min", "61s", ""] {
+            assert!(parse_delay(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let wrong = Impairment {
+            delay: Some("soon".into()),
+            jitter: Some("1h".into()),
+            loss: 1.5,
+            duplicate: -0.1,
+            reorder: 2.0,
+            rate: Some("fast".into()),
+            queue: Some(0),
+            gilbert_elliott: Some(GilbertElliott { p: 7.0, r: 0.5, bad: 1.0, good: 0.0 }),
+            ..Impairment::default()
+        };
+        let keys: Vec<_> = wrong.mistakes().iter().map(|mistake| mistake.0).collect();
+        assert_eq!(keys, ["delay", "jitter", "rate", "loss", "duplicate", "reorder", "p", "queue"]);
+        assert!(Impairment::default().mistakes().is_empty());
+    }
+
+    #[test]
+    fn a_budget_is_never_exceeded_and_comes_back() {
+        let budget = Budget::new(100);
+        let permit = budget.take(60).unwrap();
+        assert!(budget.take(41).is_none() && budget.take(40).is_some());
+        drop(permit);
+        assert!(budget.take(100).is_some());
+    }
+}

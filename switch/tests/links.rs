@@ -1,0 +1,128 @@
+//! Links: what the operator asks for is what frames meet.
+
+#[path = "../benches/bed/mod.rs"]
+#[allow(dead_code)]
+mod bed;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bed::Bed;
+use memlane::link::{GilbertElliott, Impairment};
+use memlane::settings::Settings;
+use memlane::stats::DropReason;
+
+const WAIT: Duration = Duration::from_secs(20);
+
+fn bed(impairment: Impairment) -> Bed {
+    Bed::with_links(&[None, Some(impairment), None], Settings::default())
+}
+
+/// Steps the worker, and takes what guest `to` gets, until `done`; frames by sender.
+fn step_until(bed: &mut Bed, to: usize, got: &mut [u32; 3], mut done: impl FnMut(&[u32; 3]) -> bool) {
+    let end = Instant::now() + WAIT;
+    while !done(got) {
+        assert!(Instant::now() < end, "{got:?}");
+        bed.worker.step();
+        bed.guests[to].take(256, |sender, _| got[usize::from(sender)] += 1);
+        for guest in &mut bed.guests {
+            while guest.transmit.reclaim().unwrap().is_some() {}
+        }
+    }
+}
+
+fn dropped(bed: &Bed, port: usize, reason: DropReason) -> u64 {
+    bed.shared.counters.port(0, port).dropped(reason)
+}
+
+#[test]
+fn a_frame_takes_the_delay_in_one_direction_only() {
+    let mut bed = bed(Impairment { delay: Some("20ms".into()), ..Impairment::default() });
+    let mut got = [0; 3];
+    // They get to know each other first.
+    bed.guests[1].send(1, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] == 1);
+    let begin = Instant::now();
+    bed.guests[0].send(0, 1, 60, 1);
+    step_until(&mut bed, 1, &mut got, |got| got[0] == 1);
+    assert!(begin.elapsed() >= Duration::from_millis(20));
+    // Only this direction was asked for.
+    let begin = Instant::now();
+    bed.guests[1].send(1, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] == 2);
+    assert!(begin.elapsed() < Duration::from_millis(20));
+}
+
+#[test]
+fn losses_are_as_many_as_asked_and_are_counted() {
+    let mut bed = bed(Impairment { loss: 0.2, ..Impairment::default() });
+    let mut got = [0; 3];
+    bed.guests[1].send(1, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] == 1);
+    let sent = 10_000;
+    for _ in 0..sent / 100 {
+        bed.guests[0].send(0, 1, 60, 100);
+        let before = u64::from(got[0]) + dropped(&bed, 1, DropReason::LinkLoss);
+        while u64::from(got[0]) + dropped(&bed, 1, DropReason::LinkLoss) < before + 100 {
+            bed.worker.step();
+            bed.guests[1].take(256, |sender, _| got[usize::from(sender)] += 1);
+            while bed.guests[0].transmit.reclaim().unwrap().is_some() {}
+        }
+    }
+    let lost = dropped(&bed, 1, DropReason::LinkLoss);
+    assert_eq!(u64::from(got[0]) + lost, sent);
+    // Four standard deviations of 10 000 draws.
+    assert!((lost as f64 - 2000.0).abs() < 160.0, "{lost}");
+}
+
+#[test]
+fn others_are_not_delayed() {
+    let mut bed = bed(Impairment { delay: Some("1s".into()), ..Impairment::default() });
+    let mut got = [0; 3];
+    bed.guests[1].send(1, 0, 60, 1);
+    bed.guests[2].send(2, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
+    let begin = Instant::now();
+    bed.guests[0].send(0, 1, 1514, 100);
+    while bed.shared.counters.port(0, 0).intake_frames.get() < 100 {
+        bed.worker.step();
+    }
+    bed.guests[0].send(0, 2, 1514, 100);
+    step_until(&mut bed, 2, &mut got, |got| got[0] == 100);
+    assert!(begin.elapsed() < Duration::from_secs(1));
+    assert_eq!(bed.guests[0].transmit.free(), 256, "what is under way has left its sender's ring");
+}
+
+#[test]
+fn frames_under_way_take_no_more_than_the_ceiling() {
+    let settings = Settings { link_memory: 100_000, ..Settings::default() };
+    let slow = Impairment { delay: Some("10s".into()), ..Impairment::default() };
+    let mut bed = Bed::with_links(&[None, Some(slow)], settings);
+    bed.guests[1].send(1, 0, 60, 1);
+    for _ in 0..10 {
+        bed.guests[0].fill(0, 1, 1514);
+        for _ in 0..10 {
+            bed.worker.step();
+        }
+    }
+    let taken = bed.shared.counters.port(0, 0).intake_frames.get();
+    let under_way = taken - dropped(&bed, 1, DropReason::LinkFull);
+    assert!(taken > 1000 && under_way > 0 && under_way <= 100_000 / 1514, "{under_way} of {taken}");
+}
+
+#[test]
+fn a_rate_and_bursts_of_losses_reach_real_rings() {
+    let bursts = GilbertElliott { p: 0.05, r: 0.5, bad: 1.0, good: 0.0 };
+    let mut bed = bed(Impairment { rate: Some("100Mbit".into()), gilbert_elliott: Some(bursts), ..Impairment::default() });
+    let mut got = [0; 3];
+    bed.guests[1].send(1, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] == 1);
+    let begin = Instant::now();
+    bed.guests[0].send(0, 1, 1250, 200);
+    let shared = Arc::clone(&bed.shared);
+    let lost = || shared.counters.port(0, 1).dropped(DropReason::LinkLoss) as u32;
+    step_until(&mut bed, 1, &mut got, |got| got[0] + lost() == 200);
+    // 1250 bytes at 100 Mbit/s take 100 us.
+    assert!(begin.elapsed() >= Duration::from_micros(100) * got[0]);
+    assert!(lost() > 0);
+}
