@@ -133,7 +133,9 @@ def scale(unit: str, values: Iterable[float]) -> Scale:
 
 def significant(value: float, digits: int = 3) -> str:
     """A number to so many significant digits, never in powers of ten."""
-    if not math.isfinite(value):
+    if math.isinf(value):
+        return "∞"
+    if math.isnan(value):
         return "-"
     if value == 0:
         return "0"

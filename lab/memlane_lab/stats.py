@@ -3,6 +3,7 @@
 Randomness has a fixed seed: the same samples give the same report.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,10 +36,16 @@ def median(values: Sequence[float]) -> Interval:
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> Interval | None:
-    """The ratio of the two medians, with its bootstrap interval; None where there is none."""
-    if min(*values, *others) < 0 or statistics.median(others) == 0:
+    """The ratio of the two medians, with its bootstrap interval; None where there is none.
+
+    Where only the other median is nothing, it is beyond all bounds.
+    """
+    above, below = statistics.median(values), statistics.median(others)
+    if min(*values, *others) < 0 or above == below == 0:
         return None
-    estimate = statistics.median(values) / statistics.median(others)
+    if below == 0:
+        return Interval(math.inf, math.inf, math.inf)
+    estimate = above / below
     if len(values) < 2 or len(others) < 2:
         return Interval(estimate, estimate, estimate)
     return Interval(estimate, *_bootstrap((values, others), _ratios))

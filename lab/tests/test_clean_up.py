@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,48 +101,41 @@ def test_guests_end_with_the_lab_even_if_no_other_follows() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    file, log = tmp_path / "long.toml", tmp_path / "log"
-    file.write_text(LONG)
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "memlane_lab",
-        "run",
-        file,
-        "--guest",
-        "uml",
-        "--out",
-        tmp_path / "out",
-    ]
-    with log.open("w") as out:
-        lab = subprocess.Popen(command, stdout=out, stderr=out)
-    (folder,) = _runs_once_flowing()
-    lab.send_signal(number)
-    assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM), log.read_text()
-    assert _left_of(folder.name) == []
+    with _long_run(tmp_path) as (lab, folder):
+        lab.send_signal(number)
+        said = (tmp_path / "log").read_text
+        assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM), said()
+        assert _left_of(folder.name) == []
 
 
 def test_a_run_killed_in_the_middle_of_a_sample_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+    with _long_run(tmp_path) as (lab, folder):
+        lab.kill()
+        lab.wait()
+        assert folder.exists()
+        with Session():
+            assert _left_of(folder.name) == []
+
+
+@contextmanager
+def _long_run(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """A run of the lab in the middle of a sample, and its folder; it does not outlive the test."""
     file = tmp_path / "long.toml"
     file.write_text(LONG)
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "memlane_lab",
-        "run",
-        file,
-        "--guest",
-        "uml",
-        "--out",
-        tmp_path / "out",
-    ]
-    lab = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (folder,) = _runs_once_flowing()
-    lab.kill()
-    lab.wait()
-    assert folder.exists()
-    with Session():
-        assert _left_of(folder.name) == []
+    command = [sys.executable, "-m", "memlane_lab", "run", file, "--guest", "uml", "--out", tmp_path / "out"]
+    # Tests that were started in a shell's background ignore interrupts, and so would their children.
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with (tmp_path / "log").open("w") as out:
+            lab = subprocess.Popen(command, stdout=out, stderr=out)
+    finally:
+        signal.signal(signal.SIGINT, heeded)
+    try:
+        (folder,) = _runs_once_flowing()
+        yield lab, folder
+    finally:
+        lab.kill()
+        lab.wait()
 
 
 def _runs_once_flowing() -> list[Path]:

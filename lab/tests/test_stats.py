@@ -48,7 +48,8 @@ def test_a_ratio_is_that_of_medians_and_repeats() -> None:
     assert found.estimate == pytest.approx(2.0)
     assert 20 / 12 <= found.low <= found.high <= 24 / 10
     assert found == stats.ratio([20, 22, 24], [10, 11, 12])
-    assert stats.ratio([1, 2], [0, 0, 1]) is None
+    assert stats.ratio([1, 2], [0, 0, 1]) == stats.Interval(math.inf, math.inf, math.inf)
+    assert stats.ratio([0, 0], [0, 0, 1]) is None
     assert stats.ratio([1, 2], [0, 1, 1]) == stats.Interval(1.5, 1.0, math.inf)
 
 

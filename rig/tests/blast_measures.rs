@@ -142,12 +142,14 @@ fn senders_keep_to_their_rates() {
     plan.duration = Duration::from_millis(600);
     for load in [Load::Packets(1000.0), Load::Bits(1000.0 * 758.0 * 8.0)] {
         plan.load = load;
-        let report = report(&plan);
-        for direction in &report.directions {
-            let rate = direction.rates.sent as f64 / report.seconds;
-            // On a machine that has other things to do a sender may be held up for longer than it may catch up.
-            assert!((500.0..1050.0).contains(&rate), "{load:?}: {rate}");
-        }
+        let keeps_up = || {
+            let report = report(&plan);
+            let rates = report.directions.iter().map(|direction| direction.rates.sent as f64 / report.seconds);
+            let slowest = rates.inspect(|&rate| assert!(rate < 1050.0, "{load:?}: {rate}")).fold(f64::MAX, f64::min);
+            slowest >= 800.0
+        };
+        // On a machine that has other things to do a sender may be held up for longer than it may catch up; but not always.
+        assert!((0..3).any(|_| keeps_up()), "{load:?}");
     }
 }
 
@@ -163,7 +165,7 @@ fn single_frames_wake_the_hub() {
         let report = WakeReport::new(&plan, interval, &woken, Machine::here(), around);
         assert!(report.sent > 5 && report.lost == 0, "{}", report.table());
         assert_eq!(report.latency_us.samples, report.sent);
-        assert!(report.latency_us.p50 > 0.0);
+        assert!(report.latency_us.p50 > 0.0 && report.bare_us.samples > 5);
     }
 }
 

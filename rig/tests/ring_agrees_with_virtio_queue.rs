@@ -1,6 +1,8 @@
 //! The driver's rings against the `virtio-queue` crate as the device: random chains, direct and indirect, completions out
 //! of order, indices that wrap, notifications that must not be missed.
 
+mod virtio_queue_device;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 
@@ -17,19 +19,6 @@ fn mapped(memory: &GuestMemory) -> GuestMemoryMmap {
     let offset = FileOffset::new(file, region.file_offset());
     let range = (GuestAddress(region.guest()), region.size() as usize, Some(offset));
     GuestMemoryMmap::from_ranges_with_files([range]).unwrap()
-}
-
-fn device(ring: &DriverRing, start: u16) -> Queue {
-    let (options, at) = (ring.options(), ring.shared().addresses());
-    let mut queue = Queue::new(options.size).unwrap();
-    queue.try_set_desc_table_address(GuestAddress(at.descriptors)).unwrap();
-    queue.try_set_avail_ring_address(GuestAddress(at.available)).unwrap();
-    queue.try_set_used_ring_address(GuestAddress(at.used)).unwrap();
-    queue.set_event_idx(options.event_idx);
-    queue.set_next_avail(start);
-    queue.set_next_used(start);
-    queue.set_ready(true);
-    queue
 }
 
 /// A chain to send: lengths of its readable and writable pieces, and whether through a table.
@@ -91,7 +80,7 @@ impl Bed {
         let memory = GuestMemory::new(64 << 20).unwrap();
         let mut ring = DriverRing::new(&memory, options).unwrap();
         ring.reset(start).unwrap();
-        let queue = device(&ring, start);
+        let queue = virtio_queue_device::device(&ring, start);
         Self {
             device_memory: mapped(&memory),
             next: memory.allocate(48 << 20, 16).unwrap(),
@@ -234,7 +223,7 @@ fn rings_of_all_sizes_go_round() {
         let options = RingOptions { size: 1 << power, event_idx: false, indirect: 0 };
         let memory = GuestMemory::new(8 << 20).unwrap();
         let mut ring = DriverRing::new(&memory, options).unwrap();
-        let mut queue = device(&ring, 0);
+        let mut queue = virtio_queue_device::device(&ring, 0);
         let device_memory = mapped(&memory);
         let buffer = memory.allocate(64, 64).unwrap();
         for _ in 0..3 {

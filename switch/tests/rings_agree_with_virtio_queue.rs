@@ -3,14 +3,17 @@
 //!
 //! The driver's memory is copied to a **twin** before the crate's device looks at it, so that each device has a used ring of its own.
 
+#[path = "../benches/bed/device.rs"]
+mod device;
+#[path = "../../rig/tests/virtio_queue_device/mod.rs"]
+mod virtio_queue_device;
+
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{FromRawFd, IntoRawFd};
-use std::sync::Arc;
 
-use memlane::memory::{MemoryMap, Region, RegionTable};
 use memlane::parcel::Parcel;
-use memlane::ring::{Areas, Call, Intake, Ring, RingOptions, SplitRing, Taken, full_fence};
+use memlane::ring::{Areas, Call, Intake, Taken, full_fence};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Interrupts, Piece, RingOptions as DriverOptions};
 use proptest::prelude::*;
@@ -64,7 +67,7 @@ impl Bed {
         let buffers = memory.allocate(2 << 20, 64).unwrap();
         let region = (GuestAddress(memory.regions()[0].guest()), MEMORY as usize);
         let twin = GuestMemoryMmap::from_ranges(&[region]).unwrap();
-        let theirs = queue(&driver, start);
+        let theirs = virtio_queue_device::device(&driver, start);
         let mut bed = Self { ours: intake(&memory, &driver, start), memory, driver, buffers, sent: 0, theirs, twin, event_index };
         // Used ring and all, as it is at the start.
         let used = bed.driver.shared().addresses().used;
@@ -193,40 +196,8 @@ fn bytes_of(parcel: &Parcel) -> Vec<u8> {
     bytes
 }
 
-fn queue(driver: &DriverRing, start: u16) -> Queue {
-    let (options, at) = (driver.options(), driver.shared().addresses());
-    let mut queue = Queue::new(options.size).unwrap();
-    queue.try_set_desc_table_address(GuestAddress(at.descriptors)).unwrap();
-    queue.try_set_avail_ring_address(GuestAddress(at.available)).unwrap();
-    queue.try_set_used_ring_address(GuestAddress(at.used)).unwrap();
-    queue.set_event_idx(options.event_idx);
-    queue.set_next_avail(start);
-    queue.set_next_used(start);
-    queue.set_ready(true);
-    queue
-}
-
 fn intake(memory: &GuestMemory, driver: &DriverRing, start: u16) -> Intake {
-    let region = &memory.regions()[0];
-    let table = RegionTable {
-        guest_start: region.guest(),
-        length: region.size(),
-        user_start: region.user(),
-        file_offset: region.file_offset(),
-    };
-    let file = File::from(memory.file().try_clone_to_owned().unwrap());
-    let map = Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).unwrap())]).unwrap());
-    let (at, size) = (driver.shared().addresses(), driver.options().size);
-    let find = |address, length| map.find_user(memory.user(address).unwrap(), length).unwrap();
-    let areas = Areas {
-        descriptors: find(at.descriptors, Areas::descriptor_bytes(size)),
-        available: find(at.available, Areas::available_bytes(size)),
-        used: find(at.used, Areas::used_bytes(size)),
-    };
-    // SAFETY: the map vouches for the areas, and the ring holds it.
-    let split = unsafe { SplitRing::new(areas, size) }.unwrap();
-    let options = RingOptions { event_index: driver.options().event_idx, indirect: true, in_order: false, header_length: 12 };
-    let mut ring = Ring::new(split, map, options, start);
+    let mut ring = device::ring(driver, &device::map(memory), start);
     // SAFETY: the eventfd gives its descriptor away.
     let call = unsafe { File::from_raw_fd(EventFd::new(libc::EFD_NONBLOCK).unwrap().into_raw_fd()) };
     ring.set_call(Some(Call::new(call).unwrap()));

@@ -1,14 +1,16 @@
 //! A ring that begins can be heard: its driver knows that a kick is wanted, whatever was there before.
 
+#[path = "../benches/bed/device.rs"]
+mod device;
+
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use memlane::memory::{MemoryMap, Region, RegionTable};
 use memlane::offload::Offloads;
 use memlane::port::PortId;
-use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
+use memlane::ring::{Delivery, Intake, Ring};
 use memlane::settings::Settings;
 use memlane::worker::{Direction, Mailbox, RingKey, Shared, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
@@ -31,26 +33,7 @@ impl Driver {
 
     /// The device's side of it.
     fn device(&self) -> Ring {
-        let region = &self.memory.regions()[0];
-        let table = RegionTable {
-            guest_start: region.guest(),
-            length: region.size(),
-            user_start: region.user(),
-            file_offset: region.file_offset(),
-        };
-        let file = File::from(self.memory.file().try_clone_to_owned().unwrap());
-        let map = Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).unwrap())]).unwrap());
-        let (size, at) = (self.ring.options().size, self.ring.shared().addresses());
-        let find = |address, length| map.find_user(address - region.guest() + region.user(), length).unwrap();
-        let areas = Areas {
-            descriptors: find(at.descriptors, Areas::descriptor_bytes(size)),
-            available: find(at.available, Areas::available_bytes(size)),
-            used: find(at.used, Areas::used_bytes(size)),
-        };
-        // SAFETY: the map vouches for the areas, and the ring holds it.
-        let split = unsafe { SplitRing::new(areas, size) }.unwrap();
-        let options = RingOptions { event_index: false, indirect: true, in_order: false, header_length: 12 };
-        Ring::new(split, map, options, 0)
+        device::ring(&self.ring, &device::map(&self.memory), 0)
     }
 
     /// Adds a buffer; true if it then owes a kick.

@@ -10,6 +10,7 @@
 //!
 //! The generator shares a machine with the switch that it measures, so it must not be what limits: [`port`] says how.
 
+pub mod bare;
 pub mod bed;
 pub mod collector;
 pub mod cpu;

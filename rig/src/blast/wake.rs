@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::clock::ticks;
 use crate::deadline::Deadline;
 
+use super::bare::Sleeper;
 use super::bed::Bed;
 use super::collector::Collector;
 use super::cpu;
@@ -40,6 +41,8 @@ pub struct WakeReport {
     pub lost: u64,
     /// From just before the kick to the receiver's sight of the frame, microseconds.
     pub latency_us: Latency,
+    /// What the machine took to wake a thread that does nothing else, measured in turn with the frames, microseconds.
+    pub bare_us: Latency,
 }
 
 /// Counts of a run, and the collector with its histogram.
@@ -47,6 +50,7 @@ pub struct Woken {
     sent: u64,
     lost: u64,
     collector: Collector,
+    sleeper: Sleeper,
 }
 
 /// Sends a frame each `interval` for as long as `plan` says.
@@ -60,6 +64,8 @@ pub fn run(plan: &Plan, interval: Duration, quit: &AtomicBool) -> Result<Woken, 
     let mut feeder = Feeder::new(plan, outlets, sources, mould, Arc::clone(&arrivals));
     let mut collector = Collector::new(plan, inlets, ways, lengths, parts, arrivals);
     find_ways(plan, quit, &mut feeder, &mut collector)?;
+    // Before we are bound to a processor, for it is to run where it likes.
+    let mut sleeper = Sleeper::new().map_err(RunError::Wait)?;
     if let Some(&cpu) = plan.cpus.first() {
         cpu::bind(cpu).map_err(|cause| RunError::Cpu { cpu, cause })?;
     }
@@ -70,13 +76,15 @@ pub fn run(plan: &Plan, interval: Duration, quit: &AtomicBool) -> Result<Woken, 
     while Instant::now() < end && !quit.load(Ordering::Relaxed) {
         next += interval;
         // The interval is what is measured with: in it the switch is to fall asleep.
+        std::thread::sleep((next - interval / 2).saturating_duration_since(Instant::now()));
+        sleeper.wake(plan.port.interrupts);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         let count = feeder.round(ticks())? as u64;
         sent += count;
         lost += await_frames(plan, &mut collector, count)?;
     }
     drop(guests);
-    Ok(Woken { sent, lost, collector })
+    Ok(Woken { sent, lost, collector, sleeper })
 }
 
 /// Receives `count` frames: how many did not come.
@@ -109,15 +117,17 @@ impl WakeReport {
             sent: woken.sent,
             lost: woken.lost,
             latency_us: Latency::new(&woken.collector.books.meter.latencies),
+            bare_us: Latency::new(&woken.sleeper.took),
         }
     }
 
     /// The report for people.
     pub fn table(&self) -> String {
-        let us = &self.latency_us;
+        let (us, bare) = (&self.latency_us, &self.bare_us);
         format!(
             "a frame each {} ms, the receiver {}: {} sent, {} lost\n\
              kick to delivery us  p50 {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.2}\n\
+             a bare wake-up us  p50 {:.2}  p90 {:.2}  p99 {:.2}\n\
              processors     {:?} are {}\n\
              machine        {}, {} processors, Linux {}\n",
             self.interval_ms,
@@ -129,6 +139,9 @@ impl WakeReport {
             us.p99,
             us.p99_9,
             us.max,
+            bare.p50,
+            bare.p90,
+            bare.p99,
             self.surroundings.probed_cpus,
             self.surroundings.placement,
             self.machine.cpu,

@@ -1,14 +1,14 @@
 //! A bed for benches: one worker and its guests in one thread, without sockets.
 
-use std::fs::File;
+pub mod device;
+
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use memlane::link::Impairment;
-use memlane::memory::{MemoryMap, Region, RegionTable};
 use memlane::offload::Offloads;
 use memlane::port::PortId;
-use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
+use memlane::ring::{Delivery, Intake, Ring};
 use memlane::settings::Settings;
 use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
@@ -80,15 +80,7 @@ impl Guest {
     /// A guest, and the device's side of its transmit and receive ring.
     pub fn alone() -> (Self, Ring, Ring) {
         let memory = GuestMemory::new(4 << 20).unwrap();
-        let region = &memory.regions()[0];
-        let table = RegionTable {
-            guest_start: region.guest(),
-            length: region.size(),
-            user_start: region.user(),
-            file_offset: region.file_offset(),
-        };
-        let file = File::from(memory.file().try_clone_to_owned().unwrap());
-        let map = Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).unwrap())]).unwrap());
+        let map = device::map(&memory);
         let options = DriverOptions { size: 256, event_idx: false, indirect: 0 };
         let transmit = DriverRing::new(&memory, options).unwrap();
         let mut receive = DriverRing::new(&memory, options).unwrap();
@@ -99,7 +91,7 @@ impl Guest {
         }
         receive.publish();
         let frame = memory.allocate(65536, 64).unwrap();
-        let rings = (ring(&transmit, &map), ring(&receive, &map));
+        let rings = (device::ring(&transmit, &map, 0), device::ring(&receive, &map, 0));
         (Self { memory, transmit, receive, frame, buffers }, rings.0, rings.1)
     }
 
@@ -154,24 +146,4 @@ impl Guest {
         self.receive.publish();
         received
     }
-}
-
-fn ring(driver: &DriverRing, map: &Arc<MemoryMap>) -> Ring {
-    let addresses = driver.shared().addresses();
-    let size = driver.options().size;
-    let find = |address, length| map.find_user(user(map, address), length).unwrap();
-    let areas = Areas {
-        descriptors: find(addresses.descriptors, Areas::descriptor_bytes(size)),
-        available: find(addresses.available, Areas::available_bytes(size)),
-        used: find(addresses.used, Areas::used_bytes(size)),
-    };
-    // SAFETY: the map vouches for the areas, and the ring holds it.
-    let split = unsafe { SplitRing::new(areas, size) }.unwrap();
-    Ring::new(split, Arc::clone(map), RingOptions { event_index: false, indirect: true, in_order: false, header_length: 12 }, 0)
-}
-
-/// The front end's address of guest address `address`.
-fn user(map: &MemoryMap, address: u64) -> u64 {
-    let table = map.regions()[0].table();
-    address - table.guest_start + table.user_start
 }

@@ -260,12 +260,7 @@ mod tests {
     #[test]
     fn jitter_strays_to_both_sides_and_keeps_order_if_asked() {
         for keep_order in [false, true] {
-            let jitter = Impairment {
-                delay: Some("10ms".into()),
-                jitter: Some("2ms".into()),
-                keep_order,
-                ..Impairment::default()
-            };
+            let jitter = Impairment { delay: Some("10ms".into()), jitter: Some("2ms".into()), keep_order, ..Impairment::default() };
             let mut line = line(jitter);
             for number in 0..500 {
                 line.take(&frame(number), 0).unwrap();
@@ -278,13 +273,8 @@ mod tests {
 
     #[test]
     fn losses_duplicates_and_overtaking_happen_as_often_as_asked() {
-        let mut line = line(Impairment {
-            delay: Some("1ms".into()),
-            loss: 0.1,
-            duplicate: 0.2,
-            reorder: 0.3,
-            ..Impairment::default()
-        });
+        let mut line =
+            line(Impairment { delay: Some("1ms".into()), loss: 0.1, duplicate: 0.2, reorder: 0.3, ..Impairment::default() });
         let (mut lost, mut early, mut late) = (0, 0, 0);
         for round in 0..10_000 {
             let now = milliseconds(2 * round);
@@ -293,7 +283,10 @@ mod tests {
             late += arrived(&mut line, now + milliseconds(1)).len();
         }
         let close = |count: usize, share: f64| (count as f64 / 10_000.0 - share).abs() < 0.02;
-        assert!(close(lost as usize, 0.1) && close(early + late, 0.9 * 1.2) && close(early, 0.9 * 1.2 * 0.3), "{lost} {early} {late}");
+        assert!(
+            close(lost as usize, 0.1) && close(early + late, 0.9 * 1.2) && close(early, 0.9 * 1.2 * 0.3),
+            "{lost} {early} {late}"
+        );
     }
 
     #[test]
@@ -312,7 +305,13 @@ mod tests {
         let mut line = line(Impairment::default());
         line.take(&frame(5), 0).unwrap();
         let mut parcel = Parcel::default();
-        assert_eq!(line.serve(0, &mut parcel, |parcel| { parcel.segments_done = 2; ((), false) }), Some(()));
+        assert_eq!(
+            line.serve(0, &mut parcel, |parcel| {
+                parcel.segments_done = 2;
+                ((), false)
+            }),
+            Some(())
+        );
         assert_eq!(line.serve(0, &mut parcel, |parcel| (parcel.segments_done, true)), Some(2));
         assert!(line.is_empty());
     }

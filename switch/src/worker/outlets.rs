@@ -435,7 +435,10 @@ impl Outlets {
     /// When something is to be done for those that something waits for: patience ends, or a limit opens.
     pub(super) fn deadline(&self, now: Cycles) -> Option<Cycles> {
         let waited_for = self.waiting.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref());
-        waited_for.map(|outlet| outlet.deadline(self.patience, now)).chain(self.line_deadline(now).map(|due| due.saturating_sub(self.early))).min()
+        waited_for
+            .map(|outlet| outlet.deadline(self.patience, now))
+            .chain(self.line_deadline(now).map(|due| due.saturating_sub(self.early)))
+            .min()
     }
 }
 

@@ -8,11 +8,15 @@ use super::{BATCH, Event, Worker};
 use crate::parcel::{IntakeId, Parcel};
 use crate::port::PortId;
 use crate::ring::{RingFault, full_fence};
+use crate::settings::Poll;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::cycles;
 
 /// Frames after which a long pass tells drivers before going on.
 const FLUSH: u32 = 128;
+
+/// Frames of a turn that are so few that somebody is probably waiting for them. Where drivers poll, telling them at once costs no call.
+const FEW: u32 = 4;
 
 /// A parcel that waited and no longer does.
 #[derive(Debug)]
@@ -38,12 +42,13 @@ impl Worker {
         self.outlets.begin_pass(self.now);
         let mut frames = self.serve_peers();
         let mut unflushed = frames;
+        let hurries = self.shared.settings.poll == Poll::Always;
         let mut index = 0;
         while let Some(&slot) = self.sources.awake.get(index) {
             let served = self.serve(slot);
             frames += served;
             unflushed += served;
-            if unflushed >= FLUSH {
+            if unflushed >= FLUSH || (hurries && (1..FEW).contains(&served)) {
                 self.flush();
                 unflushed = 0;
             }

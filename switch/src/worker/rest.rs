@@ -107,25 +107,19 @@ impl Worker {
     #[inline]
     pub(super) fn glance(&mut self) {
         self.rest.busy_at = self.now;
-        if self.now.wrapping_sub(self.rest.glanced_at) > self.rest.glance_every {
-            self.rest.glanced_at = self.now;
-            self.await_events(0);
-            self.check_memory();
-        }
+        self.glance_now_and_then();
     }
 
     /// After a pass that moved nothing.
     pub(super) fn rest(&mut self) {
         if self.rest.poll == Poll::Always {
-            self.glance_while_polling();
+            self.glance_now_and_then();
             return;
         }
-        if !self.sources.awake.is_empty() && self.rest.linger.goes_on(self.rest.busy_at, self.now) {
-            self.glance_while_polling();
-            return;
-        }
-        if self.outlets.expect_soon(self.now) {
-            self.glance_while_polling();
+        let lingers = !self.sources.awake.is_empty() && self.rest.linger.goes_on(self.rest.busy_at, self.now);
+        if lingers || self.outlets.expect_soon(self.now) {
+            std::hint::spin_loop();
+            self.glance_now_and_then();
             return;
         }
         self.check_memory();
@@ -135,8 +129,8 @@ impl Worker {
         self.sleep();
     }
 
-    fn glance_while_polling(&mut self) {
-        std::hint::spin_loop();
+    #[inline]
+    fn glance_now_and_then(&mut self) {
         if self.now.wrapping_sub(self.rest.glanced_at) > self.rest.glance_every {
             self.rest.glanced_at = self.now;
             self.await_events(0);

@@ -1,17 +1,13 @@
 //! An honest guest: sends, takes and checks what it gets.
 
-use std::fs::File;
-use std::sync::Arc;
-
-use memlane::memory::{MemoryMap, Region, RegionTable};
 use memlane::offload::Offloads;
 use memlane::port::PortId;
-use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
+use memlane::ring::{Delivery, Intake};
 use memlane::worker::{Direction, Place, Start, Worker};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
 
-use super::key;
+use super::{key, sides};
 
 const SIZE: u16 = 64;
 const BUFFER: u32 = 2048 + 12;
@@ -51,10 +47,10 @@ impl Honest {
         }
         receive.publish();
         let frame = memory.allocate(FRAME as u64, 64).expect("room");
-        let map = map(&memory);
+        let map = sides::map(&memory);
         let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
-        worker.add_intake(key(port, Direction::Intake), Intake::new(device(&transmit, &map)), Offloads::default(), start());
-        let delivery = Delivery::new(device(&receive, &map), takes, true);
+        worker.add_intake(key(port, Direction::Intake), Intake::new(sides::ring(&transmit, &map, 0)), Offloads::default(), start());
+        let delivery = Delivery::new(sides::ring(&receive, &map, 0), takes, true);
         let slot = worker.add_delivery(key(port, Direction::Delivery), delivery, start());
         worker.set_route(PortId(port), vec![Place { worker: 0, slot }]);
         Self { port, heard_from_friend: 0, sent: 0, takes, memory, transmit, receive, frame, buffers }
@@ -125,32 +121,4 @@ fn frame(from: u16, to: u16, number: u64) -> [u8; FRAME] {
     bytes[24..26].copy_from_slice(&[0x88, 0xb5]);
     bytes[26..34].copy_from_slice(&number.to_le_bytes());
     bytes
-}
-
-fn map(memory: &GuestMemory) -> Arc<MemoryMap> {
-    let region = &memory.regions()[0];
-    let table = RegionTable {
-        guest_start: region.guest(),
-        length: region.size(),
-        user_start: region.user(),
-        file_offset: region.file_offset(),
-    };
-    let file = File::from(memory.file().try_clone_to_owned().expect("a descriptor"));
-    Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).expect("a region"))]).expect("one region"))
-}
-
-/// The device's side of `driver`.
-fn device(driver: &DriverRing, map: &Arc<MemoryMap>) -> Ring {
-    let at = driver.shared().addresses();
-    let memory = driver.shared().memory();
-    let find = |address, length| map.find_user(memory.user(address).expect("inside memory"), length).expect("inside the map");
-    let areas = Areas {
-        descriptors: find(at.descriptors, Areas::descriptor_bytes(SIZE)),
-        available: find(at.available, Areas::available_bytes(SIZE)),
-        used: find(at.used, Areas::used_bytes(SIZE)),
-    };
-    // SAFETY: the map vouches for the areas, and the ring holds it.
-    let split = unsafe { SplitRing::new(areas, SIZE) }.expect("aligned areas");
-    let options = RingOptions { event_index: true, indirect: false, in_order: false, header_length: 12 };
-    Ring::new(split, Arc::clone(map), options, 0)
 }

@@ -10,6 +10,8 @@
 mod honest;
 mod hostile;
 mod memory;
+#[path = "../../../benches/bed/device.rs"]
+mod sides;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

@@ -1,0 +1,97 @@
+//! What the machine itself takes to wake somebody: a thread that sleeps on an eventfd, and nothing else. The least that any switch which
+//! sleeps can take.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::clock::{self, ticks};
+
+/// A wake-up that took longer than this is given up.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The thread, and how long it took so far.
+pub struct Sleeper {
+    bell: Arc<EventFd>,
+    /// When it woke last; 0 when it was told to sleep.
+    woke: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+    /// Nanoseconds.
+    pub took: Histogram<u64>,
+}
+
+impl Sleeper {
+    /// A thread that sleeps.
+    ///
+    /// # Errors
+    /// What eventfd(2) and clone(2) say.
+    pub fn new() -> std::io::Result<Self> {
+        let bell = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
+        let woke = Arc::new(AtomicU64::new(0));
+        let (its_bell, its_woke) = (Arc::clone(&bell), Arc::clone(&woke));
+        let thread = std::thread::Builder::new().name("sleeper".into()).spawn(move || {
+            // Ended by the only other holder of its clock.
+            while Arc::strong_count(&its_woke) > 1 {
+                let mut awaited = [PollFd::new(its_bell.as_fd(), PollFlags::POLLIN)];
+                if poll(&mut awaited, PollTimeout::NONE).is_err() {
+                    continue;
+                }
+                its_woke.store(ticks(), Ordering::Release);
+                let _ = its_bell.read();
+            }
+        })?;
+        let took = Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("bounds that the crate allows");
+        Ok(Self { bell, woke, thread: Some(thread), took })
+    }
+
+    /// Wakes it once, from its sleep. The caller sleeps meanwhile, or polls as one who waits for a frame.
+    pub fn wake(&mut self, sleeps: bool) {
+        self.woke.store(0, Ordering::Relaxed);
+        let begin = ticks();
+        if self.bell.write(1).is_err() {
+            return;
+        }
+        let end = begin + clock::ticks_of(LONGEST);
+        let mut woke = 0;
+        while woke == 0 && ticks() < end {
+            if sleeps {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            woke = self.woke.load(Ordering::Acquire);
+        }
+        if woke > begin {
+            self.took.saturating_record((clock::seconds(woke - begin) * 1e9) as u64);
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.woke = Arc::default();
+        let _ = self.bell.write(1);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wake_up_is_measured() {
+        let mut sleeper = Sleeper::new().unwrap();
+        for round in 0..10 {
+            sleeper.wake(round % 2 == 0);
+        }
+        assert_eq!(sleeper.took.len(), 10);
+        assert!(sleeper.took.min() > 0);
+    }
+}
