@@ -122,7 +122,7 @@ def _long_run(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path]
     """A run of the lab in the middle of a sample, and its folder; it does not outlive the test."""
     file = tmp_path / "long.toml"
     file.write_text(LONG)
-    command = [sys.executable, "-m", "memlane_lab", "run", file, "--guest", "uml", "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "memlane_lab", "run", str(file), "--guest", "uml", "--out", str(tmp_path / "out")]
     # Tests that were started in a shell's background ignore interrupts, and so would their children.
     heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

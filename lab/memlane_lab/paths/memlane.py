@@ -31,9 +31,10 @@ class Memlane(NetworkPath):
     rank: ClassVar[int] = 40
 
     def __init__(self, session: Session, **settings: Any) -> None:  # noqa: ANN401
-        """`settings` go to the top of the network's file: workers, cpus, poll and the like."""
+        """`settings` go to the top of the network's file: workers, cpus, poll; `ports` holds keys of ports, by name."""
         super().__init__(session)
         self._settings = settings
+        self._port_settings: dict[str, dict[str, Any]] = self._settings.pop("ports", {})
         self._folder = session.folder / "memlane"
         self._daemon: HostProcess | None = None
         self._ports: list[Port] = []
@@ -66,9 +67,10 @@ class Memlane(NetworkPath):
 
     def _port(self, port: Port) -> dict[str, Any]:
         """The port as the network's file states it."""
+        own = self._port_settings.get(port.name, {})
         if port.kind == GuestKind.NETNS:
-            return {"name": port.name, "tap": self.session.link_name(port.name)}
-        return {"name": port.name, "vhost-user": str(self._socket(port))}
+            return {"name": port.name, "tap": self.session.link_name(port.name)} | own
+        return {"name": port.name, "vhost-user": str(self._socket(port))} | own
 
     def _socket(self, port: Port) -> Path:
         return self._folder / f"{port.name}.sock"

@@ -22,6 +22,7 @@ Report = dict[str, Any]
 HARMLESS_DROPS = {
     "flood-no-room",
     "intake-disabled",
+    "link-loss",
     "receiver-absent",
     "receiver-full",
     "receiver-stalled",

@@ -147,6 +147,14 @@ pub struct Worker {
     quit: bool,
 }
 
+/// The first vacant one of `slots`, a new one if there is none.
+fn vacant<T>(slots: &mut Vec<Option<T>>) -> usize {
+    slots.iter().position(Option::is_none).unwrap_or_else(|| {
+        slots.push(None);
+        slots.len() - 1
+    })
+}
+
 /// Seconds between two ticks.
 const TICK: u32 = 10;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Place;
 use super::ends::Sink;
 use super::rings::RingKey;
+use super::{Place, vacant};
 use crate::frame::{self, Addresses};
 use crate::link::Line;
 use crate::parcel::Parcel;
@@ -147,10 +147,7 @@ impl Outlets {
         };
         outlet.settle();
         let has_line = outlet.line.is_some();
-        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
+        let slot = vacant(&mut self.slots);
         self.slots[slot] = Some(outlet);
         if has_line {
             self.lines.push(slot as u16);
@@ -204,9 +201,8 @@ impl Outlets {
             return Sent::MustWait;
         }
         let sent = outlet.place(parcel, self.now, &mut self.faults);
-        if (sent == Sent::Done || parcel.segments_done > 0) && !outlet.touched {
-            outlet.touched = true;
-            self.touched.push(slot);
+        if sent == Sent::Done || parcel.segments_done > 0 {
+            outlet.touch(slot, &mut self.touched);
         }
         sent
     }
@@ -235,10 +231,7 @@ impl Outlets {
         outlet.bytes += bytes;
         if frames > 0 {
             outlet.stalled = false;
-            if !outlet.touched {
-                outlet.touched = true;
-                self.touched.push(place.slot);
-            }
+            outlet.touch(place.slot, &mut self.touched);
         }
         (frames, bytes)
     }
@@ -324,10 +317,7 @@ impl Outlets {
         }
         if moved {
             outlet.stuck_since = Some(now);
-            if !outlet.touched {
-                outlet.touched = true;
-                self.touched.push(slot);
-            }
+            outlet.touch(slot, &mut self.touched);
         } else if !outlet.policy.delivery.is_open(now) {
             // It is we who hold back, not the receiver.
             outlet.stuck_since = Some(now);
@@ -344,10 +334,9 @@ impl Outlets {
         for index in 0..self.lines.len() {
             let slot = self.lines[index];
             let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { continue };
-            let served = outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut dropped);
-            if served > 0 && !outlet.touched {
-                outlet.touched = true;
-                self.touched.push(slot);
+            let (served, moved) = outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut dropped);
+            if moved {
+                outlet.touch(slot, &mut self.touched);
             }
             frames += served;
         }
@@ -454,7 +443,8 @@ impl Outlet {
         if limiter.is_open(now) { self.stuck_since.unwrap_or(now).saturating_add(patience) } else { limiter.opens_at() }
     }
 
-    /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered.
+    /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered,
+    /// and whether the driver is to be shown anything.
     fn serve_line(
         &mut self,
         parcel: &mut Parcel,
@@ -462,16 +452,19 @@ impl Outlet {
         patience: Cycles,
         faults: &mut Vec<(PortId, RingFault)>,
         dropped: &mut impl FnMut(PortId, DropReason),
-    ) -> u32 {
-        let Some(mut line) = self.line.take() else { return 0 };
+    ) -> (u32, bool) {
+        let Some(mut line) = self.line.take() else { return (0, false) };
         line.forget_placed();
-        let mut served = 0;
+        let (mut served, mut moved) = (0, false);
         loop {
             // Where a limit holds back, it is not the receiver that does.
             let open = self.policy.delivery.is_open(now);
             let given_up = open && self.stuck_since.is_some_and(|since| now.wrapping_sub(since) > patience);
             let place = |parcel: &mut Parcel| {
-                let sent = match self.place(parcel, now, faults) {
+                let before = parcel.segments_done;
+                let sent = self.place(parcel, now, faults);
+                moved |= sent == Sent::Done || parcel.segments_done != before;
+                let sent = match sent {
                     Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
                     sent => sent,
                 };
@@ -491,7 +484,16 @@ impl Outlet {
             }
         }
         self.line = Some(line);
-        served
+        (served, moved)
+    }
+
+    /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something.
+    #[inline]
+    fn touch(&mut self, slot: u16, touched: &mut Vec<u16>) {
+        if !self.touched {
+            self.touched = true;
+            touched.push(slot);
+        }
     }
 
     /// See [`Outlets::line_deadline`].

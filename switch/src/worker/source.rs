@@ -13,12 +13,12 @@ use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
 use crate::verdict::Memo;
 
-use super::Shared;
 use super::ends::Feed;
 use super::later::Later;
 use super::outlets::Health;
 use super::rest::doze::Stream;
 use super::rings::RingKey;
+use super::{Shared, vacant};
 
 /// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
 const LITTLE_BYTES: u64 = 8192;
@@ -264,10 +264,7 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn add(&mut self, source: Source) -> u16 {
-        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
+        let slot = vacant(&mut self.slots);
         self.slots[slot] = Some(source);
         slot as u16
     }
