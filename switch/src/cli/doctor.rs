@@ -136,7 +136,7 @@ fn kvm() -> Finding {
         return Finding::note("KVM", "/dev/kvm cannot be opened", remedy);
     };
     match run_one_instruction(&kvm) {
-        Ok(()) => Finding::good("KVM", "a one-instruction guest ran"),
+        Ok(()) => Finding::good("KVM", "a guest of one instruction ran; `memlane-lab doctor` boots a whole kernel"),
         Err(error) => {
             let text = format!("/dev/kvm is there but runs no guest: {error}");
             Finding::note("KVM", text, "enable nested virtualisation on the outer host, or use UML or QEMU TCG")
