@@ -109,7 +109,7 @@ impl Worker {
         match turn.run(&mut self.parcel) {
             Ok(0) => 0,
             Ok(frames) => {
-                self.sources.had_frames(slot, self.now);
+                self.sources.had_frames(slot, frames, self.now);
                 self.charge(port);
                 frames
             }

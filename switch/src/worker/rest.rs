@@ -176,7 +176,8 @@ impl Worker {
             return false;
         }
         let delivered = self.shared.counters.delivered(source.port().index());
-        source.stream.dozes(source.active, delivered, self.now)
+        let room = source.feed.size();
+        source.stream.dozes(room, delivered, self.now)
     }
 
     fn sleep(&mut self) {

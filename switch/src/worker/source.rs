@@ -326,11 +326,12 @@ impl Sources {
         }
     }
 
-    /// Notes that `slot` had frames in moment `now`, and that completions are to be published.
+    /// Notes that `slot` had so many `frames` in moment `now`, and that completions are to be published.
     #[inline]
-    pub(super) fn had_frames(&mut self, slot: u16, now: Cycles) {
+    pub(super) fn had_frames(&mut self, slot: u16, frames: u32, now: Cycles) {
         if let Some(source) = self.get(slot) {
             source.active = now;
+            source.stream.came = source.stream.came.saturating_add(frames);
         }
         self.touch(slot);
     }

@@ -2,7 +2,7 @@
 //!
 //! Where all CPUs are busy, a kick for each frame disturbs everybody: it wakes the worker, which calls the receiver, and both take a CPU away
 //! from somebody. A sender that sends on without waiting for any answer gains more by being served in batches than it loses by
-//! the time until the next look. Who waits for answers (TCP, requests) is never left to a timer.
+//! the time until the next look. Who waits for answers (TCP, requests) is never left to a timer, nor is who might fill its ring meanwhile.
 
 use std::time::Duration;
 
@@ -21,19 +21,22 @@ pub(in crate::worker) struct Stream {
     rested_at: Cycles,
     /// Frames delivered to the sender's port when the worker last rested.
     delivered: u64,
+    /// Frames that came since.
+    pub came: u32,
     /// The next look.
     pub until: Option<Cycles>,
 }
 
 impl Stream {
-    /// The worker rests in moment `now`: whether this sender, which last had frames in moment `active` and to whose port `delivered` frames
-    /// went so far, is to be looked at [later](Self::until) instead of being armed.
-    pub(super) fn dozes(&mut self, active: Cycles, delivered: u64, now: Cycles) -> bool {
+    /// The worker rests in moment `now`: whether this sender, to whose port `delivered` frames went so far, is to be looked at
+    /// [later](Self::until) instead of being armed. Its ring has `room` for so many frames.
+    pub(super) fn dozes(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return true;
         }
-        let came = active > self.rested_at && now.wrapping_sub(self.rested_at) < 2 * in_cycles(DOZE);
-        self.rests = if came && delivered == self.delivered { self.rests.saturating_add(1) } else { 0 };
+        let few = (1..=u32::from(room) / 4).contains(&std::mem::take(&mut self.came));
+        let goes_on = few && delivered == self.delivered && now.wrapping_sub(self.rested_at) < 2 * in_cycles(DOZE);
+        self.rests = if goes_on { self.rests.saturating_add(1) } else { 0 };
         (self.rested_at, self.delivered) = (now, delivered);
         self.until = (self.rests >= PROOF).then(|| now.saturating_add(in_cycles(DOZE)));
         self.until.is_some()
@@ -44,12 +47,15 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// A stream of `rests` rests, each 10 us after the last, with a frame in between; the moment of the last.
-    fn stream(rests: u64) -> (Stream, Cycles) {
+    const ROOM: u16 = 256;
+
+    /// A stream of `rests` rests, each 10 us after the last, with `frames` in between; the moment of the last.
+    fn stream(rests: u64, frames: u32) -> (Stream, Cycles) {
         let step = in_cycles(Duration::from_micros(10));
         let mut stream = Stream::default();
         for rest in 1..=rests {
-            let dozed = stream.dozes(rest * step - 1, 0, rest * step);
+            stream.came = frames;
+            let dozed = stream.dozes(ROOM, 0, rest * step);
             assert!(!dozed || rest >= PROOF.into());
         }
         (stream, rests * step)
@@ -57,25 +63,33 @@ mod tests {
 
     #[test]
     fn who_sends_on_without_an_answer_is_looked_at_later() {
-        let (mut sender, now) = stream(20);
+        let (mut sender, now) = stream(20, 1);
         assert!(sender.until.is_some_and(|until| until > now));
         let later = now + in_cycles(DOZE) + 1;
-        assert!(sender.dozes(later - 1, 0, later), "it sent on");
-        assert!(!sender.dozes(later - 1, 0, later + in_cycles(DOZE) + 1), "it fell silent");
+        sender.came = 7;
+        assert!(sender.dozes(ROOM, 0, later), "it sent on");
+        assert!(!sender.dozes(ROOM, 0, later + in_cycles(DOZE) + 1), "it fell silent");
     }
 
     #[test]
     fn who_gets_answers_is_not() {
-        let (mut sender, now) = stream(u64::from(PROOF) - 1);
-        assert!(!sender.dozes(now + 1, 1, now + 2));
+        let (mut sender, now) = stream(u64::from(PROOF) - 1, 1);
+        sender.came = 1;
+        assert!(!sender.dozes(ROOM, 1, now + 2));
     }
 
     #[test]
     fn who_sends_seldom_is_not() {
         let mut sender = Stream::default();
         for rest in 1..100 {
-            let now = rest * 3 * in_cycles(DOZE);
-            assert!(!sender.dozes(now - 1, 0, now));
+            sender.came = 1;
+            assert!(!sender.dozes(ROOM, 0, rest * 3 * in_cycles(DOZE)));
         }
+    }
+
+    #[test]
+    fn who_might_fill_its_ring_meanwhile_is_not() {
+        let (sender, _) = stream(100, u32::from(ROOM) / 4 + 1);
+        assert!(sender.until.is_none());
     }
 }
