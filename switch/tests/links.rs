@@ -111,6 +111,40 @@ fn frames_under_way_take_no_more_than_the_ceiling() {
 }
 
 #[test]
+fn a_receiver_that_stops_at_the_end_of_a_line_holds_up_nobody_and_is_given_up() {
+    let settings = Settings { patience: Duration::from_millis(5), ..Settings::default() };
+    let slow = Impairment { delay: Some("1ms".into()), ..Impairment::default() };
+    let mut bed = Bed::with_links(&[None, Some(slow), None], settings);
+    let mut got = [0; 3];
+    bed.guests[1].send(1, 0, 60, 1);
+    bed.guests[2].send(2, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
+    // Three times as many as it has buffers.
+    let stalled = |bed: &Bed| dropped(bed, 1, DropReason::ReceiverStalled);
+    let end = Instant::now() + WAIT;
+    let mut sent = 0;
+    while stalled(&bed) < 256 {
+        assert!(Instant::now() < end, "{} of {sent}", stalled(&bed));
+        if sent < 768 && bed.guests[0].transmit.free() == 256 {
+            bed.guests[0].send(0, 1, 60, 256);
+            sent += 256;
+        }
+        let frames = bed.worker.step();
+        assert!(frames <= 256, "{frames} in one pass");
+        while bed.guests[0].transmit.reclaim().unwrap().is_some() {}
+    }
+    // Meanwhile, and afterwards, others are served.
+    bed.guests[0].send(0, 2, 60, 1);
+    step_until(&mut bed, 2, &mut got, |got| got[0] == 1);
+    // It takes what it has, and is served again.
+    let mut after = [0; 3];
+    step_until(&mut bed, 1, &mut after, |after| after[0] >= 256);
+    bed.guests[0].send(0, 1, 60, 1);
+    let before = after[0];
+    step_until(&mut bed, 1, &mut after, |after| after[0] > before);
+}
+
+#[test]
 fn a_rate_and_bursts_of_losses_reach_real_rings() {
     let bursts = GilbertElliott { p: 0.05, r: 0.5, bad: 1.0, good: 0.0 };
     let mut bed = bed(Impairment { rate: Some("100Mbit".into()), gilbert_elliott: Some(bursts), ..Impairment::default() });

@@ -107,7 +107,7 @@ fn a_ring_is_drained_before_its_base_is_told() {
     for number in 0..40 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    bed.wait_for(|bed| bed.totals(1).waiting > 0, "frames wait");
+    bed.wait_for(|bed| bed.totals(0).intake_frames == 41 && bed.totals(1).waiting > 0, "all are taken and some wait");
     let base = a.frontend().unwrap().ring_base(INTAKE).unwrap();
     let ring = &a.pair(0).intake.queue.ring;
     assert_eq!(base, 41, "everything was taken");

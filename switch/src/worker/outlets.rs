@@ -192,10 +192,9 @@ impl Outlets {
     pub(super) fn send(&mut self, slot: u16, parcel: &mut Parcel) -> Sent {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
-            return match line.take(parcel, self.now) {
-                Ok(()) => Sent::Done,
-                Err(reason) => Sent::Dropped(reason),
-            };
+            let taken = line.take(parcel, self.now);
+            outlet.touch(slot, &mut self.touched);
+            return taken.map_or_else(Sent::Dropped, |()| Sent::Done);
         }
         if outlet.turns.waiting() > 0 {
             return Sent::MustWait;
@@ -281,6 +280,7 @@ impl Outlets {
             self.waiting.push(slot);
         }
         outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
+        outlet.touch(slot, &mut self.touched);
         Ok(())
     }
 
@@ -323,6 +323,7 @@ impl Outlets {
             outlet.stuck_since = Some(now);
         } else if outlet.stuck_since.is_some_and(|since| now.wrapping_sub(since) > self.patience) {
             outlet.stalled = true;
+            outlet.touch(slot, &mut self.touched);
             outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
         }
     }
@@ -413,7 +414,7 @@ impl Outlets {
         let mut news = false;
         for &slot in self.waiting.iter().chain(&self.lines) {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot))
-                && outlet.stuck_since.is_some()
+                && outlet.awaits_room(self.now)
             {
                 news |= outlet.sink.arm();
             }
@@ -456,7 +457,8 @@ impl Outlet {
         let Some(mut line) = self.line.take() else { return (0, false) };
         line.forget_placed();
         let (mut served, mut moved) = (0, false);
-        loop {
+        // Bounded, so that a long line does not keep others waiting.
+        for _ in 0..TURN {
             // Where a limit holds back, it is not the receiver that does.
             let open = self.policy.delivery.is_open(now);
             let given_up = open && self.stuck_since.is_some_and(|since| now.wrapping_sub(since) > patience);
@@ -487,7 +489,7 @@ impl Outlet {
         (served, moved)
     }
 
-    /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something.
+    /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something, or that there is something to count.
     #[inline]
     fn touch(&mut self, slot: u16, touched: &mut Vec<u16>) {
         if !self.touched {
@@ -499,7 +501,13 @@ impl Outlet {
     /// See [`Outlets::line_deadline`].
     fn line_deadline(&self, patience: Cycles, now: Cycles) -> Option<Cycles> {
         let due = self.line.as_ref()?.due()?;
-        Some(if self.stuck_since.is_some() { self.deadline(patience, now) } else { due })
+        Some(if self.stuck_since.is_some() { due.max(self.deadline(patience, now)) } else { due })
+    }
+
+    /// True if something would be delivered now if there were room.
+    fn awaits_room(&self, now: Cycles) -> bool {
+        let at_end = self.line.as_ref().and_then(|line| line.due()).is_some_and(|due| due <= now);
+        self.turns.waiting() > 0 || (at_end && self.stuck_since.is_some())
     }
 
     #[inline(never)]

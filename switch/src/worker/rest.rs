@@ -226,7 +226,7 @@ impl Worker {
     }
 
     /// Waits for events and acts on them; true if there was one beside the timer's.
-    fn await_events(&mut self, milliseconds: i32) -> bool {
+    pub(super) fn await_events(&mut self, milliseconds: i32) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
         // Interrupted by a signal is as good as nothing happened.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);

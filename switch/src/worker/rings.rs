@@ -68,6 +68,8 @@ impl Worker {
         let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), policy, line, start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
+            // It may have been kicked already; what is done next, perhaps in the same batch of commands, is to find it started.
+            self.await_events(0);
         }
         slot
     }
