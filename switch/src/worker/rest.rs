@@ -231,7 +231,8 @@ impl Worker {
         // Interrupted by a signal is as good as nothing happened.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let mut woken = false;
-        for event in &events[..count] {
+        // A descriptor whose other end was closed is ready too, and that is no kick.
+        for event in events[..count].iter().filter(|event| event.event_set().contains(EventSet::IN)) {
             woken |= event.data() != TIMER;
             self.kicked(event.data());
         }
