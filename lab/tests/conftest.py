@@ -2,12 +2,16 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["memlane_lab.testing"]
+
+# A job in a shell's background ignores interrupts, and so would the labs that are interrupted here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

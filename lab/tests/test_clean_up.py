@@ -123,13 +123,8 @@ def _long_run(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path]
     file = tmp_path / "long.toml"
     file.write_text(LONG)
     command = [sys.executable, "-m", "memlane_lab", "run", str(file), "--guest", "uml", "--out", str(tmp_path / "out")]
-    # Tests that were started in a shell's background ignore interrupts, and so would their children.
-    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with (tmp_path / "log").open("w") as out:
-            lab = subprocess.Popen(command, stdout=out, stderr=out)
-    finally:
-        signal.signal(signal.SIGINT, heeded)
+    with (tmp_path / "log").open("w") as out:
+        lab = subprocess.Popen(command, stdout=out, stderr=out)
     try:
         (folder,) = _runs_once_flowing()
         yield lab, folder
