@@ -29,9 +29,9 @@ from memlane_lab.workloads import Flow, FlowResult, Run, Timing
 
 _FIRST_PORT = 5201
 _SHORTEST = 0.5
+"""Seconds that meters are given at least, when flows took long to begin."""
 _ENDING = 20.0
 """Seconds that flows may take to end after their time."""
-"""Seconds that meters are given at least, when flows took long to begin."""
 _FAULTS = (LabError, OSError, ValueError, LookupError)
 """What makes a sample a failed one; anything else is a fault of the lab, and ends it."""
 

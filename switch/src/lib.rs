@@ -25,7 +25,6 @@
 //! vhost-user back end is kept.
 
 // Where a frame lies: guests' memory, and the rings in it.
-pub mod link;
 pub mod memory;
 pub mod ring;
 
@@ -35,6 +34,7 @@ pub mod offload;
 pub mod parcel;
 
 // Where it goes, and when.
+pub mod link;
 pub mod policy;
 pub mod schedule;
 pub mod table;

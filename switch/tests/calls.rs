@@ -44,9 +44,9 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
         quick += u64::from(start.elapsed() < Duration::from_micros(150));
         b.receive(PATIENCE).unwrap();
     }
-    // Whoever looks after its frames within the delay need not be called.
+    // Whoever looks after its frames within the delay need not be called; the announcement may still have owed a call when we began.
     assert!(
-        bed.totals(0).calls - before <= 200 - quick / 2,
+        bed.totals(0).calls - before <= 201 - quick,
         "{} calls, though {quick} times it was quick",
         bed.totals(0).calls - before
     );

@@ -38,9 +38,7 @@ fn exchange(a: &mut ToyGuest, b: &mut ToyGuest, number: u64) {
 fn a_ring_starts_with_its_kick_and_not_before() {
     let bed = Bed::new(2);
     let mut b = bed.guest(1);
-    let mut a = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
-    a.start().unwrap();
-    a.synchronise().unwrap();
+    let mut a = bed.builder(0).kicked(false).connect(bed.socket(0)).unwrap();
     let sent = frame(mac(0), BROADCAST, 60, 1);
     // Made available, but not kicked: `add` and `publish` are what `send` does, without the kick.
     let memory = a.memory().clone();

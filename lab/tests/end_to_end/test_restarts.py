@@ -9,12 +9,12 @@ from memlane_lab.guests import Guest
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import BEDS, HOST, TCG, UML, Lan, Plan
 from tests.end_to_end.switch import Switch
-from tests.end_to_end.transfer import Flow, Library, pace
+from tests.end_to_end.transfer import Flow, Library, slow_down, speed_up
 
 pytestmark = pytest.mark.real
 
 _LARGE = 32
-"""Megabytes that take a guest at 100 Mbit/s long enough for something to happen meanwhile."""
+"""Megabytes that a guest that was slowed down sends for half a minute."""
 
 Ending = Callable[[Guest], None]
 
@@ -42,8 +42,8 @@ def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tupl
     for end in (_power_cut, _reboot):
         before = _boot(mortal)
         own = Library(mortal, _LARGE)
-        pace(mortal)
-        pace(peer)
+        slow_down(mortal)
+        slow_down(peer)
         fetches = [library.fetch(mortal, bed.ipv4(1)), own.fetch(peer, bed.ipv6(0))]
         for fetch in fetches:
             fetch.wait_under_way()
@@ -53,6 +53,7 @@ def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tupl
         lan.address(0)
         lan.reach(0, 1)
         assert _boot(mortal) != before
+        speed_up(peer)
     library.fetch(mortal, bed.ipv6(1)).finish()
     Library(mortal).fetch(peer, bed.ipv4(0)).finish()
     flow.wait_progress()
@@ -74,13 +75,14 @@ def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: t
     first, second, *_ = lan.guests
     library = Library(second, _LARGE)
     for end in (Switch.stop, Switch.kill):
-        pace(second)
+        slow_down(second)
         fetch = library.fetch(first, bed.ipv4(1))
         fetch.wait_under_way()
         end(lan.switch)
         fetch.check_unfinished()
         lan.switch.start()
         _plug_again(lan)
+        speed_up(second)
         fetch.finish(120)
         for source in range(len(lan.guests)):
             lan.reach(source, (source + 1) % len(lan.guests))

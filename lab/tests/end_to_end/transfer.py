@@ -43,7 +43,7 @@ class Fetch:
         self._before = received(reader)
         self._running = reader.spawn(command)
 
-    def wait_under_way(self, share: float = 0.1) -> None:
+    def wait_under_way(self, share: float = 0.03) -> None:
         """Waits until `share` of the file has arrived; the transfer must not be over by then."""
         wanted = share * self.library.size
         until(lambda: received(self.reader) - self._before > wanted, timeout=30, what="a transfer to get under way")
@@ -91,12 +91,17 @@ class Flow:
         running.wait(10)
 
 
-def pace(guest: Guest) -> None:
-    """Has the guest send at most 100 Mbit/s, so that a transfer lasts until something has happened to it.
+def slow_down(guest: Guest) -> None:
+    """Has the guest send at most 10 Mbit/s, so that no transfer is over before something has happened to it.
 
-    This ends when the guest's NIC is plugged anew, or the guest has rebooted.
+    This ends with `speed_up`, and when the guest's NIC is plugged anew, or the guest has rebooted.
     """
-    guest.run("tc qdisc replace dev net0 root netem rate 100mbit limit 10000").check()
+    guest.run("tc qdisc replace dev net0 root netem rate 10mbit limit 10000").check()
+
+
+def speed_up(guest: Guest) -> None:
+    """Has the guest send as fast as it can again."""
+    guest.run("tc qdisc del dev net0 root")
 
 
 def received(guest: Guest) -> int:

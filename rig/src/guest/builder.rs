@@ -73,6 +73,7 @@ pub struct GuestBuilder {
     pub(super) acknowledge: Option<Acknowledge>,
     pub(super) start: bool,
     pub(super) enable: bool,
+    pub(super) start_kick: bool,
 }
 
 impl Default for GuestBuilder {
@@ -94,6 +95,7 @@ impl Default for GuestBuilder {
             acknowledge: None,
             start: true,
             enable: true,
+            start_kick: true,
         }
     }
 }
@@ -136,6 +138,8 @@ setters! {
     started -> start: bool;
     /// Whether the rings are enabled at the start: on by default.
     enabled -> enable: bool;
+    /// Whether every ring is kicked when the back end gets its kick descriptor: on by default, as QEMU does.
+    kicked -> start_kick: bool;
 }
 
 impl GuestBuilder {

@@ -299,7 +299,7 @@ impl ToyGuest {
             RingStep::Enable | RingStep::Disable => {}
         }
         // Buffers may have been posted before the back end knew of the ring.
-        if step == RingStep::Kick {
+        if step == RingStep::Kick && self.plan.start_kick {
             queue.kick();
         }
         Ok(())

@@ -92,11 +92,10 @@ impl Line {
     /// # Errors
     /// It gets lost, and why.
     pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
-        let path = Arc::clone(&self.path);
-        if happens(path.loss, &mut self.rng) || path.bursts.is_some_and(|bursts| bursts.loses(&mut self.bad, &mut self.rng)) {
+        if self.loses() {
             return Err(DropReason::LinkLoss);
         }
-        let copies = 1 + u32::from(happens(path.duplicate, &mut self.rng));
+        let copies = 1 + u32::from(happens(self.path.duplicate, &mut self.rng));
         for _ in 0..copies {
             let left = self.transmit(parcel.length, now).ok_or(DropReason::LinkFull)?;
             let permit = self.budget.take(u64::from(parcel.length) + OVERHEAD).ok_or(DropReason::LinkFull)?;
@@ -113,6 +112,11 @@ impl Line {
             }));
         }
         Ok(())
+    }
+
+    /// Whether the next frame gets lost.
+    fn loses(&mut self) -> bool {
+        happens(self.path.loss, &mut self.rng) || self.path.bursts.is_some_and(|bursts| bursts.loses(&mut self.bad, &mut self.rng))
     }
 
     /// When a frame of `length` bytes has left the transmitter; `None` if too many wait for it.

@@ -32,7 +32,7 @@ impl Default for Later {
 impl Later {
     /// Has the call of `slot` wait, whose driver was `shown` the entries before that used index; false if it has waited long enough.
     pub(super) fn put_off(&mut self, slot: u16, shown: u16, now: Cycles) -> bool {
-        match self.waiting.iter().find(|waiting| waiting.slot == slot) {
+        match self.of(slot) {
             Some(waiting) => now < waiting.due,
             None => {
                 self.waiting.push(Waiting { slot, shown, due: now.saturating_add(self.delay) });
@@ -43,7 +43,11 @@ impl Later {
 
     /// What the driver of `slot` was shown when its call was put off, if it was.
     pub(super) fn shown(&self, slot: u16) -> Option<u16> {
-        self.waiting.iter().find(|waiting| waiting.slot == slot).map(|waiting| waiting.shown)
+        self.of(slot).map(|waiting| waiting.shown)
+    }
+
+    fn of(&self, slot: u16) -> Option<&Waiting> {
+        self.waiting.iter().find(|waiting| waiting.slot == slot)
     }
 
     /// The call of `slot` waits no more.

@@ -46,7 +46,7 @@ impl Linger {
         true
     }
 
-    /// The time after which a source that had frames is expected to be silent for longer; none if nobody lingers.
+    /// How long ago a ring may have had its last frame to be polled all the same; `None` if nobody lingers.
     pub(super) fn memory(&self) -> Option<Cycles> {
         (self.span > 0).then(|| in_cycles(MOST))
     }
