@@ -70,6 +70,10 @@ pub struct Report {
     pub uptime: u64,
     /// Cycles of a second, for the workers' cycle counts.
     pub cycles_per_second: u64,
+    /// Bytes of the switch's memory that frames take, see [`crate::budget`].
+    pub memory_held: u64,
+    /// Bytes that they may take.
+    pub memory_most: u64,
     /// Ports, in the order of the file.
     pub ports: Vec<PortReport>,
     /// Workers.
@@ -166,6 +170,8 @@ impl Report {
             pid: std::process::id(),
             uptime: uptime.as_secs(),
             cycles_per_second: time::frequency(),
+            memory_held: shared.budget.held(),
+            memory_most: shared.budget.most(),
             ports: ports.collect(),
             workers: workers.collect(),
         }

@@ -34,6 +34,7 @@ pub mod offload;
 pub mod parcel;
 
 // Where it goes, and when.
+pub mod budget;
 pub mod link;
 pub mod policy;
 pub mod schedule;

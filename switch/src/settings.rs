@@ -31,8 +31,8 @@ pub struct Settings {
     pub share: f32,
     /// Seconds after which a silent station is forgotten.
     pub age: u32,
-    /// Bytes that frames under way on links may take, all together.
-    pub link_memory: u64,
+    /// Bytes of our memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
+    pub memory: u64,
 }
 
 impl Default for Settings {
@@ -44,7 +44,7 @@ impl Default for Settings {
             parking: 16384,
             share: 0.5,
             age: crate::table::DEFAULT_AGE,
-            link_memory: 64 << 20,
+            memory: 64 << 20,
         }
     }
 }

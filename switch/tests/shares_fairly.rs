@@ -235,3 +235,40 @@ fn many_addresses_and_bursts_gain_nothing() {
     assert!(contest.bytes[1] as f64 <= 1.02 * fair && contest.bytes[2] as f64 <= 1.02 * fair, "{:?}", contest.bytes);
     assert!(contest.bytes[0] as f64 >= 0.98 * fair, "{:?}", contest.bytes);
 }
+
+#[test]
+fn many_queues_gain_nothing() {
+    let mut contest = Contest::new(&[1000, 1000], 30);
+    let mut queues: Vec<_> = (1..8).map(|pair| contest.bed.queue(1, pair)).collect();
+    let mut step = |contest: &mut Contest| {
+        queues.iter_mut().for_each(|queue| queue.fill(1, 2, 1000));
+        contest.step();
+    };
+    (0..200).for_each(|_| step(&mut contest));
+    contest.bytes.fill(0);
+    (0..3000).for_each(|_| step(&mut contest));
+    assert!(jain(&contest.bytes) > 0.999, "{:?}", contest.bytes);
+}
+
+#[test]
+fn alternating_destinations_gain_nothing() {
+    // Guest 0 sends to 2 alone; guest 1 to 2 and 3 in turn, so that its frames wait in two places.
+    let mut bed = Bed::with(4, Settings { patience: Duration::from_secs(60), ..Settings::default() });
+    for guest in [2, 3] {
+        bed.guests[guest].send(guest as u16, 0xffff, 60, 1);
+    }
+    bed.worker.step();
+    bed.guests.iter_mut().for_each(|guest| {
+        guest.settle();
+    });
+    let mut bytes = [0_u64; 2];
+    for step in 0..6000 {
+        bed.guests[0].fill(0, 2, 1000);
+        bed.guests[1].fill(1, 2 + step % 2, 1000);
+        pass_often(&mut bed);
+        bed.guests[2].take(30, |sender, length| bytes[usize::from(sender)] += u64::from(length) * u64::from(step >= 200));
+        bed.guests[3].take(30, |_, _| {});
+    }
+    let fair = (bytes[0] + bytes[1]) / 2;
+    assert!(bytes[0] * 100 >= fair * 98, "{bytes:?}");
+}

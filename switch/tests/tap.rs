@@ -49,12 +49,17 @@ struct Bed {
 
 impl Bed {
     fn new(wanted: features::Features) -> Self {
+        Self::with(wanted, "")
+    }
+
+    /// With these `settings` above the ports.
+    fn with(wanted: features::Features, settings: &str) -> Self {
         // The kernel announces itself over IPv6 whenever it likes; here it shall be silent.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("guest.sock");
         let text = format!(
-            "[[port]]\nname = \"guest\"\nvhost-user = \"{}\"\n[[port]]\nname = \"kernel\"\ntap = \"memlane\"\nmac = \"02:00:00:00:00:01\"\n",
+            "{settings}\n[[port]]\nname = \"guest\"\nvhost-user = \"{}\"\n[[port]]\nname = \"kernel\"\ntap = \"memlane\"\nmac = \"02:00:00:00:00:01\"\n",
             socket.display()
         );
         let daemon = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap();
@@ -203,6 +208,38 @@ fn a_device_that_is_down_is_an_absent_receiver() {
             std::thread::yield_now();
         }
         assert_eq!(drops().into_iter().collect::<Vec<_>>(), [(DropReason::ReceiverAbsent.name().to_owned(), 1)]);
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn frames_from_the_kernel_take_no_more_memory_than_they_may() {
+    in_a_namespace("frames_from_the_kernel_take_no_more_memory_than_they_may", || {
+        let mut bed = Bed::with(features::LINUX, "memory-mib = 1\npatience-ms = 60000");
+        let held = |bed: &Bed| bed.daemon.network().shared().budget.held();
+        let most = bed.daemon.network().shared().budget.most();
+        assert!(most <= 1 << 20);
+        // The switch knows where the guest is.
+        let hello = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(1));
+        bed.guest_speaks(&NetHeader::default(), &hello.frame(), &hello.payload, &[1]);
+        // The guest reads nothing yet: its ring gets full, then the buffers do, then the kernel's queue.
+        let datagrams = 700_u16;
+        for number in 0..datagrams {
+            bed.socket.send(&number.to_be_bytes()).unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while bed.daemon.network().shared().counters.totals(0).waiting == 0 {
+            assert!(Instant::now() < deadline, "nothing waits");
+            std::thread::yield_now();
+        }
+        assert!((1..=most / 2).contains(&held(&bed)), "{} of {most}", held(&bed));
+        let mut last = 0;
+        while last + 1 < datagrams {
+            let payload = bed.guest_hears().1;
+            let number = u16::from_be_bytes([payload[0], payload[1]]);
+            assert!(number >= last && held(&bed) <= most / 2);
+            last = number;
+        }
         bed.daemon.stop();
     });
 }

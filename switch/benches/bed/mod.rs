@@ -58,6 +58,18 @@ impl Bed {
         let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16)).collect();
         Self { worker, shared, guests }
     }
+
+    /// Another queue pair of guest `port`, of which only the intake is used.
+    pub fn queue(&mut self, port: u16, pair: u16) -> Guest {
+        let (guest, transmit, _) = Guest::alone();
+        let key = RingKey { port: PortId(port), pair, direction: Direction::Intake };
+        self.worker.add_intake(key, Intake::new(transmit), Offloads::ALL, start());
+        guest
+    }
+}
+
+fn start() -> Start {
+    Start { kick: None, at_once: true, enabled: true, session: 0 }
 }
 
 fn address(index: u16) -> [u8; 6] {
@@ -70,7 +82,6 @@ impl Guest {
     fn attach(worker: &mut Worker, index: u16) -> Self {
         let (guest, transmit, receive) = Self::alone();
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
-        let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
         worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
         let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
         worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);

@@ -57,6 +57,12 @@ fn table(report: &Report) -> String {
         [index.to_string(), worker.frames.to_string(), cycles].into_iter().chain(numbers).collect()
     });
     text.push_str(&columns(std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows)));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    text.push_str(&format!(
+        "\nframes from TAPs and on links: {:.1} of {:.0} MiB\n",
+        mib(report.memory_held),
+        mib(report.memory_most)
+    ));
     text
 }
 

@@ -152,7 +152,7 @@ impl<'t> Checker<'t> {
         range("workers", document.workers as u64, 1..=64);
         range("patience-ms", document.patience_ms, 1..=60_000);
         range("waiting-frames", document.waiting_frames as u64, 64..=1 << 20);
-        range("link-memory-mib", document.link_memory_mib, 1..=1 << 20);
+        range("memory-mib", document.memory_mib, 1..=1 << 20);
         range("age", document.age.into(), 1..=1_000_000);
         if !(0.05..=0.95).contains(&document.share) {
             self.note(top.of("share"), format_args!("share is {}; it can be 0.05 to 0.95", document.share));

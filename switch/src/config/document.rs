@@ -39,9 +39,9 @@ pub struct Document {
     /// Seconds after which a silent station is forgotten.
     #[schemars(range(min = 1, max = 1000000))]
     pub age: u32,
-    /// Most MiB of memory that frames under way on links may take, all together.
+    /// Most MiB of the switch's own memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
     #[schemars(range(min = 1, max = 1048576))]
-    pub link_memory_mib: u64,
+    pub memory_mib: u64,
     /// The ports.
     pub port: Vec<PortEntry>,
 }
@@ -60,7 +60,7 @@ impl Default for Document {
             waiting_frames: settings.parking,
             share: settings.share,
             age: settings.age,
-            link_memory_mib: settings.link_memory >> 20,
+            memory_mib: settings.memory >> 20,
             port: Vec::new(),
         }
     }

@@ -114,7 +114,7 @@ impl Config {
                 parking: document.waiting_frames,
                 share: document.share,
                 age: document.age,
-                link_memory: document.link_memory_mib << 20,
+                memory: document.memory_mib << 20,
             },
             segments,
             ports,

@@ -3,15 +3,13 @@
 //! 1. [`Impairment`]: what the operator writes; [`Path`]: the same, checked, in the units of the data path.
 //! 2. [`chance`]: what is left to chance: losses and delays.
 //! 3. [`Line`]: one direction of a link at work. It stands before the receiver's ring. A frame on its way has left its sender's memory:
-//!    it lies in ours, of which there is a [`Budget`].
+//!    it lies in ours, of which there is a [`Budget`](crate::budget).
 //!
 //! A frame first waits for the transmitter, which sends at the line's rate and has a bounded queue; then it is under way for the delay.
 
 pub mod chance;
 mod line;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -133,38 +131,6 @@ impl From<&Impairment> for Path {
     }
 }
 
-/// Bytes of ours that frames under way may take, on all links together.
-#[derive(Debug)]
-pub struct Budget {
-    left: AtomicU64,
-}
-
-impl Budget {
-    /// Of so many `bytes`.
-    pub fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self { left: AtomicU64::new(bytes) })
-    }
-
-    /// Takes `bytes` until the permit is dropped; none if fewer are left.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
-        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        taken.is_ok().then(|| Permit { budget: Arc::clone(self), bytes })
-    }
-}
-
-/// A part of a [`Budget`].
-#[derive(Debug)]
-pub struct Permit {
-    budget: Arc<Budget>,
-    bytes: u64,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,14 +160,5 @@ mod tests {
         let keys: Vec<_> = wrong.mistakes().iter().map(|mistake| mistake.0).collect();
         assert_eq!(keys, ["delay", "jitter", "rate", "loss", "duplicate", "reorder", "p", "queue"]);
         assert!(Impairment::default().mistakes().is_empty());
-    }
-
-    #[test]
-    fn a_budget_is_never_exceeded_and_comes_back() {
-        let budget = Budget::new(100);
-        let permit = budget.take(60).unwrap();
-        assert!(budget.take(41).is_none() && budget.take(40).is_some());
-        drop(permit);
-        assert!(budget.take(100).is_some());
     }
 }

@@ -27,7 +27,8 @@ pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::{Direction, RingKey, Start};
 
-use crate::link::{Budget, Line, Path};
+use crate::budget::{Account, Budget};
+use crate::link::{Line, Path};
 use crate::parcel::Parcel;
 use crate::policy::{Allowance, Policy};
 use crate::port::PortId;
@@ -42,6 +43,7 @@ use pass::Ended;
 use peers::Peers;
 use rest::Rest;
 use source::Sources;
+use tap::Pool;
 
 /// Frames that are taken from a source at a time.
 pub const BATCH: usize = 32;
@@ -59,8 +61,10 @@ pub struct Shared {
     pub policies: Vec<Arc<Policy>>,
     /// The line on which frames come to each port, if it is on a link.
     pub lines: Vec<Option<Arc<Path>>>,
-    /// What all frames under way on links may take.
+    /// What all frames from TAPs and under way on links may take.
     pub budget: Arc<Budget>,
+    /// Where frames from TAPs lie.
+    pool: Arc<Pool>,
     key: u64,
     /// What the operator set.
     pub settings: Settings,
@@ -70,13 +74,17 @@ impl Shared {
     /// For `workers` workers, a port for each entry of `segment_of`, which names its segment, and one table for each segment; `key` makes the tables
     /// unpredictable to guests. Ports are allowed what is usual.
     pub fn new(workers: usize, segment_of: Vec<usize>, key: u64, settings: Settings) -> Self {
+        // A part is for buffers that nobody uses, so that all of it together is what the operator set.
+        let spare = (settings.memory / 8).min(MOST_SPARE);
+        let budget = Budget::new(settings.memory - spare);
         let (ports, segments) = (segment_of.len(), segment_of.iter().max().map_or(0, |last| last + 1));
         Self {
             counters: Counters::new(workers, ports),
             tables: (0..segments).map(|_| Table::new(ports, ADDRESSES, key)).collect(),
             policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
             lines: vec![None; ports],
-            budget: Budget::new(settings.link_memory),
+            pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
+            budget,
             key,
             segment_of,
             settings,
@@ -86,10 +94,12 @@ impl Shared {
     /// The line before a new delivery of `port`, if it is on a link.
     fn line_to(&self, port: PortId) -> Option<Line> {
         let path = self.lines[port.index()].as_ref()?;
-        Some(Line::new(Arc::clone(path), Arc::clone(&self.budget), self.key.wrapping_add(u64::from(port.0))))
+        Some(Line::new(Arc::clone(path), Account::new(&self.budget), self.key.wrapping_add(u64::from(port.0))))
     }
 }
 
+/// Bytes of buffers for TAPs that nobody uses, at most.
+const MOST_SPARE: u64 = 2 << 20;
 /// Table entries that a port may hold.
 const ADDRESSES: u32 = 1024;
 

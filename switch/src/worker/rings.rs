@@ -83,7 +83,7 @@ impl Worker {
         let watched = tap.file.try_clone()?;
         let tap = Arc::new(tap);
         let segment = self.shared.segment_of[port.index()];
-        let feed = Feed::Tap(Box::new(TapFeed::new(Arc::clone(&tap))));
+        let feed = Feed::Tap(Box::new(TapFeed::new(Arc::clone(&tap), Arc::clone(&self.shared.pool))));
         // What the kernel leaves undone is what it was asked to, and that is all.
         let slot = self.sources.add(Source::new(key(Direction::Intake), segment, feed, Offloads::ALL, &self.shared));
         if let Some(source) = self.sources.get(slot) {

@@ -4,32 +4,44 @@ use std::mem::zeroed;
 use std::sync::Arc;
 
 use super::batch::{Batch, MOST, Vectors, Way};
-use crate::frame::{ETHERNET, MAX_FRAME, NetHeader};
+use super::pool::{Pool, Room, Share};
+use crate::frame::{ETHERNET, NetHeader};
 use crate::parcel::Parcel;
 use crate::port::tap::Tap;
 use crate::ring::Taken;
 use crate::stats::DropReason;
 
-/// Frames that one TAP may have read and not yet delivered.
-const BUFFERS: u16 = MOST as u16;
-const BUFFER: usize = NetHeader::SIZE + MAX_FRAME as usize;
+/// Frames that one TAP may have read and not yet delivered, however much memory there is.
+const FRAMES: u16 = 256;
+/// Buffers that are kept for the next frames while there are none.
+const KEPT: usize = 16;
 
-/// State of a buffer.
-#[derive(Clone, Copy, Debug, Default)]
+/// A place for a frame.
+#[derive(Debug, Default)]
 struct Buffer {
+    room: Option<Room>,
     length: u32,
     /// Parties that hold it; 0 when it is free or waits to be opened.
     holders: u8,
+}
+
+impl Buffer {
+    fn bytes(&mut self) -> Option<&mut [u8]> {
+        self.room.as_mut().map(|room| &mut *room.bytes)
+    }
 }
 
 /// Where frames come in from the kernel.
 #[derive(Debug)]
 pub(in crate::worker) struct TapFeed {
     tap: Arc<Tap>,
-    /// All buffers, one after the other; memory is used as they are.
-    memory: Box<[u8]>,
-    buffers: [Buffer; BUFFERS as usize],
+    share: Share,
+    /// Never grows or moves: parcels that are out lie in it.
+    buffers: Box<[Buffer]>,
+    /// Free, with room for a frame.
     free: Vec<u16>,
+    /// Without room.
+    bare: Vec<u16>,
     /// Read and not yet opened, the oldest last.
     read: Vec<u16>,
     out_count: u16,
@@ -41,15 +53,17 @@ pub(in crate::worker) struct TapFeed {
 }
 
 impl TapFeed {
-    pub(in crate::worker) fn new(tap: Arc<Tap>) -> Self {
-        // SAFETY: zero is a value of u8.
-        let memory = unsafe { Box::<[u8]>::new_zeroed_slice(BUFFER * usize::from(BUFFERS)).assume_init() };
+    pub(in crate::worker) fn new(tap: Arc<Tap>, pool: Arc<Pool>) -> Self {
+        let share = Share::new(pool);
+        let mut buffers: Box<[Buffer]> = (0..FRAMES).map(|_| Buffer::default()).collect();
+        buffers[0].room = Some(share.own());
         Self {
             tap,
-            memory,
-            buffers: [Buffer::default(); BUFFERS as usize],
-            free: (0..BUFFERS).collect(),
-            read: Vec::with_capacity(BUFFERS.into()),
+            share,
+            buffers,
+            free: vec![0],
+            bare: (1..FRAMES).collect(),
+            read: Vec::with_capacity(MOST),
             out_count: 0,
             drained: false,
             burst: 1,
@@ -57,8 +71,10 @@ impl TapFeed {
         }
     }
 
+    /// Frames that may be out at most, as things are.
     pub(in crate::worker) fn size(&self) -> u16 {
-        BUFFERS
+        let more = self.share.allowance().min(self.bare.len());
+        self.out_count + (self.read.len() + self.free.len() + more) as u16
     }
 
     pub(in crate::worker) fn out_count(&self) -> u16 {
@@ -67,7 +83,7 @@ impl TapFeed {
 
     /// True while the kernel may have frames that it will not tell us of again.
     pub(in crate::worker) fn has_news(&self) -> bool {
-        !self.read.is_empty() || (!self.drained && !self.free.is_empty())
+        !self.read.is_empty() || (!self.drained && self.size() > self.out_count)
     }
 
     /// The kernel says that there is something to read.
@@ -78,9 +94,23 @@ impl TapFeed {
     /// Frames that can be opened now, at most `most`; reads them.
     pub(in crate::worker) fn look(&mut self, most: u16) -> u16 {
         if self.read.is_empty() && !self.drained {
-            self.read_many(self.burst.min(self.free.len()).min(most.into()));
+            let count = self.make_room(self.burst.min(most.into()));
+            self.read_many(count);
         }
         self.read.len().min(most.into()) as u16
+    }
+
+    /// Makes `count` buffers free, or as many as there may be.
+    fn make_room(&mut self, count: usize) -> usize {
+        while self.free.len() < count
+            && let Some(&index) = self.bare.last()
+            && let Some(room) = self.share.take()
+        {
+            self.buffers[usize::from(index)].room = Some(room);
+            self.bare.pop();
+            self.free.push(index);
+        }
+        count.min(self.free.len())
     }
 
     /// Reads up to `count` frames, and learns from their number how many to ask for the next time.
@@ -89,7 +119,7 @@ impl TapFeed {
         let mut vectors: [libc::iovec; MOST] = unsafe { zeroed() };
         let taken = self.free.split_off(self.free.len() - count);
         for (vector, &index) in vectors.iter_mut().zip(&taken) {
-            let room = buffer(&mut self.memory, index);
+            let Some(room) = self.buffers[usize::from(index)].bytes() else { continue };
             *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         }
         let operations = vectors.each_ref().map(|first| Vectors { first, count: 1 });
@@ -111,16 +141,40 @@ impl TapFeed {
         self.burst = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
         // The first that was read is opened first.
         self.read.reverse();
+        while self.drained && self.free.len() > KEPT && self.give_back() {}
     }
+
+    /// Gives the room of a free buffer back, if others may have it.
+    fn give_back(&mut self) -> bool {
+        let Some(index) = self.free.pop() else { return false };
+        let buffer = &mut self.buffers[usize::from(index)];
+        buffer.room = buffer.room.take().and_then(|room| self.share.give_back(room));
+        let gone = buffer.room.is_none();
+        if gone {
+            self.bare.push(index)
+        } else {
+            self.free.insert(0, index)
+        }
+        gone
+    }
+
+    /// A buffer is free. Once the kernel has nothing more, the pool gets its room for others.
+    fn set_free(&mut self, index: u16) {
+        self.free.push(index);
+        if self.drained && self.free.len() > KEPT {
+            self.give_back();
+        }
+    }
+
     /// Opens the next frame into `parcel`.
     pub(in crate::worker) fn open(&mut self, parcel: &mut Parcel) -> Taken {
         let Some(&index) = self.read.last() else { return Taken::Nothing };
         let length = self.buffers[usize::from(index)].length as usize;
-        if length < NetHeader::SIZE + ETHERNET {
+        let bytes = self.buffers[usize::from(index)].bytes().and_then(|bytes| bytes.get_mut(..length));
+        let Some(bytes) = bytes.filter(|bytes| bytes.len() >= NetHeader::SIZE + ETHERNET) else {
             self.dispose(index);
             return Taken::Dropped(DropReason::Runt);
-        }
-        let bytes = &mut buffer(&mut self.memory, index)[..length];
+        };
         let mut header = [0; NetHeader::SIZE];
         header.copy_from_slice(&bytes[..NetHeader::SIZE]);
         parcel.set_frame(NetHeader::from_bytes(header), &mut bytes[NetHeader::SIZE..]);
@@ -130,7 +184,7 @@ impl TapFeed {
 
     fn dispose(&mut self, index: u16) {
         self.read.pop();
-        self.free.push(index);
+        self.set_free(index);
     }
 
     pub(in crate::worker) fn finish(&mut self, parcel: &Parcel) {
@@ -148,12 +202,7 @@ impl TapFeed {
         buffer.holders -= 1;
         if buffer.holders == 0 {
             self.out_count -= 1;
-            self.free.push(index);
+            self.set_free(index);
         }
     }
-}
-
-fn buffer(memory: &mut [u8], index: u16) -> &mut [u8] {
-    let start = usize::from(index) * BUFFER;
-    &mut memory[start..start + BUFFER]
 }

@@ -1,0 +1,124 @@
+//! Memory of ours that frames may take which cannot wait in a guest's: those read from TAPs, and those under way on links.
+//!
+//! 1. [`Budget`]: all of it, for all workers together. What does not fit is not taken: nothing that guests do makes it grow.
+//! 2. [`Account`]: what one user of it holds, a TAP or a line.
+//! 3. [`Permit`]: a part of it, until it is dropped.
+//!
+//! An account holds no more than is left for all others: the dynamic threshold of Choudhury and Hahne ("Dynamic queue length thresholds for
+//! shared-memory packet switches", 1998) with a factor of 1. A lone user gets half, n busy ones an n+1st each, and as much stays free for
+//! whoever comes next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Budget {
+    most: u64,
+    left: AtomicU64,
+}
+
+impl Budget {
+    /// Of so many `bytes`.
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { most: bytes, left: AtomicU64::new(bytes) })
+    }
+
+    /// Bytes in all.
+    pub fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Bytes that somebody holds.
+    pub fn held(&self) -> u64 {
+        self.most - self.left()
+    }
+
+    /// Bytes that nobody holds.
+    pub fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Account {
+    budget: Arc<Budget>,
+    held: AtomicU64,
+}
+
+impl Account {
+    /// With `budget`, holding nothing.
+    pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self { budget: Arc::clone(budget), held: AtomicU64::new(0) })
+    }
+
+    /// Bytes that could be taken now.
+    pub fn allowance(&self) -> u64 {
+        // x more are allowed while held + x <= left - x.
+        self.budget.left().saturating_sub(self.held.load(Ordering::Relaxed)) / 2
+    }
+
+    /// Takes `bytes` until the permit is dropped; none if that is more than the account's [`Self::allowance`].
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+        let held = self.held.load(Ordering::Relaxed);
+        let fits = |left: u64| left.checked_sub(bytes).filter(|&left| held + bytes <= left);
+        self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        Some(Permit { account: Arc::clone(self), bytes })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Permit {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.account.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes ones until nothing more is allowed.
+    fn take_all(account: &Arc<Account>) -> Vec<Permit> {
+        std::iter::from_fn(|| account.take(1)).collect()
+    }
+
+    #[test]
+    fn a_lone_user_gets_half_and_what_it_returns_can_be_taken_again() {
+        let budget = Budget::new(100);
+        let account = Account::new(&budget);
+        assert!(account.take(51).is_none());
+        let permit = account.take(50).unwrap();
+        assert!(account.take(1).is_none());
+        assert_eq!((budget.left(), account.allowance()), (50, 0));
+        drop(permit);
+        assert_eq!((budget.left(), account.allowance()), (100, 50));
+    }
+
+    #[test]
+    fn a_newcomer_always_finds_room_and_shares_become_equal() {
+        let budget = Budget::new(900);
+        let (old, new) = (Account::new(&budget), Account::new(&budget));
+        let mut of_old = take_all(&old);
+        let mut of_new = take_all(&new);
+        assert_eq!((of_old.len(), of_new.len()), (450, 225));
+        // As frames leave and others come, both approach a third.
+        for _ in 0..100 {
+            of_old.truncate(of_old.len() - of_old.len() / 10);
+            of_new.truncate(of_new.len() - of_new.len() / 10);
+            of_old.extend(take_all(&old));
+            of_new.extend(take_all(&new));
+        }
+        assert!(of_old.len().abs_diff(300) < 20 && of_new.len().abs_diff(300) < 20, "{} {}", of_old.len(), of_new.len());
+        assert_eq!(budget.left(), 900 - (of_old.len() + of_new.len()) as u64);
+    }
+}
