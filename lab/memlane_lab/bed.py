@@ -1,6 +1,6 @@
 """A bed: guests on a path, booted together and given addresses. What most tests and experiments begin with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memlane_lab import guests, ports
@@ -22,16 +22,19 @@ class Bed:
         names: Sequence[str] = (),
         mtu: int = 1500,
         queues: int = 1,
+        delivery_rates: Mapping[str, int] | None = None,
         cpus: Sequence[Sequence[int]] = (),
         **options: Any,  # noqa: ANN401
     ) -> None:
         """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
 
-        `cpus` are the host's CPUs that each guest is kept on; none: any. `names` are the guests', if not a, b, c ...
+        `names` are the guests', if not a, b, c ... `delivery_rates` are bit/s by a guest's name; see `Port`. `cpus` are
+        the host's CPUs that each guest is kept on; none: any.
         """
         self.path = path
+        rates = delivery_rates or {}
         wanted = [
-            Port(named, kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1)
+            Port(named, kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1, rates.get(named, 0))
             for index, (named, kind) in enumerate(
                 zip(names or [name(index) for index in range(len(kinds))], kinds, strict=True)
             )

@@ -94,6 +94,15 @@ def move(device: str, *, source: str | None, target: str) -> None:
     _ip(source, f"link set dev {device} netns {target}")
 
 
+def limit(device: str, rate: int, *, namespace: str) -> None:
+    """Has a device send at most `rate` bit/s, by a token bucket behind a queue, as hosters limit their guests."""
+    shape = f"tbf rate {rate}bit burst 128kb latency 50ms"
+    command = [*enter(namespace), "tc", "qdisc", "replace", "dev", device, "root", *shape.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"{device} cannot be limited: tc qdisc {shape}: {done.stderr.strip()}")
+
+
 def exists(device: str, *, namespace: str | None) -> bool:
     """Whether there is such a device."""
     return any(link["ifname"] == device for link in json.loads(_ip(namespace, "link show")))

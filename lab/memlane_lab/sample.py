@@ -110,13 +110,13 @@ class Sampler(AbstractContextManager["Sampler"]):
         _watch(runs, end)
         after = account.take(bed)
         results = [run.finish() for run in runs]
-        return account.measured(bed, before, after, [result.values for result in results]), results
+        return account.measured(bed, before, after, results), results
 
     def _without_meters(self, runs: Sequence[Run], end: float) -> tuple[account.Values, list[FlowResult]]:
         left = max(0.0, end - time.monotonic())
         until(lambda: all(run.over() for run in runs), timeout=left + _ENDING, what="flooded flows to end")
         results = [run.finish() for run in runs]
-        return account.of_flows([result.values for result in results]), results
+        return account.of_flows(results), results
 
     def _flow(self, bed: Bed, setting: Setting, source: str, target: str, traffic: Traffic) -> tuple[Flow, Traffic]:
         machines = setting.machines()
@@ -174,6 +174,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         names=setting.machines(),
         mtu=setting.mtu,
         queues=setting.queues,
+        delivery_rates=setting.delivery_rates,
         cpus=[_cpus(setting.pinning, machine) for machine in setting.machines()],
         memory=setting.memory,
         processors=setting.processors,

@@ -84,6 +84,8 @@ class Setting(Strict):
     processors: int = Field(default=1, ge=1, le=16)
     queues: int = Field(default=1, ge=1, le=16)
     mtu: int = Field(default=1500, ge=68, le=65535)
+    delivery_rates: dict[str, int] = {}
+    """Bit/s that the path delivers to a machine at most, by machine."""
     pinning: Pinning = Pinning.FREE
     path_options: dict[str, Any] = {}
     """The path's own, such as memlane's `workers` or `poll`."""
@@ -108,6 +110,9 @@ class Setting(Strict):
             for name in (*traffic.sources, *([traffic.target] if traffic.target else [])):
                 if name not in known:
                     raise ValueError(f"traffic names the machine {name!r}; there are: {', '.join(known)}")
+        for name in self.delivery_rates:
+            if name not in known:
+                raise ValueError(f"delivery_rates names the machine {name!r}; there are: {', '.join(known)}")
         return self
 
     def machines(self) -> list[str]:

@@ -16,6 +16,8 @@ use crate::time::{Cycles, frequency};
 /// Least burst, so that a limit never cuts what hardware and kernels send at once: one frame of the longest.
 const LEAST_BURST_BYTES: u64 = 65_536;
 const LEAST_BURST_PACKETS: u64 = 32;
+/// Milliseconds of its rate that a limit lets pass at once: as long as a guest may have to wait for a CPU, so that it has its rate all the same.
+const DEFAULT_BURST_MS: u64 = 20;
 /// Flooded frames a second that a port may send unless its configuration says otherwise.
 pub const DEFAULT_STORM: u64 = 20_000;
 /// Their burst.
@@ -31,7 +33,7 @@ pub struct Limit {
     /// Frames a second; one that is segmented later counts once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// Milliseconds of either rate that may come at once after a silence, by default 5; never less than the longest frame.
+    /// Milliseconds of either rate that may come at once after a silence, by default 20; never less than the longest frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u64>,
 }
@@ -124,7 +126,7 @@ pub struct Limiter {
 impl Limiter {
     /// Holds to `limit` from now on; one that makes no sense limits nothing.
     pub fn set(&self, limit: &Limit) {
-        let burst = Duration::from_millis(limit.burst_ms.unwrap_or(5));
+        let burst = Duration::from_millis(limit.burst_ms.unwrap_or(DEFAULT_BURST_MS));
         let within = |rate: u64| (u128::from(rate) * burst.as_micros() / 1_000_000) as u64;
         let bytes = limit.bytes().unwrap_or(None);
         self.bytes.set(bytes, within(bytes.unwrap_or(0)).max(LEAST_BURST_BYTES));

@@ -11,6 +11,10 @@ from memlane_lab.measures import CPU_PARTIES, Across
 from memlane_lab.meters import host, inside, network, reading
 from memlane_lab.meters.reading import Reading
 from memlane_lab.procfs import CpuTime
+from memlane_lab.workloads import FlowResult
+
+_POINT = 0.25
+"""Seconds that a point of a flow's series stands for, usually."""
 
 Values = dict[str, float]
 """By measure, in base units."""
@@ -32,7 +36,7 @@ def take(bed: Bed) -> Readings:
     return Readings(outside, inside.read(bed.guests), between)
 
 
-def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[Mapping[str, float]]) -> Values:
+def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[FlowResult]) -> Values:
     """All measures of a sample; those that make no sense for it are left out."""
     values = of_flows(flows)
     guests = [reading.rates(*pair) for pair in zip(before.inside, after.inside, strict=True)]
@@ -42,16 +46,42 @@ def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[Mappin
     return values | _costs(values)
 
 
-def of_flows(flows: Sequence[Mapping[str, float]]) -> Values:
+def of_flows(flows: Sequence[FlowResult]) -> Values:
     """One value of each measure that flows told."""
     told: dict[str, list[float]] = {}
     for flow in flows:
-        for name, value in flow.items():
+        for name, value in flow.values.items():
             told.setdefault(name, []).append(value)
     values = {name: _across(measure(name).across, each) for name, each in told.items()}
     if len(rates := told.get("throughput", [])) > 1:
         values["fairness"] = stats.jain(rates)
+        values["first_share"] = rates[0] * len(rates) / sum(rates) if sum(rates) else 0.0
+        values |= _windowed_fairness([flow.series for flow in flows if flow.series])
     return values
+
+
+def _windowed_fairness(series: Sequence[Sequence[tuple[float, float]]]) -> Values:
+    """Jain's index over windows of a second, in the mean. Windows that not all flows lived through are left out."""
+    bits = [_by_second(each) for each in series]
+    seconds = min((len(each) for each in bits), default=0)
+    if seconds == 0:
+        return {}
+    return {"fairness_1s": sum(stats.jain([each[at] for each in bits]) for at in range(seconds)) / seconds}
+
+
+def _by_second(series: Sequence[tuple[float, float]]) -> list[float]:
+    """Bits of each whole second of a flow, counted from the first one measured."""
+    seconds: list[float] = []
+    begin, last = 0.0, 0.0
+    for end, rate in series:
+        if not seconds:
+            begin = last = max(0.0, end - _POINT)
+            seconds.append(0.0)
+        at = int((last + end) / 2 - begin)
+        seconds.extend(0.0 for _ in range(len(seconds), at + 1))
+        seconds[at] += rate * (end - last)
+        last = end
+    return seconds if last - begin >= len(seconds) - _POINT / 2 else seconds[:-1]
 
 
 def _across(how: Across, values: Sequence[float]) -> float:

@@ -20,6 +20,7 @@ class Bridge(NetworkPath):
     name: ClassVar[str] = "bridge"
     title: ClassVar[str] = "TAP + Linux bridge, virtio-net: the standard path"
     rank: ClassVar[int] = 10
+    limits: ClassVar[bool] = True
     emulated: ClassVar[bool] = False
 
     @classmethod
@@ -45,6 +46,8 @@ class Bridge(NetworkPath):
             queues = 1 if self.emulated else port.queues
             network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
         network.join(device, _BRIDGE, namespace=place)
+        if port.delivery_rate:
+            network.limit(device, port.delivery_rate, namespace=place)
         return Device(port.name, place) if port.kind == GuestKind.NETNS else Tap(device, place, self.emulated)
 
     @staticmethod

@@ -29,6 +29,7 @@ class Memlane(NetworkPath):
     name: ClassVar[str] = "memlane"
     title: ClassVar[str] = "memlane: one copy, guest to guest"
     rank: ClassVar[int] = 40
+    limits: ClassVar[bool] = True
 
     def __init__(self, session: Session, **settings: Any) -> None:  # noqa: ANN401
         """`settings` go to the top of the network's file: workers, cpus, poll; `ports` holds keys of ports, by name."""
@@ -67,7 +68,8 @@ class Memlane(NetworkPath):
 
     def _port(self, port: Port) -> dict[str, Any]:
         """The port as the network's file states it."""
-        own = self._port_settings.get(port.name, {})
+        limit = {"delivery": {"rate": f"{port.delivery_rate}bit"}} if port.delivery_rate else {}
+        own = limit | self._port_settings.get(port.name, {})
         if port.kind == GuestKind.NETNS:
             return {"name": port.name, "tap": self.session.link_name(port.name)} | own
         return {"name": port.name, "vhost-user": str(self._socket(port))} | own

@@ -26,6 +26,9 @@ class NetworkPath(ABC):
     polls: ClassVar[bool] = False
     """Whether it keeps a CPU busy even when idle, so that nothing else can be measured beside it."""
 
+    limits: ClassVar[bool] = False
+    """Whether it can keep to a port's delivery rate."""
+
     def __init__(self, session: Session) -> None:
         self.session = session
         self.nics: dict[str, Nic] = {}
@@ -52,6 +55,10 @@ class NetworkPath(ABC):
         for port in ports:
             if reason := self.refuses(port.kind):
                 raise NotAvailable(f"path {self.name} cannot serve {port.kind} guests: {reason}")
+            if port.delivery_rate and not self.limits:
+                raise NotAvailable(
+                    f"path {self.name} cannot limit what port {port.name} is sent: leave delivery_rates out"
+                )
         endpoints = self._lay(ports)
         self.nics = {port.name: Nic(port, endpoints[port.name]) for port in ports}
         return list(self.nics.values())

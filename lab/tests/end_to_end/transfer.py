@@ -69,9 +69,7 @@ class Flow:
 
     def __init__(self, source: Guest, target: Guest, address: str) -> None:
         self._target = target
-        port = str(next(_ports))
-        self._server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
-        target.wait_listening(int(port))
+        self._server, port = iperf_server(target)
         client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--bitrate", "50M"]
         self._client = source.spawn(client)
 
@@ -109,11 +107,17 @@ def received(guest: Guest) -> int:
     return int(guest.get("/sys/class/net/net0/statistics/rx_bytes"))
 
 
-def iperf(source: Guest, target: Guest, address: str, *options: str) -> dict[str, Any]:
-    """Measures one second of iperf3 from `source` to `target` at `address`; returns the end of its report."""
+def iperf_server(target: Guest) -> tuple[Running, str]:
+    """An iperf3 server for one flow, and its port."""
     port = str(next(_ports))
     server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
     target.wait_listening(int(port))
+    return server, port
+
+
+def iperf(source: Guest, target: Guest, address: str, *options: str) -> dict[str, Any]:
+    """Measures one second of iperf3 from `source` to `target` at `address`; returns the end of its report."""
+    server, port = iperf_server(target)
     command = ["iperf3", "--client", address, "--port", port, "--time", "1", "--json", *options]
     done = source.run(command, timeout=60)
     report = json.loads(done.stdout)

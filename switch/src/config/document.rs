@@ -93,7 +93,7 @@ pub struct PortEntry {
     /// The port's share of a busy receiver, compared with other senders'.
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
-    /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 5 }; by default all.
+    /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 20 }; by default all.
     pub intake: Limit,
     /// What the port may be sent, likewise.
     pub delivery: Limit,

@@ -406,7 +406,8 @@ impl Outlets {
 
     /// Arms the receiver at `slot`; true if it has new buffers already.
     pub(super) fn arm(&mut self, slot: u16) -> bool {
-        self.get(slot).is_some_and(|outlet| outlet.sink.arm())
+        let now = self.now;
+        self.get(slot).is_some_and(|outlet| outlet.arm(now))
     }
 
     /// Arms every receiver that something waits for; true if one of them has new buffers already.
@@ -416,10 +417,16 @@ impl Outlets {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot))
                 && outlet.awaits_room(self.now)
             {
-                news |= outlet.sink.arm();
+                news |= outlet.arm(self.now);
             }
         }
         news
+    }
+
+    /// When the limit of the receiver at `slot` opens, if it holds back now.
+    pub(super) fn opens_at(&self, slot: u16, now: Cycles) -> Option<Cycles> {
+        let limiter = &self.slots.get(usize::from(slot))?.as_ref()?.policy.delivery;
+        (!limiter.is_open(now)).then(|| limiter.opens_at())
     }
 
     /// When something is to be done for those that something waits for: patience ends, or a limit opens.
@@ -436,6 +443,11 @@ impl Outlet {
     /// The ring, if it is one.
     pub(super) fn ring(&mut self) -> Option<&mut Ring> {
         self.sink.ring()
+    }
+
+    /// Has the driver kick when it posts buffers; true if it has posted some already. Where a limit holds back, buffers are no news.
+    fn arm(&mut self, now: Cycles) -> bool {
+        self.policy.delivery.is_open(now) && self.sink.arm()
     }
 
     /// See [`Outlets::deadline`].

@@ -148,14 +148,15 @@ impl Worker {
                 continue;
             }
             let Some(source) = self.sources.get(slot) else { return true };
-            // Whoever is held back by a limit has no news before it opens.
-            let mut has_news = source.held_until.is_none() && source.feed.arm();
             let left = source.left;
-            // What was seen and not taken is work, unless it waits for its receiver or a limit.
-            has_news |= left.is_none() && source.held_until.is_none() && source.feed.ring().is_some_and(|ring| ring.has_untaken());
-            if let Some(left) = left {
-                has_news |= self.outlets.arm(left.slot);
-            }
+            let has_news = match left {
+                // What is behind a frame that waits for its receiver is no news before that has room.
+                Some(left) => self.outlets.arm(left.slot),
+                // Nor has whoever is held back by a limit any before it opens.
+                None if source.held_until.is_some() => false,
+                // What was seen and not taken is work too.
+                None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
+            };
             let polled = self.sources.get(slot).is_some_and(|source| source.polled || source.held_until.is_some());
             if has_news || polled || left.is_some() {
                 news |= has_news;
@@ -219,7 +220,10 @@ impl Worker {
         let mut deadline = self.outlets.deadline(self.now).into_iter().chain(calls).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
-            let due = self.sources.get(slot).and_then(|source| source.held_until.or(source.stream.until)).unwrap_or(polled);
+            let Some(source) = self.sources.get(slot) else { continue };
+            let left = source.left;
+            let opens = || left.and_then(|left| self.outlets.opens_at(left.slot, self.now));
+            let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
             deadline = Some(deadline.map_or(due, |earliest| earliest.min(due)));
         }
         deadline

@@ -1,0 +1,126 @@
+"""What one guest may do to others: limits hold, and a guest that stands still costs nobody anything."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import bed
+from memlane_lab.control import Running
+from memlane_lab.guests import Guest
+from memlane_lab.wait import until
+from tests.end_to_end.conftest import Builder
+from tests.end_to_end.lan import UML, Lan, Plan
+from tests.end_to_end.transfer import iperf_server
+
+pytestmark = pytest.mark.real
+
+_RATE, _PACKETS = 100e6, 10e3
+_MEASURED = 5.0
+"""Seconds over which a limit must hold."""
+_PAUSE = 10.0
+"""Seconds that a guest stands still."""
+_TRIES = 3
+"""A machine that is busy with other things keeps guests from sending all that they may."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "counter", "expected"),
+    [
+        ({"rate": "100Mbit"}, ["--length", "128K"], "intake-bytes", _RATE / 8),
+        ({"rate": "100Mbit"}, ["--udp", "--length", "1400", "--bitrate", "0"], "intake-bytes", _RATE / 8),
+        ({"packets": 10_000}, [], "intake-frames", _PACKETS),
+        ({"packets": 10_000}, ["--udp", "--length", "100", "--bitrate", "0"], "intake-frames", _PACKETS),
+    ],
+    ids=["tcp-rate", "udp-rate", "tcp-packets", "udp-packets"],
+)
+def test_a_limit_holds(
+    build: Builder, limit: dict[str, object], options: list[str], counter: str, expected: float
+) -> None:
+    """Within 2 % over 5 s."""
+    lan = build(Plan(UML, stated={"intake": limit}), UML)
+    if "packets" in limit:
+        lan.guests[0].run("ethtool -K net0 tso off gso off").check()
+    with _flow(lan, 0, 1, *options):
+        _await_flowing(lan, "b")
+        seen = [_speed(lan, "a", counter) for _ in range(_TRIES)]
+    assert min(abs(rate / expected - 1) for rate in seen) < 0.02, seen
+    assert max(seen) < 1.02 * expected, seen
+
+
+def test_a_guest_that_stands_still_costs_nobody_anything(build: Builder) -> None:
+    """Stopped for 10 s under load: others go on as before, the switch's memory stays, and traffic resumes at once."""
+    lan = build(UML, UML, UML, UML)
+    with (
+        _flow(lan, 0, 1, "--bitrate", "50M"),
+        _flow(lan, 2, 3, "--udp", "--length", "1400", "--bitrate", "100M"),
+    ):
+        _await_flowing(lan, "b")
+        _await_flowing(lan, "d")
+        before, memory = _speed(lan, "b", "delivery-bytes"), _memory(lan)
+        with _standing_still(lan.guests[3]):
+            meanwhile = _speed(lan, "b", "delivery-bytes", _PAUSE)
+        resumed = [_resumption(lan, "d")]
+        for _ in range(_TRIES - 1):
+            with _standing_still(lan.guests[3]):
+                time.sleep(1)
+            resumed.append(_resumption(lan, "d"))
+        assert min(resumed) < 0.1, resumed
+        assert meanwhile > 0.95 * before, (before, meanwhile)
+        assert _memory(lan) - memory < 1 << 20
+
+
+def _resumption(lan: Lan, port: str) -> float:
+    """Seconds from now until so many frames have reached a guest that they cannot be those which waited for it."""
+    begin, goal = time.monotonic(), _count(lan, port, "delivery-frames") + 300
+    until(lambda: _count(lan, port, "delivery-frames") > goal, timeout=10, what=f"frames for {port}")
+    return time.monotonic() - begin
+
+
+@contextmanager
+def _standing_still(guest: Guest) -> Iterator[None]:
+    os.kill(guest.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(guest.process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def _flow(lan: Lan, source: int, target: int, *options: str) -> Iterator[Running]:
+    """A flow that goes on until the end of the block."""
+    server, port = iperf_server(lan.guests[target])
+    command = ["iperf3", "--client", bed.ipv4(target), "--port", port, "--time", "600", *options]
+    client = lan.guests[source].spawn(command)
+    try:
+        yield client
+    finally:
+        client.kill()
+        server.kill()
+
+
+def _count(lan: Lan, port: str, counter: str) -> int:
+    return lan.switch.counters()[port][counter]
+
+
+def _await_flowing(lan: Lan, port: str) -> None:
+    """Waits until the burst that a limit allows is over, too."""
+    goal = _count(lan, port, "delivery-bytes") + (8 << 20)
+    until(lambda: _count(lan, port, "delivery-bytes") > goal, timeout=60, what=f"frames for {port}")
+
+
+def _speed(lan: Lan, port: str, counter: str, seconds: float = _MEASURED) -> float:
+    """How much a counter grows in a second."""
+    begin, before = time.monotonic(), _count(lan, port, counter)
+    time.sleep(seconds)
+    return (_count(lan, port, counter) - before) / (time.monotonic() - begin)
+
+
+def _memory(lan: Lan) -> int:
+    """Bytes of the switch's own that are resident; guests' memory is shared."""
+    rows = Path(f"/proc/{lan.switch.daemon.pid}/status").read_text().splitlines()
+    return next(int(row.split()[1]) << 10 for row in rows if row.startswith("RssAnon:"))
