@@ -48,6 +48,20 @@ pub struct Parcel {
     pub source: PortId,
     /// Segments already delivered, when a receiver had room for some only.
     pub segments_done: u16,
+    /// Who it is for.
+    pub reach: Reach,
+}
+
+/// Who a frame is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// One receiver. While it waits, it takes of that receiver's share of the sender's ring.
+    #[default]
+    One,
+    /// Everybody; where there is no room it may wait.
+    Many,
+    /// Everybody who has room now.
+    ManyNow,
 }
 
 /// A link of a long list of pieces.
@@ -67,6 +81,13 @@ const _: () = assert!(size_of::<Parcel>() == 256);
 // only used by the copy routines. Chunks are written before the parcel is handed over and not after.
 unsafe impl Send for Parcel {}
 
+impl Parcel {
+    /// Whose share of the sender's ring it takes while it waits for `receiver`.
+    pub fn share_of(&self, receiver: PortId) -> Option<PortId> {
+        (self.reach == Reach::One).then_some(receiver)
+    }
+}
+
 impl Default for Parcel {
     fn default() -> Self {
         Self {
@@ -82,6 +103,7 @@ impl Default for Parcel {
             intake: IntakeId::default(),
             source: PortId::default(),
             segments_done: 0,
+            reach: Reach::One,
         }
     }
 }

@@ -54,6 +54,11 @@ impl Turns {
         self.waiting
     }
 
+    /// Parcels of `sender` that wait.
+    pub fn waiting_of(&self, sender: PortId) -> u32 {
+        self.senders.iter().find(|queue| queue.port == sender).map_or(0, |queue| queue.flows.waiting())
+    }
+
     /// Turns taken since this was last asked.
     pub fn take_taken(&mut self) -> u64 {
         std::mem::take(&mut self.taken)

@@ -44,3 +44,33 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
     assert!(spent < 300 * 20, "{spent} passes for 300 frames");
     assert!(bed.totals(1).delivery_limited > 0);
 }
+
+#[test]
+fn a_broadcast_waits_for_a_busy_receiver_of_another_worker_too() {
+    let bed = Bed::with("workers = 2\npatience-ms = 60000", &["", "", "", ""]);
+    let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
+    announce(&mut guests.iter_mut().collect::<Vec<_>>());
+    let [asker, other, busy, receiver] = &mut guests[..] else { unreachable!() };
+    // More than the receiver has buffers for.
+    let mut number = 0;
+    while bed.totals(3).waiting == 0 {
+        while busy.send(&frame(mac(2), mac(3), 100, number)).is_ok() {
+            number += 1;
+        }
+    }
+    for (asker, index) in [(asker, 0), (other, 1)] {
+        asker.send(&frame(mac(index), BROADCAST, 60, 1000)).unwrap();
+    }
+    bed.wait_for(|bed| bed.totals(3).waiting >= 3, "the broadcasts to wait");
+    let mut heard = [false; 2];
+    while heard != [true; 2] {
+        let bytes = receiver.receive(PATIENCE).unwrap().bytes;
+        for (index, heard) in heard.iter_mut().enumerate() {
+            *heard |= bytes == frame(mac(index), BROADCAST, 60, 1000);
+        }
+    }
+    for guest in &mut guests[..2] {
+        guest.wait_sent(PATIENCE).unwrap();
+    }
+    assert_eq!(bed.drops(3, DropReason::FloodNoRoom), 0);
+}

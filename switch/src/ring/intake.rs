@@ -22,7 +22,7 @@ use crate::stats::DropReason;
 #[derive(Clone, Copy, Debug)]
 struct Out {
     /// Parties that hold the parcel; 0 when it is not out.
-    holders: u8,
+    holders: u16,
     loan: Loan,
 }
 
@@ -232,12 +232,19 @@ impl Intake {
     }
 
     /// Moves on without the chain of an opened parcel, until `holders` parties let it come back.
-    pub fn keep_out(&mut self, parcel: &Parcel, holders: u8) {
+    pub fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         self.ring.advance(1);
         self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan };
         self.out_count += 1;
         if self.ring.options.in_order {
             self.order.push_back((parcel.head, false));
+        }
+    }
+
+    /// So many `more` parties hold the parcel of `head`, which is out.
+    pub fn hold(&mut self, head: u16, more: u16) {
+        if let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) {
+            out.holders += more;
         }
     }
 

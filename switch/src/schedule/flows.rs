@@ -55,6 +55,11 @@ impl Flows {
         self.waiting == 0
     }
 
+    /// Parcels that wait.
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
     /// Appends the parcel at `spot` to its flow.
     pub fn push(&mut self, spot: Spot, parking: &mut Parking) {
         let bucket = frame::flow_hash(parking.parcel(spot).start()) as u8 % BUCKETS as u8;

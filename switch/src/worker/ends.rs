@@ -57,10 +57,17 @@ impl Feed {
         }
     }
 
-    pub(super) fn keep_out(&mut self, parcel: &Parcel, holders: u8) {
+    pub(super) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         match self {
             Self::Ring(intake) => intake.keep_out(parcel, holders),
             Self::Tap(tap) => tap.keep_out(parcel, holders),
+        }
+    }
+
+    pub(super) fn hold(&mut self, head: u16, more: u16) {
+        match self {
+            Self::Ring(intake) => intake.hold(head, more),
+            Self::Tap(tap) => tap.hold(head, more),
         }
     }
 

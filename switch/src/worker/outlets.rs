@@ -8,7 +8,7 @@ use super::rings::RingKey;
 use super::{Place, vacant};
 use crate::frame::{self, Addresses};
 use crate::link::Line;
-use crate::parcel::Parcel;
+use crate::parcel::{Parcel, Reach};
 use crate::policy::Policy;
 use crate::port::PortId;
 use crate::ring::{Intake, Placed, Ring, RingFault, express};
@@ -19,6 +19,8 @@ use crate::time::{Cycles, in_cycles};
 
 /// Frames that one receiver is served from its waiting ones in a pass.
 const TURN: usize = 64;
+/// Frames of a sender that may wait at a receiver when one that was flooded joins them.
+const FLOODS: u32 = 8;
 
 /// A sink and its circumstances.
 #[derive(Debug)]
@@ -235,8 +237,17 @@ impl Outlets {
         (frames, bytes)
     }
 
-    /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one, and have room; `dropped` hears of the others.
-    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, mut dropped: impl FnMut(PortId, DropReason)) {
+    /// Delivers `parcel`, whose sender has this `weight`, to all `ports` but its source that are served by `worker`, this one. Where there is no
+    /// room it waits if it may: returns for how many it does. `dropped` hears of those who miss it.
+    pub(super) fn flood(
+        &mut self,
+        parcel: &mut Parcel,
+        weight: u16,
+        ports: &[PortId],
+        worker: u8,
+        mut dropped: impl FnMut(PortId, DropReason),
+    ) -> u16 {
+        let mut held = 0;
         for &port in ports {
             if port == parcel.source {
                 continue;
@@ -245,10 +256,22 @@ impl Outlets {
             parcel.segments_done = 0;
             match self.send(place.slot, parcel) {
                 Sent::Done => {}
+                Sent::MustWait
+                    if self.may_flood_wait(place.slot, parcel) && self.park(place.slot, parcel, weight, self.now).is_ok() =>
+                {
+                    held += 1;
+                }
                 Sent::MustWait => dropped(port, DropReason::FloodNoRoom),
                 Sent::Dropped(reason) => dropped(port, reason),
             }
         }
+        held
+    }
+
+    /// Whether a flooded `parcel` may wait at `slot`: a few of each sender do, so that a busy receiver does not miss who asks for it.
+    fn may_flood_wait(&self, slot: u16, parcel: &Parcel) -> bool {
+        let Some(Some(outlet)) = self.slots.get(usize::from(slot)) else { return false };
+        parcel.reach == Reach::Many && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
     }
 
     /// How the receiver at `slot` is doing.

@@ -1,7 +1,7 @@
 //! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
 
 use super::outlets::Sent;
-use super::peers::{Message, Return};
+use super::peers::{Back, Message, Return};
 use super::source::State;
 use super::turn::Turn;
 use super::{BATCH, Event, Worker};
@@ -25,13 +25,15 @@ pub(super) struct Ended {
     head: u16,
     sender: PortId,
     receiver: PortId,
+    share_of: Option<PortId>,
     /// Why it was dropped, if it was.
     result: Result<(), DropReason>,
 }
 
 impl Ended {
     fn new(parcel: &Parcel, receiver: PortId, result: Result<(), DropReason>) -> Self {
-        Self { intake: parcel.intake, head: parcel.head, sender: parcel.source, receiver, result }
+        let share_of = parcel.share_of(receiver);
+        Self { intake: parcel.intake, head: parcel.head, sender: parcel.source, receiver, share_of, result }
     }
 }
 
@@ -147,12 +149,12 @@ impl Worker {
         self.outlets.serve_waiting(self.now, |parcel, port, result| ended.push(Ended::new(parcel, port, result)));
         let frames = ended.len() as u32;
         let cost = self.take_time() / u64::from(frames.max(1));
-        for Ended { intake, head, sender, receiver, result } in ended.drain(..) {
+        for Ended { intake, head, sender, receiver, share_of, result } in ended.drain(..) {
             if let Err(reason) = result {
                 self.counters(receiver).drop_frame(reason);
             }
             self.spend(sender, cost);
-            self.give_back(intake, head, Some(receiver));
+            self.give_back(intake, head, share_of);
         }
         self.ended = ended;
         frames
@@ -165,17 +167,21 @@ impl Worker {
     }
 
     /// Returns a parcel that was kept out to its owner.
-    pub(super) fn give_back(&mut self, intake: IntakeId, head: u16, to: Option<PortId>) {
-        if intake.worker == self.index {
-            self.take_back(Return { slot: intake.slot, head, to });
-        } else {
-            self.peers.give_back(intake.worker, Return { slot: intake.slot, head, to });
-        }
+    pub(super) fn give_back(&mut self, intake: IntakeId, head: u16, share_of: Option<PortId>) {
+        self.tell_back(intake, head, Back::Done(share_of));
+    }
+
+    fn tell_back(&mut self, intake: IntakeId, head: u16, what: Back) {
+        let back = Return { slot: intake.slot, head, what };
+        if intake.worker == self.index { self.take_back(back) } else { self.peers.give_back(intake.worker, back) }
     }
 
     fn take_back(&mut self, back: Return) {
         let Some(source) = self.sources.get(back.slot) else { return };
-        source.come_back(back.head, back.to);
+        match back.what {
+            Back::Held(more) => return source.feed.hold(back.head, more),
+            Back::Done(share_of) => source.come_back(back.head, share_of),
+        }
         let awaited = source.when_back.is_some();
         self.sources.touch(back.slot);
         self.sources.wake(back.slot);
@@ -205,20 +211,24 @@ impl Worker {
         match message {
             Message::Deliver(mut parcel, port, outlet) => self.deliver_for_peer(&mut parcel, port, outlet),
             Message::Flood(mut parcel) => {
-                self.flood(&mut parcel);
+                let held = self.flood(&mut parcel);
+                if held > 0 {
+                    self.tell_back(parcel.intake, parcel.head, Back::Held(held));
+                }
                 self.give_back(parcel.intake, parcel.head, None);
             }
             Message::Recall(slot) => self.recall(from, slot),
         }
     }
 
-    /// Delivers to the ports of the source's segment that are served here.
-    pub(super) fn flood(&mut self, parcel: &mut Parcel) {
+    /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
+    pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
         let segment = self.shared.segment_of[parcel.source.index()];
         let (shared, worker) = (&self.shared, self.index);
-        self.outlets.flood(parcel, &self.segments[segment], worker, |port, reason| {
+        let weight = shared.policies[parcel.source.index()].weight();
+        self.outlets.flood(parcel, weight, &self.segments[segment], worker, |port, reason| {
             shared.counters.port(worker.into(), port.index()).drop_frame(reason);
-        });
+        })
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {

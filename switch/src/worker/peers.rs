@@ -25,15 +25,24 @@ pub(super) enum Message {
     Recall(u16),
 }
 
-/// A parcel that its receiver's side is done with.
+/// What a receiver's side tells of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Return {
     /// Slot of the source at the worker that owns it.
     pub slot: u16,
     /// Head of the chain.
     pub head: u16,
-    /// Who it was for; `None` if it was flooded.
-    pub to: Option<PortId>,
+    /// What it tells.
+    pub what: Back,
+}
+
+/// See [`Return`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// One party is done with it, and whose share it took: see [`Parcel::share_of`].
+    Done(Option<PortId>),
+    /// So many more hold it: receivers of a flooded frame for whom it waits.
+    Held(u16),
 }
 
 #[derive(Debug)]

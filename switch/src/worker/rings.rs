@@ -11,7 +11,7 @@ use super::tap::{TapFeed, TapSink};
 use super::{Place, Worker};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
-use crate::parcel::Parcel;
+use crate::parcel::{Parcel, Reach};
 use crate::port::PortId;
 use crate::port::tap::Tap;
 use crate::ring::{Call, Delivery, Intake, Ring, RingFault, SplitRing};
@@ -120,11 +120,11 @@ impl Worker {
         let mut returned = Vec::new();
         self.outlets.recall(
             |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
-            |parcel, port| returned.push((parcel.source, parcel.intake, parcel.head, port)),
+            |parcel, port| returned.push((parcel.source, parcel.intake, parcel.head, parcel.share_of(port))),
         );
-        for (source, intake, head, port) in returned {
+        for (source, intake, head, share_of) in returned {
             self.counters(source).drop_frame(DropReason::SenderStopped);
-            self.give_back(intake, head, Some(port));
+            self.give_back(intake, head, share_of);
         }
     }
 
@@ -161,10 +161,11 @@ impl Worker {
         let slot = self.outlets.find(key)?;
         self.rest.unwatch(slot, Direction::Delivery);
         let mut returned = Vec::new();
-        let mut outlet = self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head)))?;
-        for (intake, head) in returned {
+        let mut outlet =
+            self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head, parcel.share_of(key.port))))?;
+        for (intake, head, share_of) in returned {
             self.counters(key.port).drop_frame(DropReason::ReceiverAbsent);
-            self.give_back(intake, head, Some(key.port));
+            self.give_back(intake, head, share_of);
         }
         Some(outlet.ring().map_or(0, |ring| {
             ring.publish_last();
@@ -221,6 +222,7 @@ impl Worker {
     /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.
     pub fn inject(&mut self, port: PortId, frame: &[u8]) {
         let mut parcel = Parcel::from_bytes(port, frame);
+        parcel.reach = Reach::ManyNow;
         self.flood(&mut parcel);
     }
 

@@ -7,7 +7,7 @@ use super::source::Source;
 use super::{BATCH, Shared};
 use crate::frame::{Addresses, NetHeader};
 use crate::offload::{self, Offloads};
-use crate::parcel::Parcel;
+use crate::parcel::{Parcel, Reach};
 use crate::policy::Limiter;
 use crate::port::PortId;
 use crate::ring::{Ring, RingFault, Taken};
@@ -216,7 +216,7 @@ impl Turn<'_> {
         Disposal::Done
     }
 
-    /// Delivers to every other port of the segment that has room; nothing waits. Other workers get a copy each for their ports.
+    /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
     #[cold]
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
         let storm = &self.shared.policies[parcel.source.index()].storm;
@@ -225,17 +225,23 @@ impl Turn<'_> {
         }
         storm.charge(0, self.now);
         self.counters(parcel.source).flooded.add(1);
+        // What waits would hold up all that comes after it where chains go back in order.
+        parcel.reach = if self.source.in_order { Reach::ManyNow } else { Reach::Many };
         let others = self.peers.others.len();
-        self.source.feed.keep_out(parcel, 1 + others as u8);
+        self.source.feed.keep_out(parcel, 1 + others as u16);
         for index in 0..others {
             if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone())) {
                 self.source.feed.come_back(parcel.head);
             }
         }
-        self.outlets.flood(parcel, self.segment, self.worker, |port, reason| {
+        let weight = self.shared.policies[parcel.source.index()].weight();
+        let held = self.outlets.flood(parcel, weight, self.segment, self.worker, |port, reason| {
             self.shared.counters.port(self.worker.into(), port.index()).drop_frame(reason);
         });
+        self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);
+        // The next frame is opened into the same parcel.
+        parcel.reach = Reach::One;
         Disposal::Done
     }
 

@@ -22,7 +22,7 @@ struct Buffer {
     room: Option<Room>,
     length: u32,
     /// Parties that hold it; 0 when it is free or waits to be opened.
-    holders: u8,
+    holders: u16,
 }
 
 impl Buffer {
@@ -191,10 +191,16 @@ impl TapFeed {
         self.dispose(parcel.head);
     }
 
-    pub(in crate::worker) fn keep_out(&mut self, parcel: &Parcel, holders: u8) {
+    pub(in crate::worker) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         self.read.pop();
         self.buffers[usize::from(parcel.head)].holders = holders;
         self.out_count += 1;
+    }
+
+    pub(in crate::worker) fn hold(&mut self, index: u16, more: u16) {
+        if let Some(buffer) = self.buffers.get_mut(usize::from(index)).filter(|buffer| buffer.holders > 0) {
+            buffer.holders += more;
+        }
     }
 
     pub(in crate::worker) fn come_back(&mut self, index: u16) {
