@@ -87,6 +87,7 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
         (("title", "repeat = 0\ntitle"), "repeat: Input should be greater"),
         (("[setting]", '[setting]\npairs = 2\nload = 101'), "load: Input should be less"),
         (('{ workload = "tcp" }', '{ workload = "tcp", from = "c2" }'), "the machine 'c2'; there are: c1, s1"),
+        (("[setting]", '[setting]\ndelivery_rates = { s9 = 1 }'), "delivery_rates names the machine 's9'"),
         (("title", "title ="), "is no TOML"),
     ],
 )  # fmt: skip

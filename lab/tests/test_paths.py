@@ -3,8 +3,10 @@
 import json
 import socket
 import struct
+import subprocess
 import threading
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,23 @@ def test_every_path_serves_somebody() -> None:
 def test_no_path_joins_two_and_two(session: Session) -> None:
     with pytest.raises(NotAvailable, match="two and two; 3 is an odd"):
         paths.make(session, "none").lay([_port(name, GuestKind.NETNS) for name in ("a", "b", "c")])
+
+
+def test_a_path_that_cannot_limit_a_port_says_so(session: Session) -> None:
+    limited = replace(_port("a", GuestKind.NETNS), delivery_rate=1_000_000)
+    with pytest.raises(NotAvailable, match="path none cannot limit what port a is sent"):
+        paths.make(session, "none").lay([limited, _port("b", GuestKind.NETNS)])
+
+
+def test_the_bridge_limits_what_a_port_is_sent(session: Session) -> None:
+    (limited, _) = paths.make(session, "bridge").lay([replace(_port("a"), delivery_rate=24_000_000), _port("b")])
+    assert isinstance(limited.endpoint, Tap)
+    show = ["tc", "qdisc", "show", "dev", limited.endpoint.device]
+    shown = subprocess.run(
+        [*network.enter(limited.endpoint.namespace), *show], capture_output=True, text=True, check=True
+    )
+    assert "tbf" in shown.stdout
+    assert "24Mbit" in shown.stdout
 
 
 def test_the_bridge_makes_taps_for_machines_and_devices_for_namespaces(session: Session) -> None:

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use memlane::stats::DropReason;
-use memlane_rig::guest::ReceiveBuffers;
+use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
 
 #[test]
 fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() {
@@ -45,26 +45,30 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
     assert!(bed.totals(1).delivery_limited > 0);
 }
 
-#[test]
-fn a_broadcast_waits_for_a_busy_receiver_of_another_worker_too() {
+/// A network of two workers whose fourth guest has no room because the third keeps it busy; the first two have each sent a broadcast.
+fn busy_receiver() -> (Bed, Vec<ToyGuest>) {
     let bed = Bed::with("workers = 2\npatience-ms = 60000", &["", "", "", ""]);
     let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
     announce(&mut guests.iter_mut().collect::<Vec<_>>());
-    let [asker, other, busy, receiver] = &mut guests[..] else { unreachable!() };
     // More than the receiver has buffers for.
-    let mut number = 0;
     while bed.totals(3).waiting == 0 {
-        while busy.send(&frame(mac(2), mac(3), 100, number)).is_ok() {
-            number += 1;
-        }
+        while guests[2].send(&frame(mac(2), mac(3), 100, 0)).is_ok() {}
     }
-    for (asker, index) in [(asker, 0), (other, 1)] {
-        asker.send(&frame(mac(index), BROADCAST, 60, 1000)).unwrap();
+    for (index, guest) in guests[..2].iter_mut().enumerate() {
+        guest.send(&frame(mac(index), BROADCAST, 60, 1000)).unwrap();
     }
-    bed.wait_for(|bed| bed.totals(3).waiting >= 3, "the broadcasts to wait");
+    for index in 0..2 {
+        bed.wait_for(|bed| bed.totals(index).flooded == 2, "the broadcasts to be seen");
+    }
+    (bed, guests)
+}
+
+#[test]
+fn a_broadcast_waits_for_a_busy_receiver_of_another_worker_too() {
+    let (bed, mut guests) = busy_receiver();
     let mut heard = [false; 2];
     while heard != [true; 2] {
-        let bytes = receiver.receive(PATIENCE).unwrap().bytes;
+        let bytes = guests[3].receive(PATIENCE).unwrap().bytes;
         for (index, heard) in heard.iter_mut().enumerate() {
             *heard |= bytes == frame(mac(index), BROADCAST, 60, 1000);
         }
@@ -73,4 +77,15 @@ fn a_broadcast_waits_for_a_busy_receiver_of_another_worker_too() {
         guest.wait_sent(PATIENCE).unwrap();
     }
     assert_eq!(bed.drops(3, DropReason::FloodNoRoom), 0);
+}
+
+#[test]
+fn a_sender_whose_broadcast_waits_can_stop() {
+    let (_bed, mut guests) = busy_receiver();
+    for (index, guest) in guests[..2].iter_mut().enumerate() {
+        guest.stop().unwrap();
+        guest.start().unwrap();
+        guest.send(&frame(mac(index), BROADCAST, 60, 1001)).unwrap();
+    }
+    while guests[3].receive(PATIENCE).unwrap().bytes != frame(mac(1), BROADCAST, 60, 1001) {}
 }
