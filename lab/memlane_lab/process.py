@@ -130,6 +130,25 @@ def kill_session(session: int) -> None:
     until(gone, timeout=10, what=f"the end of the processes of session {session}")
 
 
+def kill_marked(mark: str) -> None:
+    """Kills all processes that have `mark`, as NAME=value, in their environment, and waits until they are gone."""
+
+    def gone() -> bool:
+        living = [process.pid for process in procfs.processes() if process.alive and _has(process.pid, mark)]
+        for pid in living:
+            _kill(pid)
+        return not living
+
+    until(gone, timeout=10, what=f"the end of the processes with {mark}")
+
+
+def _has(pid: int, mark: str) -> bool:
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended meanwhile, or is somebody else's
+        return False
+
+
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)

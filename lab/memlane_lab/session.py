@@ -19,7 +19,7 @@ from typing import IO, NoReturn
 
 from memlane_lab import network, procfs
 from memlane_lab.errors import LabError
-from memlane_lab.process import HostProcess, kill_session
+from memlane_lab.process import HostProcess, kill_marked, kill_session
 from memlane_lab.progress import say
 
 MARK = "MEMLANE_LAB_SESSION"
@@ -171,6 +171,8 @@ def _clean(folder: Path) -> None:
     ledger = folder / "ledger"
     for record in sorted(ledger.glob(f"{_PROCESS}-*")):
         _end_process(record.read_text())
+    # Whoever left its session, or was not in the ledger yet.
+    kill_marked(f"{MARK}={folder.name}")
     for record in ledger.glob(f"{_NAMESPACE}-*"):
         network.remove_namespace(record.name.removeprefix(f"{_NAMESPACE}-"))
     for record in ledger.glob(f"{_LINK}-*"):

@@ -32,3 +32,13 @@ def test_seconds_that_a_flow_did_not_live_through_are_left_out() -> None:
 
 def test_a_flow_alone_has_no_fairness() -> None:
     assert "fairness_1s" not in account.of_flows([_flow(1.0)])
+
+
+def test_a_flow_that_moved_nothing_counts() -> None:
+    starved = FlowResult({"throughput": 0.0})
+    assert account.of_flows([_flow(5.0, 5.0), starved])["fairness_1s"] == pytest.approx(0.5)
+
+
+def test_a_point_of_two_seconds_belongs_to_both() -> None:
+    late = FlowResult({"throughput": 6.0}, [(0.25, 6.0), (2.25, 6.0), (3.0, 6.0)])
+    assert account.of_flows([_flow(6.0, 6.0, 6.0), late])["fairness_1s"] == pytest.approx(1.0)

@@ -11,8 +11,8 @@ use std::ptr;
 
 /// From this length on the C library's copy is as fast as ours or faster.
 const LONG: usize = 8192;
-/// From this length on stores go past the caches: a receiver that posts such buffers has a ring of them that no cache holds, so that each line
-/// would be fetched from memory only to be overwritten.
+/// From this length on stores go past the caches: a receiver that posts such buffers has a ring of them that no cache holds, and what is on a
+/// link is read much later, so that each line would be fetched from memory only to be overwritten.
 const VAST: usize = 32768;
 
 /// Copies `length` bytes. Each source byte is read at least once and nothing outside the two ranges is touched.
@@ -172,6 +172,12 @@ unsafe fn copy_vast(to: *mut u8, from: *const u8, length: usize) {
             ptr::copy_nonoverlapping(from, to, length);
         }
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_vast(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(from, to, length) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

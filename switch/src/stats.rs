@@ -95,7 +95,7 @@ drop_reasons! {
     ReceiverStalled = "receiver-stalled",
     /// The receiver's buffers can never hold the frame.
     TooLongForReceiver = "too-long-for-receiver",
-    /// A flooded frame met a receiver without room; flooded frames never wait.
+    /// A flooded frame met a receiver without room, and enough of its sender's wait there already.
     FloodNoRoom = "flood-no-room",
     /// The link lost the frame, as its configuration says.
     LinkLoss = "link-loss",

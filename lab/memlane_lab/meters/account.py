@@ -56,32 +56,34 @@ def of_flows(flows: Sequence[FlowResult]) -> Values:
     if len(rates := told.get("throughput", [])) > 1:
         values["fairness"] = stats.jain(rates)
         values["first_share"] = rates[0] * len(rates) / sum(rates) if sum(rates) else 0.0
-        values |= _windowed_fairness([flow.series for flow in flows if flow.series])
+        values |= _windowed_fairness([flow.series for flow in flows if "throughput" in flow.values])
     return values
 
 
 def _windowed_fairness(series: Sequence[Sequence[tuple[float, float]]]) -> Values:
-    """Jain's index over windows of a second, in the mean. Windows that not all flows lived through are left out."""
-    bits = [_by_second(each) for each in series]
+    """Jain's index over windows of a second, in the mean. Windows that not all flows lived through are left out.
+
+    A flow without any point moved nothing.
+    """
+    bits = [_by_second(each) for each in series if each]
     seconds = min((len(each) for each in bits), default=0)
     if seconds == 0:
         return {}
+    bits += [[0.0] * seconds] * (len(series) - len(bits))
     return {"fairness_1s": sum(stats.jain([each[at] for each in bits]) for at in range(seconds)) / seconds}
 
 
 def _by_second(series: Sequence[tuple[float, float]]) -> list[float]:
-    """Bits of each whole second of a flow, counted from the first one measured."""
-    seconds: list[float] = []
-    begin, last = 0.0, 0.0
+    """Bits of each whole second of a flow, counted from the first one measured; a point counts in all it lies in."""
+    begin = max(0.0, series[0][0] - _POINT)
+    seconds = [0.0] * int(series[-1][0] - begin + _POINT / 2)
+    last = begin
     for end, rate in series:
-        if not seconds:
-            begin = last = max(0.0, end - _POINT)
-            seconds.append(0.0)
-        at = int((last + end) / 2 - begin)
-        seconds.extend(0.0 for _ in range(len(seconds), at + 1))
-        seconds[at] += rate * (end - last)
+        for at in range(int(last - begin), min(len(seconds), int(end - begin) + 1)):
+            overlap = min(end - begin, at + 1) - max(last - begin, at)
+            seconds[at] += rate * max(0.0, overlap)
         last = end
-    return seconds if last - begin >= len(seconds) - _POINT / 2 else seconds[:-1]
+    return seconds
 
 
 def _across(how: Across, values: Sequence[float]) -> float:

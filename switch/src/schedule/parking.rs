@@ -37,6 +37,11 @@ impl Parking {
         self.used
     }
 
+    /// Parcels that can wait.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// True if nothing more can wait.
     pub fn is_full(&self) -> bool {
         self.used == self.most

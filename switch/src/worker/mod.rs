@@ -63,6 +63,8 @@ pub struct Shared {
     pub lines: Vec<Option<Arc<Path>>>,
     /// What all frames from TAPs and under way on links may take.
     pub budget: Arc<Budget>,
+    /// What each port's links may take, all queues together.
+    accounts: Vec<Arc<Account>>,
     /// Where frames from TAPs lie.
     pool: Arc<Pool>,
     key: u64,
@@ -83,6 +85,7 @@ impl Shared {
             tables: (0..segments).map(|_| Table::new(ports, ADDRESSES, key)).collect(),
             policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
             lines: vec![None; ports],
+            accounts: (0..ports).map(|_| Account::new(&budget)).collect(),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
             key,
@@ -91,10 +94,12 @@ impl Shared {
         }
     }
 
-    /// The line before a new delivery of `port`, if it is on a link.
-    fn line_to(&self, port: PortId) -> Option<Line> {
-        let path = self.lines[port.index()].as_ref()?;
-        Some(Line::new(Arc::clone(path), Account::new(&self.budget), self.key.wrapping_add(u64::from(port.0))))
+    /// The line before a new delivery, if its port is on a link.
+    fn line_to(&self, key: RingKey) -> Option<Line> {
+        let port = key.port.index();
+        let path = self.lines[port].as_ref()?;
+        let seed = u64::from(key.port.0) << 16 | u64::from(key.pair);
+        Some(Line::new(Arc::clone(path), Arc::clone(&self.accounts[port]), self.key.wrapping_add(seed)))
     }
 }
 

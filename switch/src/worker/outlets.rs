@@ -271,7 +271,8 @@ impl Outlets {
     /// Whether a flooded `parcel` may wait at `slot`: a few of each sender do, so that a busy receiver does not miss who asks for it.
     fn may_flood_wait(&self, slot: u16, parcel: &Parcel) -> bool {
         let Some(Some(outlet)) = self.slots.get(usize::from(slot)) else { return false };
-        parcel.reach == Reach::Many && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
+        let room = 4 * self.parking.used() < 3 * self.parking.most();
+        parcel.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
     }
 
     /// How the receiver at `slot` is doing.
@@ -300,7 +301,10 @@ impl Outlets {
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.stuck_since = Some(now);
-            self.waiting.push(slot);
+            // It may be there still, if all that waited was called back.
+            if !self.waiting.contains(&slot) {
+                self.waiting.push(slot);
+            }
         }
         outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
         outlet.touch(slot, &mut self.touched);
@@ -514,7 +518,7 @@ impl Outlet {
                 }
                 Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
                 Some(Sent::MustWait) => {
-                    self.stuck_since.get_or_insert(now);
+                    self.stuck_since = self.stuck_since.filter(|_| open).or(Some(now));
                     break;
                 }
                 None => break,

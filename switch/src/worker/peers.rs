@@ -51,7 +51,7 @@ struct Link {
     parcels_in: Consumer<Message>,
     returns_out: Producer<Return>,
     returns_in: Consumer<Return>,
-    /// Returns that found the queue full; as many as parcels can be out, so it cannot grow without bound.
+    /// Returns that found the queue full; no more than parcels can be out or wait here, so it cannot grow without bound.
     backlog: VecDeque<Return>,
     /// Recalls not yet sent: at most one a source.
     recalls: VecDeque<u16>,

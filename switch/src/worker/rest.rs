@@ -150,10 +150,10 @@ impl Worker {
             let Some(source) = self.sources.get(slot) else { return true };
             let left = source.left;
             let has_news = match left {
-                // What is behind a frame that waits for its receiver is no news before that has room.
+                // Whoever is held back by a limit has no news before it opens.
+                _ if source.held_until.is_some() => false,
+                // Nor is what stands behind a frame that waits for its receiver, before that has room.
                 Some(left) => self.outlets.arm(left.slot),
-                // Nor has whoever is held back by a limit any before it opens.
-                None if source.held_until.is_some() => false,
                 // What was seen and not taken is work too.
                 None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
             };

@@ -64,7 +64,7 @@ impl Worker {
             delivery.ring().disarm();
         }
         let policy = Arc::clone(&self.shared.policies[key.port.index()]);
-        let line = self.shared.line_to(key.port);
+        let line = self.shared.line_to(key);
         let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), policy, line, start.enabled, start.at_once);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
@@ -92,7 +92,7 @@ impl Worker {
         self.sources.set_state(slot, State::Awake);
         self.rest.watch(watched, slot, Direction::Intake);
         let policy = Arc::clone(&self.shared.policies[port.index()]);
-        let line = self.shared.line_to(port);
+        let line = self.shared.line_to(key(Direction::Delivery));
         Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), policy, line, true, true))
     }
 

@@ -55,6 +55,8 @@ impl Turn<'_> {
         if limited && self.is_held(limiter) {
             return Ok(0);
         }
+        // A limit may be taken away while it holds back.
+        self.source.held_until = None;
         let left = self.source.feed.look(BATCH as u16)?;
         if left == 0 {
             return Ok(0);
@@ -161,12 +163,13 @@ impl Turn<'_> {
         let Some(place) = self.outlets.place(port, parcel.start()) else {
             return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
-        if place.worker != self.worker {
-            return self.hand_over(port, place.worker, place.slot, parcel);
-        }
-        if self.source.left.is_some_and(|left| left.slot != place.slot) {
+        let elsewhere = place.worker != self.worker;
+        if self.source.left.is_some_and(|left| elsewhere || left.slot != place.slot) {
             // What it was left for is not where it goes now.
             parcel.segments_done = 0;
+        }
+        if elsewhere {
+            return self.hand_over(port, place.worker, place.slot, parcel);
         }
         match self.outlets.send(place.slot, parcel) {
             Sent::Done => {
@@ -225,8 +228,9 @@ impl Turn<'_> {
         }
         storm.charge(0, self.now);
         self.counters(parcel.source).flooded.add(1);
-        // What waits would hold up all that comes after it where chains go back in order.
-        parcel.reach = if self.source.in_order { Reach::ManyNow } else { Reach::Many };
+        // What waits would hold up all that comes after it where chains go back in order; and half of the ring is for other frames.
+        let may_wait = !self.source.in_order && 2 * self.source.feed.out_count() < self.source.feed.size();
+        parcel.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
         let others = self.peers.others.len();
         self.source.feed.keep_out(parcel, 1 + others as u16);
         for index in 0..others {

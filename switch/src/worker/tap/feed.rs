@@ -92,7 +92,13 @@ impl TapFeed {
     }
 
     /// Frames that can be opened now, at most `most`; reads them.
+    ///
+    /// What others may have of the buffers that are free is given back here, and not before: in the pass in which a frame was delivered, the
+    /// kernel's side of another TAP may still refer to it.
     pub(in crate::worker) fn look(&mut self, most: u16) -> u16 {
+        while self.drained && self.free.len() > KEPT {
+            self.give_back();
+        }
         if self.read.is_empty() && !self.drained {
             let count = self.make_room(self.burst.min(most.into()));
             self.read_many(count);
@@ -141,28 +147,17 @@ impl TapFeed {
         self.burst = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
         // The first that was read is opened first.
         self.read.reverse();
-        while self.drained && self.free.len() > KEPT && self.give_back() {}
     }
 
-    /// Gives the room of a free buffer back, if others may have it.
-    fn give_back(&mut self) -> bool {
-        let Some(index) = self.free.pop() else { return false };
+    /// Gives the room of a free buffer back; the TAP's own goes to where it is used last.
+    fn give_back(&mut self) {
+        let Some(index) = self.free.pop() else { return };
         let buffer = &mut self.buffers[usize::from(index)];
         buffer.room = buffer.room.take().and_then(|room| self.share.give_back(room));
-        let gone = buffer.room.is_none();
-        if gone {
-            self.bare.push(index)
+        if buffer.room.is_none() {
+            self.bare.push(index);
         } else {
-            self.free.insert(0, index)
-        }
-        gone
-    }
-
-    /// A buffer is free. Once the kernel has nothing more, the pool gets its room for others.
-    fn set_free(&mut self, index: u16) {
-        self.free.push(index);
-        if self.drained && self.free.len() > KEPT {
-            self.give_back();
+            self.free.insert(0, index);
         }
     }
 
@@ -184,7 +179,7 @@ impl TapFeed {
 
     fn dispose(&mut self, index: u16) {
         self.read.pop();
-        self.set_free(index);
+        self.free.push(index);
     }
 
     pub(in crate::worker) fn finish(&mut self, parcel: &Parcel) {
@@ -208,7 +203,54 @@ impl TapFeed {
         buffer.holders -= 1;
         if buffer.holders == 0 {
             self.out_count -= 1;
-            self.set_free(index);
+            self.free.push(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::super::pool::BUFFER;
+    use super::*;
+    use crate::budget::Budget;
+    use crate::offload::Offloads;
+
+    const COUNT: usize = 40;
+
+    #[test]
+    fn buffers_go_to_others_in_the_next_pass_and_not_while_their_frames_are_written() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let budget = Budget::new(16 << 20);
+        let pool = Arc::new(Pool::new(Arc::clone(&budget), 0));
+        let tap = Arc::new(Tap { file: File::from(OwnedFd::from(ours)), offloads: Offloads::ALL });
+        let mut feed = TapFeed::new(tap, pool);
+        let mut parcel = Parcel::default();
+        for round in 0..3_u8 {
+            // A socket holds few datagrams (net.unix.max_dgram_qlen).
+            let mut seen = 0;
+            while seen < COUNT {
+                for _ in 0..8 {
+                    theirs.send(&[round; NetHeader::SIZE + 60]).unwrap();
+                }
+                feed.wake();
+                while feed.look(64) > 0 {
+                    assert_eq!(feed.open(&mut parcel), Taken::Parcel);
+                    assert_eq!(parcel.start()[0], round);
+                    feed.keep_out(&parcel, 1);
+                    seen += 1;
+                }
+            }
+            let held = budget.held();
+            assert!(held >= (COUNT as u64 - 1) * BUFFER as u64);
+            (0..FRAMES).for_each(|index| feed.come_back(index));
+            assert_eq!(budget.held(), held, "what was delivered in this pass may still be written from");
+            assert_eq!(feed.look(64), 0);
+            assert!(budget.held() <= KEPT as u64 * BUFFER as u64);
         }
     }
 }
