@@ -2,7 +2,10 @@
 
 mod common;
 
+use std::time::Instant;
+
 use common::*;
+use memlane::policy::Allowance;
 use memlane::stats::DropReason;
 use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
 
@@ -88,4 +91,25 @@ fn a_sender_whose_broadcast_waits_can_stop() {
         guest.send(&frame(mac(index), BROADCAST, 60, 1001)).unwrap();
     }
     while guests[3].receive(PATIENCE).unwrap().bytes != frame(mac(1), BROADCAST, 60, 1001) {}
+}
+
+#[test]
+fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
+    let bed = Bed::with("poll = \"never\"", &["intake = { packets = 1 }", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    for number in 0..100 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    bed.wait_for(|bed| bed.totals(0).intake_limited > 0, "the limit to hold back");
+    bed.daemon().network().shared().policies[0].set(&Allowance::default());
+    // The worker looks again when the limit would have opened, or at the next kick.
+    a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();
+    while b.receive(PATIENCE).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}
+    let passes = || bed.daemon().network().shared().counters.worker(0).empty_passes.get();
+    let (begin, before) = (Instant::now(), passes());
+    while begin.elapsed() < GLANCE {
+        std::thread::yield_now();
+    }
+    assert!(passes() - before < 100, "{} passes for nothing", passes() - before);
 }
