@@ -28,7 +28,7 @@ _AT_ONCE = 0.1
 """Seconds within which traffic resumes."""
 _PAUSE = 10.0
 """Seconds that a guest stands still."""
-_TRIES = 6
+_TRIES = 10
 """A machine that is busy with other things keeps guests from sending all that they may."""
 
 
