@@ -7,7 +7,7 @@ there is no moment at which it runs unrecorded, whatever happens to the lab.
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from memlane_lab import procfs
@@ -120,26 +120,25 @@ def members(session: int) -> list[procfs.Stat]:
 
 def kill_session(session: int) -> None:
     """Kills all processes of a session and waits until they are gone."""
-
-    def gone() -> bool:
-        living = members(session)
-        for process in living:
-            _kill(process.pid)
-        return not living
-
-    until(gone, timeout=10, what=f"the end of the processes of session {session}")
+    _kill_all(lambda: members(session), f"of session {session}")
 
 
 def kill_marked(mark: str) -> None:
     """Kills all processes that have `mark`, as NAME=value, in their environment, and waits until they are gone."""
+    _kill_all(
+        lambda: [process for process in procfs.processes() if process.alive and _has(process.pid, mark)],
+        f"with {mark}",
+    )
 
+
+def _kill_all(living: Callable[[], list[procfs.Stat]], which: str) -> None:
     def gone() -> bool:
-        living = [process.pid for process in procfs.processes() if process.alive and _has(process.pid, mark)]
-        for pid in living:
-            _kill(pid)
-        return not living
+        found = living()
+        for process in found:
+            _kill(process.pid)
+        return not found
 
-    until(gone, timeout=10, what=f"the end of the processes with {mark}")
+    until(gone, timeout=10, what=f"the end of the processes {which}")
 
 
 def _has(pid: int, mark: str) -> bool:

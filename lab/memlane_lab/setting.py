@@ -106,13 +106,11 @@ class Setting(Strict):
     @model_validator(mode="after")
     def _check_machines(self) -> Self:
         known = self.machines()
-        for traffic in self.traffic:
-            for name in (*traffic.sources, *([traffic.target] if traffic.target else [])):
+        ends = [name for traffic in self.traffic for name in (*traffic.sources, traffic.target) if name]
+        for key, names in (("traffic", ends), ("delivery_rates", self.delivery_rates)):
+            for name in names:
                 if name not in known:
-                    raise ValueError(f"traffic names the machine {name!r}; there are: {', '.join(known)}")
-        for name in self.delivery_rates:
-            if name not in known:
-                raise ValueError(f"delivery_rates names the machine {name!r}; there are: {', '.join(known)}")
+                    raise ValueError(f"{key} names the machine {name!r}; there are: {', '.join(known)}")
         return self
 
     def machines(self) -> list[str]:

@@ -28,10 +28,10 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
             copy_short(to, from, length);
         } else if length < LONG {
             copy_middling(to, from, length);
-        } else if length >= VAST {
-            copy_vast(to, from, length);
-        } else {
+        } else if length < VAST {
             ptr::copy_nonoverlapping(from, to, length);
+        } else {
+            copy_vast(to, from, length);
         }
     }
 }
@@ -230,6 +230,9 @@ mod x86 {
             }
         };
     }
+    copy_by!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_storeu_si512);
+    copy_by!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256);
+
     /// Four registers at a time, past the caches; ordered before what is stored after it.
     ///
     /// # Safety
@@ -253,8 +256,6 @@ mod x86 {
             _mm_sfence();
         }
     }
-    copy_by!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_storeu_si512);
-    copy_by!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256);
 }
 
 #[cfg(test)]

@@ -41,12 +41,7 @@ impl Contest {
         let settings = Settings { patience: Duration::from_secs(60), ..Settings::default() };
         let mut bed = Bed::with(sizes.len() + 1, settings);
         let receiver = sizes.len() as u16;
-        // The receiver says who it is.
-        bed.guests[sizes.len()].send(receiver, 0xffff, 60, 1);
-        bed.worker.step();
-        bed.guests.iter_mut().for_each(|guest| {
-            guest.settle();
-        });
+        bed.announce(&[receiver]);
         Self { bed, sizes: sizes.to_vec(), room, bytes: vec![0; sizes.len()] }
     }
 
@@ -114,13 +109,7 @@ fn a_sender_with_one_receiver_loses_nothing() {
 fn a_receiver_that_stops_costs_a_sender_its_share_and_others_nothing() {
     // Guest 0 sends to 1, who reads, and to 2, who does not.
     let mut bed = Bed::new(3);
-    for guest in [1, 2] {
-        bed.guests[guest].send(guest as u16, 0xffff, 60, 1);
-    }
-    bed.worker.step();
-    bed.guests.iter_mut().for_each(|guest| {
-        guest.settle();
-    });
+    bed.announce(&[1, 2]);
     let (mut sent, mut received) = (0, 0);
     for _ in 0..2000 {
         let free = usize::from(bed.guests[0].transmit.free()).min(20);
@@ -130,7 +119,7 @@ fn a_receiver_that_stops_costs_a_sender_its_share_and_others_nothing() {
         pass_often(&mut bed);
         sent += free / 2;
         bed.guests[1].take(100, |_, _| received += 1);
-        while bed.guests[0].transmit.reclaim().unwrap().is_some() {}
+        bed.guests[0].reclaim();
         let out = 256 - usize::from(bed.guests[0].transmit.free());
         assert!(out <= 128, "{out} heads are out");
     }
@@ -209,7 +198,7 @@ fn floods_are_limited_and_counted() {
         sent += free as u64;
         while bed.worker.step() > 0 {}
         bed.guests[1].take(256, |_, _| received += 1);
-        while bed.guests[0].transmit.reclaim().unwrap().is_some() {}
+        bed.guests[0].reclaim();
     }
     let dropped = bed.shared.counters.port(0, 0).dropped(DropReason::Storm);
     assert_eq!(received + dropped, sent);
@@ -257,13 +246,7 @@ fn many_queues_gain_nothing() {
 fn alternating_destinations_gain_nothing() {
     // Guest 0 sends to 2 alone; guest 1 to 2 and 3 in turn, so that its frames wait in two places.
     let mut bed = Bed::with(4, Settings { patience: Duration::from_secs(60), ..Settings::default() });
-    for guest in [2, 3] {
-        bed.guests[guest].send(guest as u16, 0xffff, 60, 1);
-    }
-    bed.worker.step();
-    bed.guests.iter_mut().for_each(|guest| {
-        guest.settle();
-    });
+    bed.announce(&[2, 3]);
     let mut bytes = [0_u64; 2];
     for step in 0..6000 {
         bed.guests[0].fill(0, 2, 1000);
@@ -280,19 +263,13 @@ fn alternating_destinations_gain_nothing() {
 fn a_busy_receiver_hears_broadcasts_in_the_senders_turn() {
     // Guest 0 keeps guest 2 busy; guest 1 asks everybody, once in a while, and guest 3 misses nothing either.
     let mut bed = Bed::with(4, Settings { patience: Duration::from_secs(60), ..Settings::default() });
-    for guest in [2, 3] {
-        bed.guests[guest].send(guest as u16, 0xffff, 60, 1);
-    }
-    bed.worker.step();
-    bed.guests.iter_mut().for_each(|guest| {
-        guest.settle();
-    });
+    bed.announce(&[2, 3]);
     let (mut asked, mut heard) = (0, [0; 2]);
     for step in 0..2000 {
         bed.guests[0].fill(0, 2, 1514);
         pass_often(&mut bed);
         if step >= 100 && step % 10 == 0 && step < 1900 {
-            while bed.guests[1].transmit.reclaim().unwrap().is_some() {}
+            bed.guests[1].reclaim();
             bed.guests[1].send(1, 0xffff, 60, 1);
             asked += 1;
             pass_often(&mut bed);
@@ -304,6 +281,6 @@ fn a_busy_receiver_hears_broadcasts_in_the_senders_turn() {
     bed.guests[0].settle();
     assert_eq!(heard, [asked; 2]);
     assert_eq!(bed.shared.counters.port(0, 2).dropped(DropReason::FloodNoRoom), 0);
-    while bed.guests[1].transmit.reclaim().unwrap().is_some() {}
+    bed.guests[1].reclaim();
     assert_eq!(bed.guests[1].transmit.free(), 256, "every chain came back");
 }

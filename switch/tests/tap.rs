@@ -7,9 +7,8 @@ mod common;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::time::Instant;
 
-use common::PATIENCE;
+use common::{PATIENCE, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::stats::DropReason;
@@ -201,12 +200,8 @@ fn a_device_that_is_down_is_an_absent_receiver() {
         ip("link set memlane down");
         let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
         bed.guest.send(&packet.frame()).unwrap();
-        let deadline = Instant::now() + PATIENCE;
         let drops = || bed.daemon.network().shared().counters.totals(1).drops;
-        while drops().is_empty() {
-            assert!(Instant::now() < deadline, "waited in vain for the drop");
-            std::thread::yield_now();
-        }
+        wait_until(|| !drops().is_empty(), "the frame is dropped");
         assert_eq!(drops().into_iter().collect::<Vec<_>>(), [(DropReason::ReceiverAbsent.name().to_owned(), 1)]);
         bed.daemon.stop();
     });
@@ -227,11 +222,7 @@ fn frames_from_the_kernel_take_no_more_memory_than_they_may() {
         for number in 0..datagrams {
             bed.socket.send(&number.to_be_bytes()).unwrap();
         }
-        let deadline = Instant::now() + PATIENCE;
-        while bed.daemon.network().shared().counters.totals(0).waiting == 0 {
-            assert!(Instant::now() < deadline, "nothing waits");
-            std::thread::yield_now();
-        }
+        wait_until(|| bed.daemon.network().shared().counters.totals(0).waiting > 0, "frames wait");
         assert!((1..=most / 2).contains(&held(&bed)), "{} of {most}", held(&bed));
         let mut last = 0;
         while last + 1 < datagrams {

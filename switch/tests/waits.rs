@@ -27,23 +27,27 @@ fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() 
     assert_silent(&mut b);
 }
 
+/// Times that the worker looked and found nothing to do.
+fn empty_passes(bed: &Bed) -> u64 {
+    bed.daemon().network().shared().counters.worker(0).empty_passes.get()
+}
+
 #[test]
 fn a_worker_sleeps_while_a_limit_holds_back() {
     let bed = Bed::with("poll = \"never\"", &["", "delivery = { packets = 1000, burst-ms = 1 }"]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    let passes = || bed.daemon().network().shared().counters.worker(0).empty_passes.get();
     // After a ring full the switch knows that all are for the same receiver, and leaves them where they are.
     let mut before = 0;
     for number in 0..600 {
         while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {}
         b.receive(PATIENCE).unwrap();
         if number == 300 {
-            before = passes();
+            before = empty_passes(&bed);
         }
     }
     // A frame each millisecond, with a few passes each.
-    let spent = passes() - before;
+    let spent = empty_passes(&bed) - before;
     assert!(spent < 300 * 20, "{spent} passes for 300 frames");
     assert!(bed.totals(1).delivery_limited > 0);
 }
@@ -106,10 +110,9 @@ fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
     // The worker looks again when the limit would have opened, or at the next kick.
     a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();
     while b.receive(PATIENCE).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}
-    let passes = || bed.daemon().network().shared().counters.worker(0).empty_passes.get();
-    let (begin, before) = (Instant::now(), passes());
+    let (begin, before) = (Instant::now(), empty_passes(&bed));
     while begin.elapsed() < GLANCE {
         std::thread::yield_now();
     }
-    assert!(passes() - before < 100, "{} passes for nothing", passes() - before);
+    assert!(empty_passes(&bed) - before < 100, "{} passes for nothing", empty_passes(&bed) - before);
 }

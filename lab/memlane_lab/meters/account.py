@@ -11,10 +11,7 @@ from memlane_lab.measures import CPU_PARTIES, Across
 from memlane_lab.meters import host, inside, network, reading
 from memlane_lab.meters.reading import Reading
 from memlane_lab.procfs import CpuTime
-from memlane_lab.workloads import FlowResult
-
-_POINT = 0.25
-"""Seconds that a point of a flow's series stands for, usually."""
+from memlane_lab.workloads import POINT, FlowResult
 
 Values = dict[str, float]
 """By measure, in base units."""
@@ -75,8 +72,8 @@ def _windowed_fairness(series: Sequence[Sequence[tuple[float, float]]]) -> Value
 
 def _by_second(series: Sequence[tuple[float, float]]) -> list[float]:
     """Bits of each whole second of a flow, counted from the first one measured; a point counts in all it lies in."""
-    begin = max(0.0, series[0][0] - _POINT)
-    seconds = [0.0] * int(series[-1][0] - begin + _POINT / 2)
+    begin = max(0.0, series[0][0] - POINT)
+    seconds = [0.0] * int(series[-1][0] - begin + POINT / 2)
     last = begin
     for end, rate in series:
         for at in range(int(last - begin), min(len(seconds), int(end - begin) + 1)):

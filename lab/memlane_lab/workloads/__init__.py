@@ -4,7 +4,7 @@
 """
 
 from memlane_lab import plugins
-from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
+from memlane_lab.workloads.workload import POINT, Flow, FlowResult, Run, Timing, Workload
 
 _FOUND = plugins.found(__name__, __path__, Workload, named_by="name")  # type: ignore[type-abstract]
 WORKLOADS: dict[str, type[Workload]] = {workload.name: workload for workload in _FOUND}
@@ -17,4 +17,4 @@ def kind(name: str) -> type[Workload]:
     return WORKLOADS[name]
 
 
-__all__ = ["WORKLOADS", "Flow", "FlowResult", "Run", "Timing", "Workload", "kind"]
+__all__ = ["POINT", "WORKLOADS", "Flow", "FlowResult", "Run", "Timing", "Workload", "kind"]

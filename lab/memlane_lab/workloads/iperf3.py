@@ -13,10 +13,7 @@ from memlane_lab.errors import LabError
 from memlane_lab.guests import Guest
 from memlane_lab.measures import Across, Better, Measure
 from memlane_lab.sizes import Size
-from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
-
-_INTERVAL = "0.25"
-"""Seconds between points of the time series."""
+from memlane_lab.workloads.workload import POINT, Flow, FlowResult, Run, Timing, Workload
 
 
 class _Iperf3(Workload):
@@ -186,7 +183,7 @@ class _Sysctl:
 
 
 def _command(flow: Flow, *role: str) -> list[str]:
-    return ["iperf3", *role, "--port", str(flow.port), "--interval", _INTERVAL, "--json"]
+    return ["iperf3", *role, "--port", str(flow.port), "--interval", str(POINT), "--json"]
 
 
 def _series(server: Mapping[str, Any]) -> list[tuple[float, float]]:

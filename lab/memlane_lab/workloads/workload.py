@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from memlane_lab.guests import Guest
 from memlane_lab.measures import Measure
 
+POINT = 0.25
+"""Seconds between points of a flow's series, usually."""
+
 
 @dataclass(frozen=True)
 class Flow:

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from memlane_lab import bed
-from memlane_lab.control import Running
 from memlane_lab.guests import Guest
 from memlane_lab.paths.memlane import Memlane
 from memlane_lab.wait import until
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import UML, Lan, Plan
-from tests.end_to_end.transfer import iperf_server
+from tests.end_to_end.transfer import STEADY, Flow
 
 pytestmark = pytest.mark.real
 
@@ -62,7 +61,7 @@ def test_a_guest_that_stands_still_costs_nobody_anything(build: Builder) -> None
     """Stopped for 10 s under load: others go on as before, the switch's memory stays, and traffic resumes at once."""
     lan = build(UML, UML, UML, UML)
     with (
-        _flow(lan, 0, 1, "--bitrate", "50M"),
+        _flow(lan, 0, 1, *STEADY),
         _flow(lan, 2, 3, "--udp", "--length", "1400", "--bitrate", "100M"),
     ):
         _await_flowing(lan, "b")
@@ -97,17 +96,8 @@ def _standing_still(guest: Guest) -> Iterator[None]:
         os.kill(guest.process.pid, signal.SIGCONT)
 
 
-@contextmanager
-def _flow(lan: Lan, source: int, target: int, *options: str) -> Iterator[Running]:
-    """A flow that goes on until the end of the block."""
-    server, port = iperf_server(lan.guests[target])
-    command = ["iperf3", "--client", bed.ipv4(target), "--port", port, "--time", "600", *options]
-    client = lan.guests[source].spawn(command)
-    try:
-        yield client
-    finally:
-        client.kill()
-        server.kill()
+def _flow(lan: Lan, source: int, target: int, *options: str) -> Flow:
+    return Flow(lan.guests[source], lan.guests[target], bed.ipv4(target), *options)
 
 
 def _count(lan: Lan, port: str, counter: str) -> int:

@@ -10,7 +10,7 @@ from memlane_lab.guests import Guest
 from memlane_lab.session import Session
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import BEDS, TCG, UML, Lan, Plan
-from tests.end_to_end.transfer import Flow, Library, exchange, iperf
+from tests.end_to_end.transfer import STEADY, Flow, Library, exchange, iperf
 
 pytestmark = pytest.mark.real
 
@@ -44,7 +44,7 @@ def test_every_queue_pair_carries_frames(pair: Lan, libraries: list[Library]) ->
 
 
 def test_queue_pairs_come_and_go_under_a_flow(pair: Lan, libraries: list[Library]) -> None:
-    flow = Flow(pair.guests[0], pair.guests[1], bed.ipv4(1))
+    flow = Flow(pair.guests[0], pair.guests[1], bed.ipv4(1), *STEADY)
     for pairs in (1, _PAIRS, 1, _PAIRS):
         for guest in pair.guests:
             _use(guest, pairs)

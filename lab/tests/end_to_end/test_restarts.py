@@ -9,7 +9,7 @@ from memlane_lab.guests import Guest
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import BEDS, HOST, TCG, UML, Lan, Plan
 from tests.end_to_end.switch import Switch
-from tests.end_to_end.transfer import Flow, Library, slow_down, speed_up
+from tests.end_to_end.transfer import STEADY, Flow, Library, slow_down, speed_up
 
 pytestmark = pytest.mark.real
 
@@ -38,7 +38,7 @@ def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tupl
     lan = build(*kinds, UML, UML)
     mortal, peer, *others = lan.guests
     library = Library(peer, _LARGE)
-    flow = Flow(others[0], others[1], bed.ipv4(3))
+    flow = Flow(others[0], others[1], bed.ipv4(3), *STEADY)
     for end in (_power_cut, _reboot):
         before = _boot(mortal)
         own = Library(mortal, _LARGE)

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 from memlane_lab import bed
@@ -64,14 +66,23 @@ class Fetch:
         assert result.stdout.split()[:1] == [self.library.hash], f"a file arrived damaged: {result}"
 
 
-class Flow:
-    """A TCP flow of 50 Mbit/s from guest `source` to guest `target` that goes on until it is ended."""
+STEADY = ("--bitrate", "50M")
+"""Options of a flow of 50 Mbit/s."""
 
-    def __init__(self, source: Guest, target: Guest, address: str) -> None:
+
+class Flow(AbstractContextManager["Flow"]):
+    """A flow of iperf3 from guest `source` to guest `target` that goes on until it is ended, or its block is."""
+
+    def __init__(self, source: Guest, target: Guest, address: str, *options: str) -> None:
         self._target = target
-        self._server, port = iperf_server(target)
-        client = ["iperf3", "--client", address, "--port", port, "--time", "600", "--bitrate", "50M"]
+        self._server, port = _iperf_server(target)
+        client = ["iperf3", "--client", address, "--port", port, "--time", "600", *options]
         self._client = source.spawn(client)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
 
     def wait_progress(self, megabytes: int = 2, timeout: float = 30.0) -> None:
         """Waits until so much more has arrived."""
@@ -107,7 +118,7 @@ def received(guest: Guest) -> int:
     return int(guest.get("/sys/class/net/net0/statistics/rx_bytes"))
 
 
-def iperf_server(target: Guest) -> tuple[Running, str]:
+def _iperf_server(target: Guest) -> tuple[Running, str]:
     """An iperf3 server for one flow, and its port."""
     port = str(next(_ports))
     server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
@@ -117,7 +128,7 @@ def iperf_server(target: Guest) -> tuple[Running, str]:
 
 def iperf(source: Guest, target: Guest, address: str, *options: str) -> dict[str, Any]:
     """Measures one second of iperf3 from `source` to `target` at `address`; returns the end of its report."""
-    server, port = iperf_server(target)
+    server, port = _iperf_server(target)
     command = ["iperf3", "--client", address, "--port", port, "--time", "1", "--json", *options]
     done = source.run(command, timeout=60)
     report = json.loads(done.stdout)

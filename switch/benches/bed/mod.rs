@@ -59,6 +59,17 @@ impl Bed {
         Self { worker, shared, guests }
     }
 
+    /// Has these guests say who they are, so that the switch knows where they are, and all take what they heard of it.
+    pub fn announce(&mut self, guests: &[u16]) {
+        for &guest in guests {
+            self.guests[usize::from(guest)].send(guest, 0xffff, 60, 1);
+        }
+        self.worker.step();
+        self.guests.iter_mut().for_each(|guest| {
+            guest.settle();
+        });
+    }
+
     /// Another queue pair of guest `port`, of which only the intake is used.
     pub fn queue(&mut self, port: u16, pair: u16) -> Guest {
         let (guest, transmit, _) = Guest::alone();
@@ -118,9 +129,14 @@ impl Guest {
         self.transmit.publish();
     }
 
+    /// Takes back what was sent.
+    pub fn reclaim(&mut self) {
+        while self.transmit.reclaim().unwrap().is_some() {}
+    }
+
     /// Makes as many frames of `length` bytes from `from` to `to` available as the ring takes.
     pub fn fill(&mut self, from: u16, to: u16, length: u32) {
-        while self.transmit.reclaim().unwrap().is_some() {}
+        self.reclaim();
         self.send(from, to, length, self.transmit.free().into());
     }
 
@@ -148,7 +164,7 @@ impl Guest {
 
     /// Takes everything back; returns the frames received. Receive buffers are posted again.
     pub fn settle(&mut self) -> usize {
-        while self.transmit.reclaim().unwrap().is_some() {}
+        self.reclaim();
         let mut received = 0;
         while let Some(used) = self.receive.poll().unwrap() {
             received += 1;

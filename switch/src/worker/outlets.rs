@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ends::Sink;
 use super::rings::RingKey;
-use super::{Place, vacant};
+use super::{Place, Shared, vacant};
 use crate::frame::{self, Addresses};
 use crate::link::Line;
 use crate::parcel::{Parcel, Reach};
@@ -237,16 +237,11 @@ impl Outlets {
         (frames, bytes)
     }
 
-    /// Delivers `parcel`, whose sender has this `weight`, to all `ports` but its source that are served by `worker`, this one. Where there is no
-    /// room it waits if it may: returns for how many it does. `dropped` hears of those who miss it.
-    pub(super) fn flood(
-        &mut self,
-        parcel: &mut Parcel,
-        weight: u16,
-        ports: &[PortId],
-        worker: u8,
-        mut dropped: impl FnMut(PortId, DropReason),
-    ) -> u16 {
+    /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one. Where there is no room it waits if it may: returns
+    /// for how many it does. That others miss it is counted.
+    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, shared: &Shared) -> u16 {
+        let weight = shared.policies[parcel.source.index()].weight();
+        let dropped = |port: PortId, reason| shared.counters.port(worker.into(), port.index()).drop_frame(reason);
         let mut held = 0;
         for &port in ports {
             if port == parcel.source {
@@ -301,10 +296,7 @@ impl Outlets {
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.stuck_since = Some(now);
-            // It may be there still, if all that waited was called back.
-            if !self.waiting.contains(&slot) {
-                self.waiting.push(slot);
-            }
+            self.waiting.push(slot);
         }
         outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
         outlet.touch(slot, &mut self.touched);
@@ -400,6 +392,8 @@ impl Outlets {
             let port = outlet.key.port;
             outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
         }
+        let slots = &self.slots;
+        self.waiting.retain(|&slot| slots[usize::from(slot)].as_ref().is_some_and(|outlet| outlet.turns.waiting() > 0));
     }
 
     /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.

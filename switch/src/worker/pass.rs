@@ -224,11 +224,7 @@ impl Worker {
     /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
         let segment = self.shared.segment_of[parcel.source.index()];
-        let (shared, worker) = (&self.shared, self.index);
-        let weight = shared.policies[parcel.source.index()].weight();
-        self.outlets.flood(parcel, weight, &self.segments[segment], worker, |port, reason| {
-            shared.counters.port(worker.into(), port.index()).drop_frame(reason);
-        })
+        self.outlets.flood(parcel, &self.segments[segment], self.index, &self.shared)
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {

@@ -52,11 +52,10 @@ impl Turn<'_> {
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
         let limiter = &self.shared.policies[self.source.port().index()].intake;
         let limited = limiter.is_set();
-        if limited && self.is_held(limiter) {
+        // Asked without a limit too: it may have been taken away while it held back.
+        if self.is_held(limiter) {
             return Ok(0);
         }
-        // A limit may be taken away while it holds back.
-        self.source.held_until = None;
         let left = self.source.feed.look(BATCH as u16)?;
         if left == 0 {
             return Ok(0);
@@ -238,10 +237,7 @@ impl Turn<'_> {
                 self.source.feed.come_back(parcel.head);
             }
         }
-        let weight = self.shared.policies[parcel.source.index()].weight();
-        let held = self.outlets.flood(parcel, weight, self.segment, self.worker, |port, reason| {
-            self.shared.counters.port(self.worker.into(), port.index()).drop_frame(reason);
-        });
+        let held = self.outlets.flood(parcel, self.segment, self.worker, self.shared);
         self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);
         // The next frame is opened into the same parcel.

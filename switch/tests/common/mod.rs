@@ -83,11 +83,7 @@ impl Bed {
 
     /// Waits until `condition` holds.
     pub fn wait_for(&self, condition: impl Fn(&Self) -> bool, what: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !condition(self) {
-            assert!(Instant::now() < deadline, "waited in vain until {what}");
-            std::thread::yield_now();
-        }
+        wait_until(|| condition(self), what);
     }
 
     /// Ends the network and starts it again at the same sockets.
@@ -106,6 +102,15 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn wait_until(condition: impl Fn() -> bool, what: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::yield_now();
     }
 }
 
