@@ -13,6 +13,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{self, ticks};
 
+use super::{cpu, meter};
+
 /// A wake-up that took longer than this is given up.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -27,15 +29,15 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// A thread that sleeps.
+    /// A thread that sleeps on processor `cpu`, or where it likes.
     ///
     /// # Errors
-    /// What eventfd(2) and clone(2) say.
-    pub fn new() -> std::io::Result<Self> {
+    /// What eventfd(2) and clone(2) say, and sched_setaffinity(2) of the processor.
+    pub fn new(cpu: Option<usize>) -> std::io::Result<Self> {
         let bell = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
         let woke = Arc::new(AtomicU64::new(0));
         let (its_bell, its_woke) = (Arc::clone(&bell), Arc::clone(&woke));
-        let thread = std::thread::Builder::new().name("sleeper".into()).spawn(move || {
+        let thread = cpu::spawn("sleeper", cpu, move || {
             // Ended by the only other holder of its clock.
             while Arc::strong_count(&its_woke) > 1 {
                 let mut awaited = [PollFd::new(its_bell.as_fd(), PollFlags::POLLIN)];
@@ -46,8 +48,7 @@ impl Sleeper {
                 let _ = its_bell.read();
             }
         })?;
-        let took = Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("bounds that the crate allows");
-        Ok(Self { bell, woke, thread: Some(thread), took })
+        Ok(Self { bell, woke, thread: Some(thread), took: meter::times() })
     }
 
     /// Wakes it once, from its sleep. The caller sleeps meanwhile, or polls as one who waits for a frame.
@@ -66,7 +67,7 @@ impl Sleeper {
             woke = self.woke.load(Ordering::Acquire);
         }
         if woke > begin {
-            self.took.saturating_record((clock::seconds(woke - begin) * 1e9) as u64);
+            self.took.saturating_record(clock::nanoseconds(woke - begin));
         }
     }
 }
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn wake_ups_are_measured() {
-        let mut sleeper = Sleeper::new().unwrap();
+        let mut sleeper = Sleeper::new(None).unwrap();
         for round in 0..10 {
             sleeper.wake(round % 2 == 0);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::deadline::{self, Deadline};
+use crate::ring::SharedRing;
 
 use super::bed::{Inlet, Way};
 use super::feeder::Arrivals;
@@ -73,6 +74,11 @@ impl Collector {
             parts,
         };
         Self { inlets, books, burst: plan.burst }
+    }
+
+    /// The rings that frames come in through.
+    pub fn rings(&self) -> Vec<SharedRing> {
+        self.inlets.iter().filter_map(|inlet| inlet.sink.ring().cloned()).collect()
     }
 
     /// Takes a burst from each inlet: how many frames came.

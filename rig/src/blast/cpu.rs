@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -16,6 +17,19 @@ pub fn bind(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+/// A thread on processor `cpu`, or where it likes.
+///
+/// # Errors
+/// What the kernel says to the thread, or to the processor.
+pub fn spawn(name: &str, cpu: Option<usize>, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // A thread begins where its parent may run.
+    let before = sched_getaffinity(Pid::from_raw(0))?;
+    cpu.map_or(Ok(()), bind)?;
+    let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+    sched_setaffinity(Pid::from_raw(0), &before)?;
+    thread
 }
 
 /// How far two processors are apart: the round trip of a cache line between them.

@@ -13,6 +13,11 @@ const SLICE: f64 = 1e-3;
 /// Latencies are kept with three digits, up to a minute.
 const LONGEST_LATENCY: u64 = 60_000_000_000;
 
+/// A histogram of times in nanoseconds.
+pub fn times() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_LATENCY, 3).expect("bounds that the crate allows")
+}
+
 /// What is measured between warm-up and stop.
 pub struct Meter {
     /// Begin and end of the measurement, in ticks; 0 before it begins.
@@ -46,7 +51,7 @@ impl Meter {
             senders: ways.iter().map(|way| way.from).collect(),
             sender_bytes: vec![0; plan.ports.len()],
             series: Vec::new(),
-            latencies: Histogram::new_with_bounds(1, LONGEST_LATENCY, 3).expect("bounds that the crate allows"),
+            latencies: times(),
             nanoseconds_a_tick: 1e9 / clock::frequency(),
         }
     }

@@ -5,8 +5,8 @@
 //! 2. [`bed`]: the ports connected, their rings filled. A port has an outlet (sends) and an inlet (receives) a queue.
 //! 3. [`stamp`]: what makes a frame ours; [`payload`]: the pattern after it; [`flow`]: the two ends of a flow.
 //! 4. [`feeder`]: the sending side. [`collector`]: the receiving side with its books, and [`meter`] among them.
-//! 5. [`run`]: announce, find the way, warm up, measure, drain; or [`wake`]: one frame now and then, in turn with a [`bare`] wake-up.
-//!    [`report`]: what is told in the end.
+//! 5. [`run`]: announce, find the way, warm up, measure, drain; or [`wake`]: one frame now and then, in turn with a [`bare`] wake-up, and a
+//!    [`watcher`] at the receiver. [`report`]: what is told in the end.
 //!
 //! The generator shares a machine with the switch that it measures, so it must not be what limits: [`port`] says how.
 
@@ -24,4 +24,5 @@ pub mod report;
 pub mod run;
 pub mod stamp;
 pub mod wake;
+pub mod watcher;
 mod way;

@@ -11,7 +11,7 @@ use memlane_rig::blast::port::Shape;
 use memlane_rig::blast::report::{Machine, Report, Surroundings};
 use memlane_rig::blast::run;
 use memlane_rig::blast::stamp::Carrier;
-use memlane_rig::blast::wake::{self, WakeReport};
+use memlane_rig::blast::wake::{self, WakePlan, WakeReport};
 use memlane_rig::frontend::features::{self, Features};
 use memlane_rig::guest::Habit;
 use memlane_rig::memory::Pages;
@@ -93,9 +93,9 @@ pub(super) struct Arguments {
     /// Processor of the generator, or the source's and the sink's with --split (comma between).
     #[arg(long, value_delimiter = ',', value_name = "CPU")]
     cpus: Vec<usize>,
-    /// Processor of the switch, for the probe of the distance.
-    #[arg(long, default_value_t = 1, value_name = "CPU")]
-    switch_cpu: usize,
+    /// Processor of the switch, for the probe of the distance and the bare wake-up (--wake); the probe takes 1 otherwise.
+    #[arg(long, value_name = "CPU")]
+    switch_cpu: Option<usize>,
     /// Process of the switch, to tell its processor time from that of others.
     #[arg(long, value_name = "PID")]
     switch_pid: Option<u32>,
@@ -108,6 +108,10 @@ pub(super) struct Arguments {
     /// Milliseconds between frames with --wake.
     #[arg(long, default_value_t = 5.0, value_name = "MS", requires = "wake")]
     interval_ms: f64,
+    /// With --wake: a processor that has nothing else to do, from which the receivers' rings are watched. So the delivery is told apart
+    /// from the receiver's own waking.
+    #[arg(long, value_name = "CPU", requires = "wake")]
+    watch: Option<usize>,
     /// Seconds of the measurement.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -130,7 +134,7 @@ Examples:
   memlane-rig blast -p vu:/run/memlane/a.sock -p vu:/run/memlane/b.sock
   memlane-rig blast -p vu:a.sock -p vu:b.sock --pattern one-way --sizes 1518 --touch --cpus 0
   memlane-rig blast -p vu:a.sock -p vu:b.sock --tso 1448 --sizes 60000 --json
-  memlane-rig blast -p vu:a.sock -p vu:b.sock --pattern one-way --wake --interrupts
+  memlane-rig blast -p vu:a.sock -p vu:b.sock --pattern one-way --wake --interrupts --cpus 0 --watch 1
   memlane-rig blast -p tap:t0@left,bridge=br0 -p tap:t1@left,bridge=br0 --rate-pps 100k";
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -159,10 +163,11 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     let quit = signal::quit_flag()?;
     let machine = Machine::here();
     let generator = plan.cpus.first().copied().unwrap_or(0);
-    let watch = Surroundings::watch((generator, arguments.switch_cpu), arguments.switch_pid);
+    let watch = Surroundings::watch((generator, arguments.switch_cpu.unwrap_or(1)), arguments.switch_pid);
     if arguments.wake {
-        let woken = wake::run(&plan, arguments.interval()?, quit)?;
-        return arguments.tell_wake(&WakeReport::new(&plan, arguments.interval()?, &woken, machine, watch.finish()));
+        let wake = arguments.wake_plan()?;
+        let woken = wake::run(&plan, &wake, quit)?;
+        return arguments.tell_wake(&WakeReport::new(&plan, &wake, &woken, machine, watch.finish()));
     }
     let terminal = std::io::stderr().is_terminal();
     let progress = |collector: &Collector| {
@@ -196,8 +201,9 @@ fn show_progress(collector: &Collector) {
 }
 
 impl Arguments {
-    fn interval(&self) -> anyhow::Result<Duration> {
-        Duration::try_from_secs_f64(self.interval_ms / 1e3).context("--interval-ms is no time")
+    fn wake_plan(&self) -> anyhow::Result<WakePlan> {
+        let interval = Duration::try_from_secs_f64(self.interval_ms / 1e3).context("--interval-ms is no time")?;
+        Ok(WakePlan { interval, watch: self.watch, switch_cpu: self.switch_cpu })
     }
 
     fn tell_wake(&self, report: &WakeReport) -> anyhow::Result<Verdict> {

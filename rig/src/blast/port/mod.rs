@@ -6,6 +6,8 @@ mod vu_source;
 
 use std::os::fd::BorrowedFd;
 
+use crate::ring::SharedRing;
+
 use super::flow::Source;
 use super::payload;
 use super::stamp::{Carrier, STAMP_BYTES, Stamp, Template};
@@ -186,6 +188,14 @@ impl SinkPort {
         match self {
             Self::Vu(port) => port.arm(),
             Self::Tap(_) => false,
+        }
+    }
+
+    /// The ring that the back end fills, if there is one.
+    pub fn ring(&self) -> Option<&SharedRing> {
+        match self {
+            Self::Vu(port) => Some(port.ring()),
+            Self::Tap(_) => None,
         }
     }
 

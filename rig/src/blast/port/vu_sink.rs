@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::guest::Queue;
-use crate::ring::{Interrupts, Piece, RingError, Used};
+use crate::ring::{Interrupts, Piece, RingError, SharedRing, Used};
 
 use super::{Arrival, PortError};
 
@@ -106,6 +106,11 @@ impl VuSink {
     /// Asks to be called for the next frame; `true` when one is there already.
     pub fn arm(&mut self) -> bool {
         self.queue.ring.set_interrupts(Interrupts::Next)
+    }
+
+    /// The ring that the back end fills.
+    pub fn ring(&self) -> &SharedRing {
+        self.queue.ring.shared()
     }
 
     /// What becomes readable when the back end calls.
