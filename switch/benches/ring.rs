@@ -24,8 +24,8 @@ struct Rings {
 
 impl Rings {
     fn new() -> Self {
-        let (sender, intake, _) = bed::Guest::alone();
-        let (receiver, _, delivery) = bed::Guest::alone();
+        let (sender, intake, _) = bed::Guest::alone(false);
+        let (receiver, _, delivery) = bed::Guest::alone(false);
         let delivery = Delivery::new(delivery, Offloads::ALL, true);
         Self { sender, receiver, intake: Intake::new(intake), delivery, parcel: Parcel::default() }
     }

@@ -6,10 +6,13 @@
 //!   Robin", 1995), so shares follow the senders' weights and depend on nothing else: not on packet sizes, nor on how many frames wait.
 //! - **Flows** order what one sender has waiting: flows that just began before those that go on ([`flows`]).
 //!
+//! Where drivers poll, frames wait in their senders' rings, and those run a **race** instead ([`race`]).
+//!
 //! Waiting is the exception: while nothing waits for a receiver, frames reach it without coming here.
 
 pub mod flows;
 mod parking;
+pub mod race;
 
 use std::collections::VecDeque;
 

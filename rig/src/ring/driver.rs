@@ -127,6 +127,11 @@ impl DriverRing {
         self.order = Some(InOrder::default());
     }
 
+    /// Whether chains come back in order.
+    pub fn expects_in_order(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// The areas in memory, for raw access and for the device side.
     #[inline]
     pub fn shared(&self) -> &SharedRing {

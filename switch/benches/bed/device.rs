@@ -32,7 +32,11 @@ pub fn ring(driver: &DriverRing, map: &Arc<MemoryMap>, start: u16) -> Ring {
     };
     // SAFETY: the map vouches for the areas, and the ring holds it.
     let split = unsafe { SplitRing::new(areas, options.size) }.expect("aligned areas");
-    let options =
-        RingOptions { event_index: options.event_idx, indirect: options.indirect > 0, in_order: false, header_length: 12 };
+    let options = RingOptions {
+        event_index: options.event_idx,
+        indirect: options.indirect > 0,
+        in_order: driver.expects_in_order(),
+        header_length: 12,
+    };
     Ring::new(split, Arc::clone(map), options, start)
 }

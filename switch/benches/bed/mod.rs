@@ -9,7 +9,7 @@ use memlane::link::Impairment;
 use memlane::offload::Offloads;
 use memlane::port::PortId;
 use memlane::ring::{Delivery, Intake, Ring};
-use memlane::settings::Settings;
+use memlane::settings::{Poll, Settings};
 use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
@@ -41,7 +41,7 @@ impl Bed {
         Self::with(guests, Settings::default())
     }
 
-    /// The same with these settings.
+    /// The same with these settings. Where the worker polls, transmit rings give their chains back in order.
     pub fn with(guests: usize, settings: Settings) -> Self {
         Self::with_links(&vec![None; guests], settings)
     }
@@ -55,7 +55,8 @@ impl Bed {
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
-        let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16)).collect();
+        let in_order = shared.settings.poll == Poll::Always;
+        let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16, in_order)).collect();
         Self { worker, shared, guests }
     }
 
@@ -70,9 +71,9 @@ impl Bed {
         });
     }
 
-    /// Another queue pair of guest `port`, of which only the intake is used.
-    pub fn queue(&mut self, port: u16, pair: u16) -> Guest {
-        let (guest, transmit, _) = Guest::alone();
+    /// Another queue pair of guest `port`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
+    pub fn queue(&mut self, port: u16, pair: u16, in_order: bool) -> Guest {
+        let (guest, transmit, _) = Guest::alone(in_order);
         let key = RingKey { port: PortId(port), pair, direction: Direction::Intake };
         self.worker.add_intake(key, Intake::new(transmit), Offloads::ALL, start());
         guest
@@ -90,8 +91,8 @@ fn address(index: u16) -> [u8; 6] {
 
 impl Guest {
     /// A guest at a worker: its rings served there.
-    fn attach(worker: &mut Worker, index: u16) -> Self {
-        let (guest, transmit, receive) = Self::alone();
+    fn attach(worker: &mut Worker, index: u16, in_order: bool) -> Self {
+        let (guest, transmit, receive) = Self::alone(in_order);
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
         worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
         let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
@@ -99,12 +100,15 @@ impl Guest {
         guest
     }
 
-    /// A guest, and the device's side of its transmit and receive ring.
-    pub fn alone() -> (Self, Ring, Ring) {
+    /// A guest, and the device's side of its transmit and receive ring; the first gives back `in_order`, or as it likes.
+    pub fn alone(in_order: bool) -> (Self, Ring, Ring) {
         let memory = GuestMemory::new(4 << 20).unwrap();
         let map = device::map(&memory);
         let options = DriverOptions { size: 256, event_idx: false, indirect: 0 };
-        let transmit = DriverRing::new(&memory, options).unwrap();
+        let mut transmit = DriverRing::new(&memory, options).unwrap();
+        if in_order {
+            transmit.expect_in_order();
+        }
         let mut receive = DriverRing::new(&memory, options).unwrap();
         let mut buffers = vec![0; 256];
         for _ in 0..256 {

@@ -24,6 +24,8 @@ struct Out {
     /// Parties that hold the parcel; 0 when it is not out.
     holders: u16,
     loan: Loan,
+    /// With IN_ORDER, which one it is in the order, counted since the ring began.
+    number: u32,
 }
 
 /// What [`Intake::open`] found.
@@ -45,6 +47,8 @@ pub struct Intake {
     out_count: u16,
     /// With IN_ORDER, and something out: heads in the order in which they came, and whether each is done.
     order: VecDeque<(u16, bool)>,
+    /// How many went through `order` before its first.
+    gone: u32,
     chunks: ChunkPool,
     scratch: Vec<Piece>,
 }
@@ -55,9 +59,10 @@ impl Intake {
         let size = ring.size();
         Self {
             ring,
-            out: vec![Out { holders: 0, loan: Loan::NONE }; usize::from(size)].into_boxed_slice(),
+            out: vec![Out { holders: 0, loan: Loan::NONE, number: 0 }; usize::from(size)].into_boxed_slice(),
             out_count: 0,
             order: VecDeque::new(),
+            gone: 0,
             chunks: ChunkPool::new(size),
             scratch: Vec::with_capacity(MAX_PIECES),
         }
@@ -68,9 +73,9 @@ impl Intake {
         &mut self.ring
     }
 
-    /// Heads whose parcels are out.
+    /// Heads that cannot go back yet: their parcels are out, or, with IN_ORDER, those before them.
     pub fn out_count(&self) -> u16 {
-        self.out_count
+        if self.is_orderly() { self.out_count } else { self.order.len() as u16 }
     }
 
     /// Chains that can be taken now, at most `most`, which are read ahead.
@@ -234,7 +239,8 @@ impl Intake {
     /// Moves on without the chain of an opened parcel, until `holders` parties let it come back.
     pub fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         self.ring.advance(1);
-        self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan };
+        let number = self.gone.wrapping_add(self.order.len() as u32);
+        self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan, number };
         self.out_count += 1;
         if self.ring.options.in_order {
             self.order.push_back((parcel.head, false));
@@ -258,18 +264,20 @@ impl Intake {
         self.chunks.give_back(out.loan);
         self.out_count -= 1;
         if self.ring.options.in_order {
-            self.come_back_in_order(head);
+            let number = out.number;
+            self.come_back_in_order(number);
         } else {
             self.ring.complete_unwritten(head);
         }
     }
 
-    fn come_back_in_order(&mut self, head: u16) {
-        if let Some(entry) = self.order.iter_mut().find(|(other, done)| *other == head && !done) {
-            entry.1 = true;
+    fn come_back_in_order(&mut self, number: u32) {
+        if let Some((_, done)) = self.order.get_mut(number.wrapping_sub(self.gone) as usize) {
+            *done = true;
         }
         while let Some(&(head, true)) = self.order.front() {
             self.order.pop_front();
+            self.gone = self.gone.wrapping_add(1);
             self.ring.complete_unwritten(head);
         }
     }

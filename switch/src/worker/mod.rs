@@ -14,6 +14,7 @@ pub mod mailbox;
 mod outlets;
 mod pass;
 mod peers;
+mod prices;
 mod rest;
 mod rings;
 mod source;
@@ -41,6 +42,7 @@ use credits::Credits;
 use outlets::Outlets;
 use pass::Ended;
 use peers::Peers;
+use prices::{Bill, Prices};
 use rest::Rest;
 use source::Sources;
 use tap::Pool;
@@ -152,6 +154,9 @@ pub struct Worker {
     second: u32,
     /// What each port may still spend of this worker's time.
     credits: Credits,
+    prices: Prices,
+    /// What was done since time was last charged to somebody.
+    bill: Bill,
     /// Up to when time was charged to somebody.
     charged_until: Cycles,
     /// The last pass moved nothing.
@@ -202,6 +207,8 @@ impl Worker {
             segments,
             now: crate::time::cycles(),
             credits: Credits::new(ports),
+            prices: Prices::new(ports),
+            bill: Bill::default(),
             charged_until: 0,
             idle: false,
             second: 0,

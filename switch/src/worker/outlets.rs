@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use super::ends::Sink;
 use super::rings::RingKey;
-use super::{Place, Shared, vacant};
+use super::{BATCH, Place, Shared, vacant};
 use crate::frame::{self, Addresses};
 use crate::link::Line;
 use crate::parcel::{Parcel, Reach};
 use crate::policy::Policy;
 use crate::port::PortId;
 use crate::ring::{Intake, Placed, Ring, RingFault, express};
+use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::settings::Settings;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 
-/// Frames that one receiver is served from its waiting ones in a pass.
-const TURN: usize = 64;
+/// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
+/// its turns are worth.
+const TURN: usize = BATCH;
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
 
@@ -43,6 +45,10 @@ pub(super) struct Outlet {
     /// It took nothing for longer than the patience, and nothing since.
     stalled: bool,
     touched: bool,
+    /// Whose frame was left in its ring last, and when.
+    left_last: Option<(PortId, Cycles)>,
+    /// What keeps senders abreast whose frames are left in their rings, if there are several.
+    race: Option<Box<Race>>,
     /// What frames take before they are here, if the port is on a link.
     line: Option<Box<Line>>,
     /// Frames and bytes since the counters were last told.
@@ -59,6 +65,17 @@ pub(super) enum Health {
     Stuck,
     /// It took nothing for longer than the patience, and nothing since.
     Stalled,
+}
+
+/// From whom to whom frames go that are like the last one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub sender: PortId,
+    /// The sender's weight.
+    pub weight: u16,
+    pub addresses: Addresses,
+    /// The receiver.
+    pub port: PortId,
 }
 
 /// How long a moment is.
@@ -143,6 +160,8 @@ impl Outlets {
             stuck_since: None,
             stalled: false,
             touched: false,
+            left_last: None,
+            race: None,
             line: line.map(Box::new),
             frames: 0,
             bytes: 0,
@@ -189,34 +208,42 @@ impl Outlets {
         }
     }
 
-    /// Delivers `parcel` at `slot` if nothing is ahead of it and there is room.
+    /// Delivers `parcel`, whose sender's weight is `weight`, at `slot` if nothing is ahead of it and there is room.
     #[inline]
-    pub(super) fn send(&mut self, slot: u16, parcel: &mut Parcel) -> Sent {
+    pub(super) fn send(&mut self, slot: u16, parcel: &mut Parcel, weight: u16) -> Sent {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
             let taken = line.take(parcel, self.now);
             outlet.touch(slot, &mut self.touched);
             return taken.map_or_else(Sent::Dropped, |()| Sent::Done);
         }
-        if outlet.turns.waiting() > 0 {
+        if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now) {
             return Sent::MustWait;
         }
         let sent = outlet.place(parcel, self.now, &mut self.faults);
+        if sent == Sent::Done
+            && let Some(race) = &mut outlet.race
+        {
+            race.went(parcel.source, weight, parcel.length.into());
+        }
         if sent == Sent::Done || parcel.segments_done > 0 {
             outlet.touch(slot, &mut self.touched);
         }
         sent
     }
 
-    /// Carries up to `most` frames with these `addresses` from `intake` to `port` by the express lane, if it is served by this `worker` and
-    /// nothing waits for it; returns how many, and their bytes.
+    /// Carries up to `most` frames that go this `way` from `intake` by the express lane, if its receiver is served by this `worker` and nothing
+    /// waits for it; returns how many, and their bytes.
     #[inline]
-    pub(super) fn express(&mut self, intake: &mut Intake, addresses: Addresses, port: PortId, worker: u8, most: u16) -> (u16, u64) {
+    pub(super) fn express(&mut self, intake: &mut Intake, way: Way, worker: u8, most: u16) -> (u16, u64) {
+        let Way { sender, weight, addresses, port } = way;
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
+        let now = self.now;
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
+        let may_go = outlet.may_go(sender, now);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set() || outlet.line.is_some();
-        if place.worker != worker || !outlet.open || by_turns || !express::may_carry(intake, delivery) {
+        if place.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -231,6 +258,9 @@ impl Outlets {
         outlet.frames += u64::from(frames);
         outlet.bytes += bytes;
         if frames > 0 {
+            if let Some(race) = &mut outlet.race {
+                race.went(sender, weight, bytes);
+            }
             outlet.stalled = false;
             outlet.touch(place.slot, &mut self.touched);
         }
@@ -249,7 +279,7 @@ impl Outlets {
             }
             let Some(place) = self.place(port, parcel.start()).filter(|place| place.worker == worker) else { continue };
             parcel.segments_done = 0;
-            match self.send(place.slot, parcel) {
+            match self.send(place.slot, parcel, weight) {
                 Sent::Done => {}
                 Sent::MustWait
                     if self.may_flood_wait(place.slot, parcel) && self.park(place.slot, parcel, weight, self.now).is_ok() =>
@@ -268,6 +298,31 @@ impl Outlets {
         let Some(Some(outlet)) = self.slots.get(usize::from(slot)) else { return false };
         let room = 4 * self.parking.used() < 3 * self.parking.most();
         parcel.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
+    }
+
+    /// Whether anything waits at `slot`.
+    pub(super) fn have_turns(&self, slot: u16) -> bool {
+        self.slots.get(usize::from(slot)).is_some_and(|outlet| outlet.as_ref().is_some_and(|outlet| outlet.turns.waiting() > 0))
+    }
+
+    /// A frame of `sender` that found no room at `slot` was left in its ring.
+    pub(super) fn note_left(&mut self, slot: u16, sender: PortId) {
+        let (now, moment) = (self.now, self.moment);
+        let Some(outlet) = self.get(slot) else { return };
+        let last = outlet.left_last.replace((sender, now));
+        let among_others = last.is_some_and(|(other, when)| other != sender && now.wrapping_sub(when) < moment);
+        if among_others && outlet.race.is_none() {
+            outlet.race = Some(Box::new(Race::new(now, moment)));
+        }
+        if let Some(race) = &mut outlet.race {
+            race.came(sender);
+        }
+    }
+
+    /// Whether it is we who hold back what `sender` has for `slot`, not the receiver.
+    pub(super) fn hold_back(&mut self, slot: u16, sender: PortId) -> bool {
+        let now = self.now;
+        self.get(slot).is_some_and(|outlet| !outlet.policy.delivery.is_open(now) || !outlet.may_go(sender, now))
     }
 
     /// How the receiver at `slot` is doing.
@@ -541,6 +596,17 @@ impl Outlet {
     fn awaits_room(&self, now: Cycles) -> bool {
         let at_end = self.line.as_ref().and_then(|line| line.due()).is_some_and(|due| due <= now);
         self.turns.waiting() > 0 || (at_end && self.stuck_since.is_some())
+    }
+
+    /// Whether `sender` may have room, as far as others are concerned whose frames are left in their rings.
+    #[inline]
+    fn may_go(&mut self, sender: PortId, now: Cycles) -> bool {
+        let Some(race) = &mut self.race else { return true };
+        if race.begin_pass(now) {
+            return race.may_go(sender);
+        }
+        self.race = None;
+        true
     }
 
     #[inline(never)]

@@ -23,6 +23,7 @@ const FEW: u32 = 4;
 pub(super) struct Ended {
     intake: IntakeId,
     head: u16,
+    length: u32,
     sender: PortId,
     receiver: PortId,
     share_of: Option<PortId>,
@@ -33,7 +34,7 @@ pub(super) struct Ended {
 impl Ended {
     fn new(parcel: &Parcel, receiver: PortId, result: Result<(), DropReason>) -> Self {
         let share_of = parcel.share_of(receiver);
-        Self { intake: parcel.intake, head: parcel.head, sender: parcel.source, receiver, share_of, result }
+        Self { intake: parcel.intake, head: parcel.head, length: parcel.length, sender: parcel.source, receiver, share_of, result }
     }
 }
 
@@ -105,6 +106,8 @@ impl Worker {
             outlets: &mut self.outlets,
             peers: &mut self.peers,
             shared: &self.shared,
+            bill: &mut self.bill,
+            weight: self.shared.policies[port.index()].weight(),
             now: self.now,
             second: self.second,
         };
@@ -112,7 +115,7 @@ impl Worker {
             Ok(0) => 0,
             Ok(frames) => {
                 self.sources.had_frames(slot, frames, self.now);
-                self.charge(port);
+                self.charge();
                 frames
             }
             Err(fault) => {
@@ -123,16 +126,15 @@ impl Worker {
         }
     }
 
-    /// Charges `port` for the time since somebody was last charged.
+    /// Has those who are on the bill pay for the time since somebody last did.
     #[inline]
-    fn charge(&mut self, port: PortId) {
-        let cost = self.take_time();
-        self.spend(port, cost);
-    }
-
-    fn spend(&mut self, port: PortId, cost: u64) {
-        self.credits.spend(port, cost);
-        self.counters(port).cycles.add(cost);
+    fn charge(&mut self) {
+        let cycles = self.take_time();
+        let Self { credits, shared, prices, bill, index, .. } = self;
+        prices.settle(bill, cycles, |sender, pays, cost| {
+            credits.spend(sender, pays);
+            shared.counters.port((*index).into(), sender.index()).cycles.add(cost);
+        });
     }
 
     /// Cycles since this was last asked.
@@ -142,20 +144,21 @@ impl Worker {
         now.wrapping_sub(std::mem::replace(&mut self.charged_until, now))
     }
 
-    /// Serves what waits here. Its cost is shared by its senders.
+    /// Serves what waits here.
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
         self.take_time();
         self.outlets.serve_waiting(self.now, |parcel, port, result| ended.push(Ended::new(parcel, port, result)));
         let frames = ended.len() as u32;
-        let cost = self.take_time() / u64::from(frames.max(1));
-        for Ended { intake, head, sender, receiver, share_of, result } in ended.drain(..) {
+        for Ended { intake, head, length, sender, receiver, share_of, result } in ended.drain(..) {
             if let Err(reason) = result {
                 self.counters(receiver).drop_frame(reason);
             }
-            self.spend(sender, cost);
+            let weight = self.shared.policies[sender.index()].weight();
+            self.bill.enter(sender, weight, result.is_ok().then_some(receiver), 1, length.into());
             self.give_back(intake, head, share_of);
         }
+        self.charge();
         self.ended = ended;
         frames
     }
@@ -228,14 +231,13 @@ impl Worker {
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {
-        let result = match self.outlets.send(outlet, parcel) {
+        let weight = self.shared.policies[parcel.source.index()].weight();
+        let result = match self.outlets.send(outlet, parcel, weight) {
             Sent::Done => Ok(()),
-            Sent::MustWait => {
-                match self.outlets.park(outlet, parcel, self.shared.policies[parcel.source.index()].weight(), self.now) {
-                    Ok(()) => return,
-                    Err(reason) => Err(reason),
-                }
-            }
+            Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {
+                Ok(()) => return,
+                Err(reason) => Err(reason),
+            },
             Sent::Dropped(reason) => Err(reason),
         };
         if let Err(reason) = result {

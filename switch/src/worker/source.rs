@@ -202,6 +202,13 @@ impl Source {
         waited < if sole { self.patience } else { self.leave_for }
     }
 
+    /// That a chain is left is not its receiver's fault up to `now`.
+    pub(super) fn excuse(&mut self, now: Cycles) {
+        if let Some(left) = &mut self.left {
+            left.since = now;
+        }
+    }
+
     /// Whether its driver has looked at what it was shown before used index `shown`; if so, it need not hear of that.
     fn has_looked(&mut self, shown: u16) -> bool {
         let looked = self.feed.ring().is_some_and(|ring| ring.has_looked(shown));

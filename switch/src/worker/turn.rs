@@ -1,8 +1,9 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
 use super::ends::Feed;
-use super::outlets::{Health, Outlets, Sent};
+use super::outlets::{Health, Outlets, Sent, Way};
 use super::peers::{Message, Peers};
+use super::prices::Bill;
 use super::source::Source;
 use super::{BATCH, Shared};
 use crate::frame::{Addresses, NetHeader};
@@ -30,6 +31,10 @@ pub(super) struct Turn<'w> {
     pub shared: &'w Shared,
     /// Ports of the source's segment.
     pub segment: &'w [PortId],
+    /// What is done is entered here.
+    pub bill: &'w mut Bill,
+    /// The source's weight among senders.
+    pub weight: u16,
     pub now: Cycles,
     pub second: u32,
 }
@@ -94,7 +99,10 @@ impl Turn<'_> {
                     bytes += u64::from(parcel.length);
                     limiter.charge(parcel.length.into(), self.now);
                 }
-                Taken::Dropped(reason) => self.counters(self.source.port()).drop_frame(reason),
+                Taken::Dropped(reason) => {
+                    self.counters(self.source.port()).drop_frame(reason);
+                    self.enter(None, 1, 0);
+                }
                 Taken::Nothing => break,
             }
             taken += 1;
@@ -126,9 +134,22 @@ impl Turn<'_> {
     fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
         let moment = self.moment(table);
         match (&mut self.source.feed, self.source.memo.destination(moment)) {
-            (Feed::Ring(intake), Some((addresses, port))) => self.outlets.express(intake, addresses, port, self.worker, most),
+            (Feed::Ring(intake), Some((addresses, port))) => {
+                let way = Way { sender: self.source.key.port, weight: self.weight, addresses, port };
+                let carried = self.outlets.express(intake, way, self.worker, most);
+                if carried.0 > 0 {
+                    self.enter(Some(port), carried.0, carried.1);
+                }
+                carried
+            }
             _ => (0, 0),
         }
+    }
+
+    /// Enters `frames` of `bytes` that went to `receiver`, if to one.
+    #[inline]
+    fn enter(&mut self, receiver: Option<PortId>, frames: u16, bytes: u64) {
+        self.bill.enter(self.source.port(), self.weight, receiver, frames.into(), bytes);
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
@@ -136,6 +157,7 @@ impl Turn<'_> {
         while count < most.into() && self.source.feed.discard()? {
             self.counters(self.source.port()).drop_frame(DropReason::IntakeDisabled);
             count += 1;
+            self.enter(None, 1, 0);
         }
         Ok(count)
     }
@@ -170,8 +192,9 @@ impl Turn<'_> {
         if elsewhere {
             return self.hand_over(port, place.worker, place.slot, parcel);
         }
-        match self.outlets.send(place.slot, parcel) {
+        match self.outlets.send(place.slot, parcel, self.weight) {
             Sent::Done => {
+                self.enter(Some(port), 1, parcel.length.into());
                 self.source.feed.finish(parcel);
                 Disposal::Done
             }
@@ -183,11 +206,18 @@ impl Turn<'_> {
     fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
         let health = self.outlets.health(slot, self.now);
         let may_keep_out = self.source.may_keep_out(port, health);
-        if self.source.may_leave(parcel, slot, health, may_keep_out, self.now) {
+        // Where others have turns it takes part in those.
+        let may_park = self.outlets.have_turns(slot) && may_keep_out && health != Health::Stalled;
+        if self.source.in_order && self.outlets.hold_back(slot, parcel.source) {
+            self.source.excuse(self.now);
+        }
+        if !may_park && self.source.may_leave(parcel, slot, health, may_keep_out, self.now) {
+            self.outlets.note_left(slot, parcel.source);
             self.source.feed.leave(parcel);
             return Disposal::Left;
         }
-        if self.source.in_order {
+        if self.source.in_order && !may_park {
+            // Nothing behind it could go back before it does.
             self.outlets.stall(slot);
             return self.drop_at(port, parcel, DropReason::ReceiverStalled);
         }
@@ -195,9 +225,9 @@ impl Turn<'_> {
             let reason = if health == Health::Stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
             return self.drop_at(port, parcel, reason);
         }
-        let weight = self.shared.policies[parcel.source.index()].weight();
-        match self.outlets.park(slot, parcel, weight, self.now) {
+        match self.outlets.park(slot, parcel, self.weight, self.now) {
             Ok(()) => {
+                self.bill.enter_waiting(parcel.source, port);
                 self.source.keep_out(parcel, port);
                 Disposal::Done
             }
@@ -209,6 +239,7 @@ impl Turn<'_> {
         if !self.source.may_keep_out(port, Health::Moving) {
             return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
+        self.enter(Some(port), 1, parcel.length.into());
         self.source.keep_out(parcel, port);
         self.shared.counters.worker(self.worker.into()).handed_over.add(1);
         if !self.peers.send(worker, Message::Deliver(parcel.clone(), port, slot)) {
@@ -227,6 +258,7 @@ impl Turn<'_> {
         }
         storm.charge(0, self.now);
         self.counters(parcel.source).flooded.add(1);
+        self.enter(None, 1, parcel.length.into());
         // What waits would hold up all that comes after it where chains go back in order; and half of the ring is for other frames.
         let may_wait = !self.source.in_order && 2 * self.source.feed.out_count() < self.source.feed.size();
         parcel.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
@@ -248,6 +280,7 @@ impl Turn<'_> {
     /// Drops a parcel for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
         self.counters(port).drop_frame(reason);
+        self.enter(None, 1, 0);
         self.source.feed.finish(parcel);
         Disposal::Done
     }

@@ -1,0 +1,169 @@
+//! A race: senders to one receiver whose frames wait in their own rings, held abreast of each other.
+//!
+//! Where drivers poll, a frame without room is left in its sender's ring, which costs less than having it wait at the receiver. But then
+//! nobody has a turn: whoever comes when there is room takes it. So each **runner** counts its bytes, by its weight, and one that is more
+//! than the **lead** ahead of the last of those that came lately gets no room until they have caught up. It is start-time fair queueing
+//! (Goyal, Vin and Cheng, 1996) without the queue.
+//!
+//! A race begins when a second sender finds no room, and is over when nobody has come for a while ([`Race::begin_pass`]).
+
+use crate::port::PortId;
+use crate::time::Cycles;
+
+/// How far a sender of weight 1 may be ahead of others, in bytes: longest frames, so that it need not be interrupted at each.
+const LEAD: u64 = 128 * 1024;
+/// Weights divide bytes in parts this fine.
+const SCALE: u64 = 1024;
+
+#[derive(Debug)]
+struct Runner {
+    sender: PortId,
+    /// Bytes by weight, times [`SCALE`].
+    run: u64,
+    /// The pass in which it came last, with or without getting room.
+    seen: Cycles,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Race {
+    runners: Vec<Runner>,
+    /// The least that somebody had run who came in the pass before.
+    last: Option<u64>,
+    /// How long a runner's bytes count if it does not come any more.
+    memory: Cycles,
+    now: Cycles,
+}
+
+impl Race {
+    /// A race that begins in moment `now`, and forgets runners after so many cycles.
+    pub fn new(now: Cycles, memory: Cycles) -> Self {
+        Self { runners: Vec::new(), last: None, memory, now }
+    }
+
+    /// A pass begins in moment `now`, unless it has already; false if the race is over.
+    #[inline]
+    pub fn begin_pass(&mut self, now: Cycles) -> bool {
+        if self.now != now {
+            let (before, memory) = (self.now, self.memory);
+            self.last = self.runners.iter().filter(|runner| runner.seen == before).map(|runner| runner.run).min();
+            self.runners.retain(|runner| now.wrapping_sub(runner.seen) < memory);
+            self.now = now;
+            self.begin_anew();
+        }
+        !self.runners.is_empty()
+    }
+
+    /// Counts from the last one on, before numbers become too large.
+    #[inline]
+    fn begin_anew(&mut self) {
+        if let Some(last) = self.last.filter(|&last| last > u64::MAX / 2) {
+            self.runners.iter_mut().for_each(|runner| runner.run = runner.run.saturating_sub(last));
+            self.last = Some(0);
+        }
+    }
+
+    /// Whether `sender` may have room, for all that those behind it ask for.
+    #[inline]
+    pub fn may_go(&self, sender: PortId) -> bool {
+        let Some(last) = self.last else { return true };
+        let own = self.runners.iter().find(|runner| runner.sender == sender);
+        own.is_none_or(|own| own.run <= last + LEAD * SCALE)
+    }
+
+    /// `sender` came and found no room.
+    pub fn came(&mut self, sender: PortId) {
+        self.runner(sender);
+    }
+
+    /// So many `bytes` of `sender`, whose weight is `weight`, went.
+    pub fn went(&mut self, sender: PortId, weight: u16, bytes: u64) {
+        self.runner(sender).run += bytes * SCALE / u64::from(weight.max(1));
+    }
+
+    /// The runner. A new one begins abreast of the last, so that nobody saves up a right to more.
+    fn runner(&mut self, sender: PortId) -> &mut Runner {
+        let index = self.runners.iter().position(|runner| runner.sender == sender).unwrap_or_else(|| {
+            let run = self.last.or_else(|| self.runners.iter().map(|runner| runner.run).min()).unwrap_or(0);
+            self.runners.push(Runner { sender, run, seen: self.now });
+            self.runners.len() - 1
+        });
+        let runner = &mut self.runners[index];
+        runner.seen = self.now;
+        runner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a race of senders of (weight, bytes a frame) for room of `room` bytes a pass, the first sender first in each; returns their bytes.
+    fn run(senders: &[(u16, u64)], room: u64, passes: u64) -> Vec<u64> {
+        let mut race = Race::new(0, 10);
+        let mut bytes = vec![0; senders.len()];
+        // Room that was left for those who need more of it than there was.
+        let mut left = 0;
+        for now in 1..=passes {
+            race.begin_pass(now);
+            left = (left + room).min(256 * 1024);
+            for (sender, &(weight, size)) in senders.iter().enumerate() {
+                let port = PortId(sender as u16);
+                for _ in 0..32 {
+                    if left < size || !race.may_go(port) {
+                        race.came(port);
+                        break;
+                    }
+                    left -= size;
+                    bytes[sender] += size;
+                    race.went(port, weight, size);
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn who_comes_first_gets_no_more() {
+        let bytes = run(&[(1, 60), (1, 60_000), (1, 1500), (1, 9000)], 1500, 100_000);
+        let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
+        assert!(*most - *least < 3 * LEAD, "{bytes:?}");
+    }
+
+    #[test]
+    fn bytes_follow_weights() {
+        let bytes = run(&[(1, 1500), (3, 1500)], 4500, 100_000);
+        assert!((bytes[1] as f64 / bytes[0] as f64 - 3.0).abs() < 0.1, "{bytes:?}");
+    }
+
+    #[test]
+    fn who_does_not_come_any_more_holds_up_nobody() {
+        let mut race = Race::new(0, 10);
+        race.begin_pass(1);
+        race.came(PortId(0));
+        race.went(PortId(1), 1, 10 * LEAD);
+        race.begin_pass(2);
+        assert!(!race.may_go(PortId(1)), "another is behind");
+        race.came(PortId(1));
+        race.begin_pass(3);
+        assert!(race.may_go(PortId(1)), "it has not come again");
+        race.came(PortId(0));
+        race.begin_pass(4);
+        assert!(!race.may_go(PortId(1)), "but is still behind when it does");
+        assert!(!race.begin_pass(100), "it is over");
+    }
+
+    #[test]
+    fn nobody_saves_up_a_right_to_more() {
+        let mut race = Race::new(0, 10);
+        race.came(PortId(0));
+        for now in 1..100 {
+            race.begin_pass(now);
+            race.went(PortId(1), 1, LEAD);
+            race.went(PortId(2), 1, LEAD);
+        }
+        race.came(PortId(0));
+        race.begin_pass(100);
+        assert!(race.may_go(PortId(1)), "the newcomer is not far behind");
+    }
+}
