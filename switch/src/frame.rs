@@ -12,6 +12,8 @@ use crate::copy::Block;
 
 /// Bytes of an Ethernet header without tags: no frame is shorter.
 pub const ETHERNET: usize = 14;
+/// Bytes of the shortest frame on a wire, without its check sequence (IEEE 802.3). Where bytes are shared, shorter ones count as such.
+pub const SHORTEST: u32 = 60;
 /// Longest frame: an IP packet of 64 KiB behind an Ethernet header and two VLAN tags.
 pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
 

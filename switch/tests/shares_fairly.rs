@@ -275,6 +275,31 @@ fn whoever_gives_back_in_order_gets_no_less() {
 }
 
 #[test]
+fn who_sends_little_holds_up_nobody() {
+    // Guest 0 has one frame a pass; the room that it does not want is the others'.
+    for poll in [Poll::Adaptive, Poll::Always] {
+        let mut contest = Contest::polled(poll, &[60, 1514, 1514], 24);
+        for step in 0..60_000 {
+            if step == 40_000 {
+                // The first touch of each page is dear; what bytes cost is known by now.
+                contest.bytes.fill(0);
+            }
+            contest.bed.guests[0].reclaim();
+            contest.bed.guests[0].send(0, 3, 60, 1);
+            for sender in [1, 2] {
+                contest.bed.guests[usize::from(sender)].fill(sender, 3, 1514);
+            }
+            contest.bed.worker.step();
+            contest.take();
+        }
+        assert!(contest.bytes[0] >= 19_000 * 60, "{poll:?}: {:?}", contest.bytes);
+        for sender in [1, 2] {
+            assert!(contest.bytes[sender] >= 20_000 * 9 * 1514, "{poll:?}: {:?}", contest.bytes);
+        }
+    }
+}
+
+#[test]
 fn alternating_destinations_gain_nothing() {
     // Guest 0 sends to 2 alone; guest 1 to 2 and 3 in turn, so that its frames wait in two places.
     for poll in [Poll::Adaptive, Poll::Always] {

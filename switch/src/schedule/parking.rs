@@ -1,5 +1,6 @@
 //! Where waiting parcels lie.
 
+use crate::frame::SHORTEST;
 use crate::parcel::Parcel;
 
 /// Place of a waiting parcel in the [`Parking`].
@@ -69,9 +70,9 @@ impl Parking {
         &mut self.spots[spot.0 as usize].parcel
     }
 
-    /// Its bytes.
+    /// What it counts, in bytes.
     pub(super) fn length(&self, spot: Spot) -> u32 {
-        self.spots[spot.0 as usize].parcel.length
+        self.spots[spot.0 as usize].parcel.length.max(SHORTEST)
     }
 
     /// What comes after `spot` in its list.

@@ -2,8 +2,8 @@
 //!
 //! Where drivers poll, a frame without room is left in its sender's ring, which costs less than having it wait at the receiver. But then
 //! nobody has a turn: whoever comes when there is room takes it. So each **runner** counts its bytes, by its weight, and one that is more
-//! than the **lead** ahead of the last of those that came lately gets no room until they have caught up. It is start-time fair queueing
-//! (Goyal, Vin and Cheng, 1996) without the queue.
+//! than the **lead** ahead of the last of those that want more gets no room until they have caught up. Whoever wants no more is not waited
+//! for, and begins abreast of the others when it does. It is start-time fair queueing (Goyal, Vin and Cheng, 1996) without the queue.
 //!
 //! A race begins when a second sender finds no room, and is over when nobody has come for a while ([`Race::begin_pass`]).
 
@@ -22,14 +22,18 @@ struct Runner {
     run: u64,
     /// The pass in which it came last, with or without getting room.
     seen: Cycles,
+    /// It wanted more then than it got.
+    wants: bool,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Race {
     runners: Vec<Runner>,
-    /// The least that somebody had run who came in the pass before.
+    /// The least that somebody had run who came in the pass before and wanted more.
     last: Option<u64>,
+    /// Where whoever did not want more begins.
+    line: u64,
     /// How long a runner's bytes count if it does not come any more.
     memory: Cycles,
     now: Cycles,
@@ -38,7 +42,7 @@ pub struct Race {
 impl Race {
     /// A race that begins in moment `now`, and forgets runners after so many cycles.
     pub fn new(now: Cycles, memory: Cycles) -> Self {
-        Self { runners: Vec::new(), last: None, memory, now }
+        Self { runners: Vec::new(), last: None, line: 0, memory, now }
     }
 
     /// A pass begins in moment `now`, unless it has already; false if the race is over.
@@ -46,7 +50,9 @@ impl Race {
     pub fn begin_pass(&mut self, now: Cycles) -> bool {
         if self.now != now {
             let (before, memory) = (self.now, self.memory);
-            self.last = self.runners.iter().filter(|runner| runner.seen == before).map(|runner| runner.run).min();
+            let wanting = self.runners.iter().filter(|runner| runner.wants && runner.seen == before);
+            self.last = wanting.map(|runner| runner.run).min();
+            self.line = self.last.or_else(|| self.runners.iter().map(|runner| runner.run).max()).unwrap_or(self.line);
             self.runners.retain(|runner| now.wrapping_sub(runner.seen) < memory);
             self.now = now;
             self.begin_anew();
@@ -59,7 +65,7 @@ impl Race {
     fn begin_anew(&mut self) {
         if let Some(last) = self.last.filter(|&last| last > u64::MAX / 2) {
             self.runners.iter_mut().for_each(|runner| runner.run = runner.run.saturating_sub(last));
-            self.last = Some(0);
+            (self.last, self.line) = (Some(0), 0);
         }
     }
 
@@ -76,19 +82,28 @@ impl Race {
         self.runner(sender);
     }
 
-    /// So many `bytes` of `sender`, whose weight is `weight`, went.
+    /// `sender` has nothing more.
+    pub fn is_content(&mut self, sender: PortId) {
+        if let Some(runner) = self.runners.iter_mut().find(|runner| runner.sender == sender) {
+            runner.wants = false;
+        }
+    }
+
+    /// So many `bytes` of `sender`, whose weight is `weight`, went; it wants more unless it says otherwise.
     pub fn went(&mut self, sender: PortId, weight: u16, bytes: u64) {
         self.runner(sender).run += bytes * SCALE / u64::from(weight.max(1));
     }
 
-    /// The runner. A new one begins abreast of the last, so that nobody saves up a right to more.
+    /// The runner, who wants something. One that did not begins abreast of the last that did, so that nobody saves up a right to more.
     fn runner(&mut self, sender: PortId) -> &mut Runner {
         let index = self.runners.iter().position(|runner| runner.sender == sender).unwrap_or_else(|| {
-            let run = self.last.or_else(|| self.runners.iter().map(|runner| runner.run).min()).unwrap_or(0);
-            self.runners.push(Runner { sender, run, seen: self.now });
+            self.runners.push(Runner { sender, run: 0, seen: self.now, wants: false });
             self.runners.len() - 1
         });
         let runner = &mut self.runners[index];
+        if !std::mem::replace(&mut runner.wants, true) {
+            runner.run = runner.run.max(self.line);
+        }
         runner.seen = self.now;
         runner
     }
@@ -154,16 +169,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_saves_up_a_right_to_more() {
+    fn who_wants_little_holds_up_nobody_and_saves_up_nothing() {
         let mut race = Race::new(0, 10);
-        race.came(PortId(0));
+        race.came(PortId(1));
+        race.came(PortId(2));
         for now in 1..100 {
             race.begin_pass(now);
-            race.went(PortId(1), 1, LEAD);
-            race.went(PortId(2), 1, LEAD);
+            race.went(PortId(0), 1, 60);
+            race.is_content(PortId(0));
+            for sender in [1, 2] {
+                assert!(race.may_go(PortId(sender)), "pass {now}");
+                race.went(PortId(sender), 1, LEAD);
+            }
         }
         race.came(PortId(0));
         race.begin_pass(100);
-        assert!(race.may_go(PortId(1)), "the newcomer is not far behind");
+        assert!(race.may_go(PortId(1)), "it is not far behind when it wants more");
     }
 }

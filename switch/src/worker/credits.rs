@@ -1,7 +1,7 @@
 //! Credits: a worker's time, shared fairly among the ports that it serves, by what their frames really cost.
 //!
-//! Time **grants** every port that is awake its part of each passing moment, which does not pile up beyond a little; a port that spent
-//! more than it was granted sits out passes until it is out of debt. So a sender of many small frames and one of few large ones get
+//! Time **grants** every port its part of each passing moment, which does not pile up beyond a little; a port that spent more than it was
+//! granted sits out passes until it is out of debt. The parts are as many as ports are short of credit: others have no use for more. So a sender of many small frames and one of few large ones get
 //! equal time, however many queues they have; and while the worker has time to spare, nobody sits out for long.
 
 use std::time::Duration;
@@ -19,14 +19,19 @@ struct Credit {
     cycles: i64,
     /// What all ports had been granted when this one was last looked at.
     granted: i64,
+    /// The last pass in which it was found short.
+    short_in: u32,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Credits {
     ports: Vec<Credit>,
-    /// Granted to each port that was awake all the time.
+    /// Granted to each port so far.
     granted: i64,
+    pass: u32,
+    /// Ports that were found short in this pass.
+    short: i64,
     most: i64,
     deepest: i64,
     pass_at: Cycles,
@@ -37,14 +42,16 @@ pub(super) struct Credits {
 impl Credits {
     pub(super) fn new(ports: usize) -> Self {
         let (most, deepest) = (in_cycles(MOST) as i64, in_cycles(DEEPEST) as i64);
-        Self { ports: vec![Credit::default(); ports], granted: most, most, deepest, pass_at: 0, debt: None }
+        Self { ports: vec![Credit::default(); ports], granted: most, pass: 1, short: 0, most, deepest, pass_at: 0, debt: None }
     }
 
-    /// A pass begins in moment `now`, with `awake` sources. If all sat out the last one, which was `idle` therefore, everybody is forgiven the
+    /// A pass begins in moment `now`. If all sat out the last one, which was `idle` therefore, everybody is forgiven the
     /// least debt.
-    pub(super) fn begin_pass(&mut self, idle: bool, awake: usize, now: Cycles) {
+    pub(super) fn begin_pass(&mut self, idle: bool, now: Cycles) {
         let passed = now.wrapping_sub(std::mem::replace(&mut self.pass_at, now)) as i64;
-        self.granted += passed.max(0).min(self.most * awake.max(1) as i64) / awake.max(1) as i64;
+        let parts = std::mem::take(&mut self.short).max(1);
+        self.granted += passed.max(0).min(self.most * parts) / parts;
+        self.pass = self.pass.wrapping_add(1);
         if let Some(debt) = self.debt.take()
             && idle
         {
@@ -58,6 +65,10 @@ impl Credits {
         let credit = &mut self.ports[port.index()];
         credit.cycles = (credit.cycles + self.granted - credit.granted).min(self.most);
         credit.granted = self.granted;
+        if credit.cycles < self.most && credit.short_in != self.pass {
+            credit.short_in = self.pass;
+            self.short += 1;
+        }
         if credit.cycles > 0 {
             return true;
         }
@@ -90,7 +101,7 @@ mod tests {
         let costs = [most / 10, most * 7, most * 3];
         let (mut spent, mut now, mut idle) = ([0_u64; 3], 0, false);
         for _ in 0..100_000 {
-            credits.begin_pass(idle, 3, now);
+            credits.begin_pass(idle, now);
             idle = true;
             // The first port has many queues: as many turns in a pass as it likes.
             for port in [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2] {
@@ -107,11 +118,29 @@ mod tests {
     }
 
     #[test]
+    fn who_needs_little_leaves_the_rest_to_others() {
+        let mut credits = Credits::new(3);
+        let (mut spent, mut now) = (0, 0);
+        for _ in 0..100_000 {
+            credits.begin_pass(false, now);
+            now += 1000;
+            for (port, cost) in [(0, 500), (1, 0), (2, 20_000)] {
+                if credits.may_spend(PortId(port)) {
+                    credits.spend(PortId(port), cost);
+                    spent += cost * u64::from(port == 2);
+                    now += cost;
+                }
+            }
+        }
+        assert!(spent as f64 > 0.8 * now as f64, "{spent} of {now}");
+    }
+
+    #[test]
     fn who_is_alone_is_never_held_up_for_long() {
         let mut credits = Credits::new(2);
         let (mut idle_passes, mut idle) = (0, false);
         for now in 0..1000 {
-            credits.begin_pass(idle, 1, now);
+            credits.begin_pass(idle, now);
             idle = !credits.may_spend(PortId(1));
             if idle {
                 idle_passes += 1;

@@ -37,6 +37,14 @@ impl Feed {
         }
     }
 
+    /// True if more has come than was taken.
+    pub(super) fn has_more(&mut self) -> bool {
+        match self {
+            Self::Ring(intake) => intake.ring().has_untaken() || intake.ring().has_news(),
+            Self::Tap(tap) => tap.has_news(),
+        }
+    }
+
     pub(super) fn discard(&mut self) -> Result<bool, RingFault> {
         match self {
             Self::Ring(intake) => intake.discard(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ends::Sink;
 use super::rings::RingKey;
 use super::{BATCH, Place, Shared, vacant};
-use crate::frame::{self, Addresses};
+use crate::frame::{self, Addresses, SHORTEST};
 use crate::link::Line;
 use crate::parcel::{Parcel, Reach};
 use crate::policy::Policy;
@@ -106,6 +106,8 @@ pub(super) struct Outlets {
     touched: Vec<u16>,
     /// Slots that something waits for.
     waiting: Vec<u16>,
+    /// Outlets with a race.
+    races: usize,
     /// Slots at the end of a line.
     lines: Vec<u16>,
     /// Ports whose rings broke a rule here.
@@ -124,6 +126,7 @@ impl Outlets {
             parking: Parking::new(settings.parking),
             touched: Vec::new(),
             waiting: Vec::new(),
+            races: 0,
             lines: Vec::new(),
             faults: Vec::new(),
             patience: in_cycles(settings.patience),
@@ -191,6 +194,7 @@ impl Outlets {
         outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
+        self.races -= usize::from(outlet.race.is_some());
         Some(outlet)
     }
 
@@ -217,14 +221,14 @@ impl Outlets {
             outlet.touch(slot, &mut self.touched);
             return taken.map_or_else(Sent::Dropped, |()| Sent::Done);
         }
-        if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now) {
+        if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now, &mut self.races) {
             return Sent::MustWait;
         }
         let sent = outlet.place(parcel, self.now, &mut self.faults);
         if sent == Sent::Done
             && let Some(race) = &mut outlet.race
         {
-            race.went(parcel.source, weight, parcel.length.into());
+            race.went(parcel.source, weight, parcel.length.max(SHORTEST).into());
         }
         if sent == Sent::Done || parcel.segments_done > 0 {
             outlet.touch(slot, &mut self.touched);
@@ -240,7 +244,7 @@ impl Outlets {
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
         let now = self.now;
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
-        let may_go = outlet.may_go(sender, now);
+        let may_go = outlet.may_go(sender, now, &mut self.races);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set() || outlet.line.is_some();
         if place.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
@@ -308,21 +312,46 @@ impl Outlets {
     /// A frame of `sender` that found no room at `slot` was left in its ring.
     pub(super) fn note_left(&mut self, slot: u16, sender: PortId) {
         let (now, moment) = (self.now, self.moment);
-        let Some(outlet) = self.get(slot) else { return };
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
         let last = outlet.left_last.replace((sender, now));
         let among_others = last.is_some_and(|(other, when)| other != sender && now.wrapping_sub(when) < moment);
         if among_others && outlet.race.is_none() {
-            outlet.race = Some(Box::new(Race::new(now, moment)));
+            outlet.race = Some(Box::new(Race::new(now, 100 * moment)));
+            self.races += 1;
         }
         if let Some(race) = &mut outlet.race {
             race.came(sender);
         }
     }
 
+    /// True if senders run races anywhere.
+    #[inline]
+    pub(super) fn have_races(&self) -> bool {
+        self.races > 0
+    }
+
+    /// Frames of `sender` that wait for `receiver` at this `worker`.
+    pub(super) fn waiting_of(&self, sender: PortId, receiver: PortId, worker: u8) -> u32 {
+        let places = self.routes[receiver.index()].iter().filter(|place| place.worker == worker);
+        places
+            .filter_map(|place| self.slots.get(usize::from(place.slot))?.as_ref())
+            .map(|outlet| outlet.turns.waiting_of(sender))
+            .sum()
+    }
+
+    /// `sender` has nothing more for `receiver` now.
+    pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8) {
+        for place in self.routes[receiver.index()].iter().filter(|place| place.worker == worker) {
+            if let Some(Some(Outlet { race: Some(race), .. })) = self.slots.get_mut(usize::from(place.slot)) {
+                race.is_content(sender);
+            }
+        }
+    }
+
     /// Whether it is we who hold back what `sender` has for `slot`, not the receiver.
     pub(super) fn hold_back(&mut self, slot: u16, sender: PortId) -> bool {
-        let now = self.now;
-        self.get(slot).is_some_and(|outlet| !outlet.policy.delivery.is_open(now) || !outlet.may_go(sender, now))
+        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return false };
+        !outlet.policy.delivery.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
     }
 
     /// How the receiver at `slot` is doing.
@@ -600,12 +629,13 @@ impl Outlet {
 
     /// Whether `sender` may have room, as far as others are concerned whose frames are left in their rings.
     #[inline]
-    fn may_go(&mut self, sender: PortId, now: Cycles) -> bool {
+    fn may_go(&mut self, sender: PortId, now: Cycles, races: &mut usize) -> bool {
         let Some(race) = &mut self.race else { return true };
         if race.begin_pass(now) {
             return race.may_go(sender);
         }
         self.race = None;
+        *races -= 1;
         true
     }
 

@@ -41,7 +41,7 @@ impl Ended {
 impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
-        self.credits.begin_pass(self.idle, self.sources.awake.len(), self.now);
+        self.credits.begin_pass(self.idle, self.now);
         self.outlets.begin_pass(self.now);
         let mut frames = self.serve_peers();
         let mut unflushed = frames;
@@ -115,6 +115,7 @@ impl Worker {
             Ok(0) => 0,
             Ok(frames) => {
                 self.sources.had_frames(slot, frames, self.now);
+                self.note_content(slot, port);
                 self.charge();
                 frames
             }
@@ -122,6 +123,20 @@ impl Worker {
                 self.sources.touch(slot);
                 self.fault(port, fault);
                 0
+            }
+        }
+    }
+
+    /// Notes if the source at `slot` has nothing more after its turn, just now.
+    #[inline]
+    fn note_content(&mut self, slot: u16, port: PortId) {
+        if self.sources.get(slot).is_none_or(|source| source.feed.has_more()) {
+            return;
+        }
+        self.bill.note_content(|_, _| true);
+        if self.outlets.have_races() {
+            for receiver in self.bill.receivers() {
+                self.outlets.is_content(receiver, port, self.index);
             }
         }
     }
@@ -158,6 +173,8 @@ impl Worker {
             self.bill.enter(sender, weight, result.is_ok().then_some(receiver), 1, length.into());
             self.give_back(intake, head, share_of);
         }
+        let (outlets, worker) = (&self.outlets, self.index);
+        self.bill.note_content(|sender, receiver| outlets.waiting_of(sender, receiver, worker) == 0);
         self.charge();
         self.ended = ended;
         frames

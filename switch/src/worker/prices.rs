@@ -1,16 +1,23 @@
 //! Prices: what a sender pays of a worker's time for its frames to each receiver.
 //!
-//! All senders to one receiver pay the same for a byte: what bytes to it cost lately, whoever sent them. So when the worker's time is short
-//! they get equal bytes of that receiver, by their weights, whatever their frames' sizes; while between receivers it is time that is
-//! shared, for all senders to a receiver together pay what serving it really cost.
+//! All senders to one receiver that want more than they get pay the same for a byte: what bytes to it cost lately, whichever of them sent
+//! them. So when the worker's time is short they get equal bytes of that receiver, by their weights, whatever their frames' sizes; while between
+//! receivers it is time that is shared, for all senders to a receiver together pay what serving it really cost. Whoever wants no more pays
+//! what its own frames cost, for its few bytes say nothing of the others'.
 //!
 //! In order: a turn or a receiver's waiting frames are entered in a **bill**, an item for each receiver in a row; the bill is **settled**
 //! with the time that all of it took.
 
+use std::time::Duration;
+
+use crate::frame::SHORTEST;
 use crate::port::PortId;
+use crate::time::in_cycles;
 
 /// Bytes after which what was before counts half: some turns of every sender.
-const MEMORY: f64 = 32.0 * 1024.0 * 1024.0;
+const MEMORY: f64 = 8.0 * 1024.0 * 1024.0;
+/// What took longer than this was interrupted by somebody else.
+const LONGEST: Duration = Duration::from_micros(200);
 /// A frame is as much effort as copying so many bytes.
 const FRAME_EFFORT: u64 = 2048;
 
@@ -23,6 +30,7 @@ struct Item {
     /// Bytes by the sender's weight. None for frames that will wait: they pay when they are served.
     bytes: f64,
     effort: u64,
+    wants_more: bool,
 }
 
 /// What was done, and for whom.
@@ -37,12 +45,26 @@ impl Bill {
     #[inline]
     pub(super) fn enter(&mut self, sender: PortId, weight: u16, receiver: Option<PortId>, frames: u64, bytes: u64) {
         let effort = frames * FRAME_EFFORT + bytes;
-        self.add(Item { sender, receiver, bytes: bytes as f64 / f64::from(weight), effort });
+        let bytes = bytes.max(frames * u64::from(SHORTEST));
+        self.add(Item { sender, receiver, bytes: bytes as f64 / f64::from(weight), effort, wants_more: true });
     }
 
     /// Enters a frame of `sender` that will wait for `receiver`.
     pub(super) fn enter_waiting(&mut self, sender: PortId, receiver: PortId) {
-        self.add(Item { sender, receiver: Some(receiver), bytes: 0.0, effort: FRAME_EFFORT });
+        self.add(Item { sender, receiver: Some(receiver), bytes: 0.0, effort: FRAME_EFFORT, wants_more: true });
+    }
+
+    /// Those who got something, or will.
+    pub(super) fn receivers(&self) -> impl Iterator<Item = PortId> {
+        self.items.iter().filter_map(|item| item.receiver)
+    }
+
+    /// Notes whose senders want no more than they got of a receiver: those for whom `is_content` says so.
+    #[inline]
+    pub(super) fn note_content(&mut self, mut is_content: impl FnMut(PortId, PortId) -> bool) {
+        for item in &mut self.items {
+            item.wants_more = item.receiver.is_some_and(|receiver| !is_content(item.sender, receiver));
+        }
     }
 
     #[inline]
@@ -73,16 +95,18 @@ struct Price {
 pub(super) struct Prices {
     /// By receiver.
     of: Vec<Price>,
+    longest: u64,
 }
 
 impl Prices {
     pub(super) fn new(ports: usize) -> Self {
-        Self { of: vec![Price::default(); ports] }
+        Self { of: vec![Price::default(); ports], longest: in_cycles(LONGEST) }
     }
 
     /// Settles `bill`, all of which took so many `cycles`: tells `charge` what each sender has to pay, and what its part really cost.
     #[inline]
     pub(super) fn settle(&mut self, bill: &mut Bill, cycles: u64, mut charge: impl FnMut(PortId, u64, u64)) {
+        let cycles = cycles.min(self.longest);
         if let [item] = bill.items[..] {
             charge(item.sender, self.pay(&item, cycles as f64) as u64, cycles);
         } else {
@@ -98,20 +122,21 @@ impl Prices {
 
     #[inline]
     fn pay(&mut self, item: &Item, cost: f64) -> f64 {
-        let Some(receiver) = item.receiver else { return cost };
+        let Some(receiver) = item.receiver.filter(|_| item.wants_more) else { return cost };
         let price = &mut self.of[receiver.index()];
         if price.bytes > MEMORY {
             price.bytes /= 2.0;
             price.cycles /= 2.0;
         }
-        price.bytes += item.bytes;
-        price.cycles += cost;
         if price.sender != item.sender {
             (price.sender, price.alone) = (item.sender, 0.0);
         }
         price.alone += item.bytes;
         // Who has been alone for longer than is remembered pays what it costs; so does everybody before there is a price.
-        if price.alone > MEMORY || price.bytes == 0.0 { cost } else { item.bytes * price.cycles / price.bytes }
+        let pays = if price.alone > MEMORY || price.bytes == 0.0 { cost } else { item.bytes * price.cycles / price.bytes };
+        price.bytes += item.bytes;
+        price.cycles += cost;
+        pays
     }
 }
 
@@ -175,6 +200,18 @@ mod tests {
     }
 
     #[test]
+    fn who_wants_no_more_pays_what_it_costs_and_makes_nothing_dearer() {
+        let mut prices = Prices::new(10);
+        let mut bill = Bill::default();
+        for _ in 0..1000 {
+            bill.enter(PortId(0), 1, RECEIVER, 1, 60);
+            bill.note_content(|_, _| true);
+            prices.settle(&mut bill, 2000, |_, pays, cost| assert_eq!((pays, cost), (2000, 2000)));
+        }
+        assert_eq!(pay(&mut prices, (1, 1), RECEIVER, (32, 48_000), 3000), 3000);
+    }
+
+    #[test]
     fn what_waits_pays_when_it_is_served() {
         let mut prices = Prices::new(10);
         let mut bill = Bill::default();
@@ -184,6 +221,7 @@ mod tests {
         let mut paid = Vec::new();
         prices.settle(&mut bill, 4000, |_, pays, cost| paid.push((pays, cost)));
         assert_eq!(paid, [(2000, 2000); 2], "there is no price yet");
-        assert_eq!(pay(&mut prices, (0, 1), RECEIVER, (1, 1000), 1000), 3000);
+        pay(&mut prices, (0, 1), RECEIVER, (1, 1000), 1000);
+        assert_eq!(pay(&mut prices, (0, 1), RECEIVER, (1, 1000), 1000), 3000, "its own bytes, at what all of it cost");
     }
 }
