@@ -13,6 +13,7 @@ use bed::Bed;
 use memlane::policy::{Allowance, Limit};
 use memlane::settings::{Poll, Settings};
 use memlane::stats::DropReason;
+use memlane_rig::ring::Piece;
 
 /// A worker makes many passes in the time in which a guest does anything.
 fn pass_often(bed: &mut Bed) {
@@ -297,6 +298,37 @@ fn who_sends_little_holds_up_nobody() {
             assert!(contest.bytes[sender] >= 20_000 * 9 * 1514, "{poll:?}: {:?}", contest.bytes);
         }
     }
+}
+
+#[test]
+fn who_sends_a_little_to_everybody_holds_up_nobody() {
+    // Guest 1 always has more, but for each of the others in turn; guest 0 sends to guest 2 alone.
+    let mut bed = Bed::with(10, Settings { poll: Poll::Always, patience: Duration::from_secs(60), ..Settings::default() });
+    bed.announce(&[2, 3, 4, 5, 6, 7, 8, 9]);
+    let frames: Vec<u64> = (0..16)
+        .map(|number| {
+            let at = bed.guests[1].memory.allocate(128, 64).unwrap();
+            bed.guests[1].memory.write(at + 12, &[2, 0, 0, 0, 0, 2 + number % 8, 2, 0, 0, 0, 0, 1]).unwrap();
+            at
+        })
+        .collect();
+    let mut bytes = [0_u64; 2];
+    for step in 0..20_000 {
+        bed.guests[1].reclaim();
+        let transmit = &mut bed.guests[1].transmit;
+        for &frame in frames.iter().cycle().take(usize::from(transmit.free())) {
+            transmit.add(&[Piece::readable(frame, 12 + 60)]).unwrap();
+        }
+        transmit.publish();
+        bed.guests[0].fill(0, 2, 1514);
+        bed.worker.step();
+        bed.guests[2].take(24, |sender, length| bytes[usize::from(sender)] += u64::from(length) * u64::from(step >= 10_000));
+        for other in 3..10 {
+            bed.guests[other].take(24, |_, _| {});
+        }
+    }
+    // Guest 2 has room for 24 frames, of which guest 1 wants two to four.
+    assert!(bytes[0] > 10_000 * 12 * 1514, "{bytes:?}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Credits: a worker's time, shared fairly among the ports that it serves, by what their frames really cost.
 //!
 //! Time **grants** every port its part of each passing moment, which does not pile up beyond a little; a port that spent more than it was
-//! granted sits out passes until it is out of debt. The parts are as many as ports are short of credit: others have no use for more. So a sender of many small frames and one of few large ones get
-//! equal time, however many queues they have; and while the worker has time to spare, nobody sits out for long.
+//! granted sits out passes until it is out of debt. The parts are as many as ports are short of credit: others have no use for more. So a
+//! sender of many small frames and one of few large ones get equal time, however many queues they have; and while the worker has time to
+//! spare, nobody sits out for long.
 
 use std::time::Duration;
 

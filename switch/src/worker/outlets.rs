@@ -339,9 +339,10 @@ impl Outlets {
             .sum()
     }
 
-    /// `sender` has nothing more for `receiver` now.
-    pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8) {
-        for place in self.routes[receiver.index()].iter().filter(|place| place.worker == worker) {
+    /// `sender` wants no more of `receiver` now, but for what was left for slot `left`.
+    pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<u16>) {
+        let places = self.routes[receiver.index()].iter();
+        for place in places.filter(|place| place.worker == worker && Some(place.slot) != left) {
             if let Some(Some(Outlet { race: Some(race), .. })) = self.slots.get_mut(usize::from(place.slot)) {
                 race.is_content(sender);
             }

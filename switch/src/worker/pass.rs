@@ -127,16 +127,22 @@ impl Worker {
         }
     }
 
-    /// Notes if the source at `slot` has nothing more after its turn, just now.
+    /// Notes what the source at `slot` wants no more of after its turn: of any receiver if it has nothing more; and of each that it has sent
+    /// something beside others, for what it has more need not be for that one. Where a frame was left it does want more.
     #[inline]
     fn note_content(&mut self, slot: u16, port: PortId) {
-        if self.sources.get(slot).is_none_or(|source| source.feed.has_more()) {
+        let Some(source) = self.sources.get(slot) else { return };
+        let has_more = source.feed.has_more();
+        if has_more && !self.bill.is_mixed() {
             return;
         }
-        self.bill.note_content(|_, _| true);
+        if !has_more {
+            self.bill.note_content(|_, _| true);
+        }
         if self.outlets.have_races() {
+            let left = source.left.map(|left| left.slot);
             for receiver in self.bill.receivers() {
-                self.outlets.is_content(receiver, port, self.index);
+                self.outlets.is_content(receiver, port, self.index, left);
             }
         }
     }

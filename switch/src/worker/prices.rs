@@ -59,6 +59,12 @@ impl Bill {
         self.items.iter().filter_map(|item| item.receiver)
     }
 
+    /// Whether it is for more than one receiver.
+    #[inline]
+    pub(super) fn is_mixed(&self) -> bool {
+        self.items.len() > 1
+    }
+
     /// Notes whose senders want no more than they got of a receiver: those for whom `is_content` says so.
     #[inline]
     pub(super) fn note_content(&mut self, mut is_content: impl FnMut(PortId, PortId) -> bool) {
