@@ -23,6 +23,9 @@ use super::way::find_ways;
 /// A frame that has not arrived after so long is given up.
 const GIVE_UP: Duration = Duration::from_secs(1);
 
+/// A sender is awake for so long before it sends: it runs what makes the frame. Its own waking is not what is measured.
+const AWAKE: Duration = Duration::from_micros(100);
+
 /// What came out.
 #[derive(Debug, Serialize)]
 pub struct WakeReport {
@@ -93,10 +96,10 @@ pub fn run(plan: &Plan, wake: &WakePlan, quit: &AtomicBool) -> Result<Woken, Run
     let (end, mut next) = (Instant::now() + plan.duration, Instant::now());
     while Instant::now() < end && !quit.load(Ordering::Relaxed) {
         next += wake.interval;
-        // The interval is what is measured with: in it the switch is to fall asleep.
-        std::thread::sleep((next - wake.interval / 2).saturating_duration_since(Instant::now()));
+        // In the interval the switch falls asleep.
+        sleep_until(next - wake.interval / 2);
         sleeper.wake(plan.port.interrupts);
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        sleep_until(next);
         watcher.iter().for_each(Watcher::begin);
         let now = ticks();
         let count = feeder.round(now)? as u64;
@@ -106,6 +109,14 @@ pub fn run(plan: &Plan, wake: &WakePlan, quit: &AtomicBool) -> Result<Woken, Run
     }
     drop(guests);
     Ok(Woken { sent, lost, collector, sleeper, watcher })
+}
+
+/// Sleeps, but for the last bit.
+fn sleep_until(moment: Instant) {
+    std::thread::sleep((moment - AWAKE).saturating_duration_since(Instant::now()));
+    while Instant::now() < moment {
+        std::hint::spin_loop();
+    }
 }
 
 /// Uses every buffer once: what a switch takes to map a page of a guest's memory is not what is measured.
