@@ -66,9 +66,14 @@ impl Contest {
 
     /// Bytes that each sender got through in `steps` steps, once queues have filled.
     fn run(&mut self, steps: usize) -> Vec<u64> {
-        (0..200).for_each(|_| self.step());
+        self.run_by(steps, Self::step)
+    }
+
+    /// The same in steps of another kind.
+    fn run_by(&mut self, steps: usize, mut step: impl FnMut(&mut Self)) -> Vec<u64> {
+        (0..200).for_each(|_| step(self));
         let before = self.bytes.clone();
-        (0..steps).for_each(|_| self.step());
+        (0..steps).for_each(|_| step(self));
         self.bytes.iter().zip(before).map(|(now, before)| now - before).collect()
     }
 
@@ -243,14 +248,11 @@ fn many_queues_gain_nothing() {
     for poll in [Poll::Adaptive, Poll::Always] {
         let mut contest = Contest::polled(poll, &[1000, 1000], 30);
         let mut queues: Vec<_> = (1..8).map(|pair| contest.bed.queue(1, pair, poll == Poll::Always)).collect();
-        let mut step = |contest: &mut Contest| {
+        let bytes = contest.run_by(3000, |contest| {
             queues.iter_mut().for_each(|queue| queue.fill(1, 2, 1000));
             contest.step();
-        };
-        (0..200).for_each(|_| step(&mut contest));
-        contest.bytes.fill(0);
-        (0..3000).for_each(|_| step(&mut contest));
-        assert!(jain(&contest.bytes) > 0.999, "{poll:?}: {:?}", contest.bytes);
+        });
+        assert!(jain(&bytes) > 0.999, "{poll:?}: {bytes:?}");
     }
 }
 
@@ -259,7 +261,7 @@ fn whoever_gives_back_in_order_gets_no_less() {
     // Guest 0's frames are left in its ring, those of guest 1's other queue wait at the receiver.
     let mut contest = Contest::polled(Poll::Always, &[1000, 1000], 30);
     let mut queue = contest.bed.queue(1, 1, false);
-    let mut step = |contest: &mut Contest| {
+    let bytes = contest.run_by(1000, |contest| {
         queue.fill(1, 2, 1000);
         contest.bed.guests[0].fill(0, 2, 1000);
         for _ in 0..16 {
@@ -268,11 +270,8 @@ fn whoever_gives_back_in_order_gets_no_less() {
             std::thread::sleep(Duration::from_micros(1));
         }
         contest.take();
-    };
-    (0..200).for_each(|_| step(&mut contest));
-    contest.bytes.fill(0);
-    (0..1000).for_each(|_| step(&mut contest));
-    assert!(jain(&contest.bytes) > 0.99, "{:?}", contest.bytes);
+    });
+    assert!(jain(&bytes) > 0.99, "{bytes:?}");
 }
 
 #[test]

@@ -96,6 +96,12 @@ impl Shared {
         }
     }
 
+    /// The weight of `port` among senders.
+    #[inline]
+    fn weight_of(&self, port: PortId) -> u16 {
+        self.policies[port.index()].weight()
+    }
+
     /// The line before a new delivery, if its port is on a link.
     fn line_to(&self, key: RingKey) -> Option<Line> {
         let port = key.port.index();

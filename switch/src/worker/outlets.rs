@@ -242,9 +242,8 @@ impl Outlets {
     pub(super) fn express(&mut self, intake: &mut Intake, way: Way, worker: u8, most: u16) -> (u16, u64) {
         let Way { sender, weight, addresses, port } = way;
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
-        let now = self.now;
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
-        let may_go = outlet.may_go(sender, now, &mut self.races);
+        let may_go = outlet.may_go(sender, self.now, &mut self.races);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set() || outlet.line.is_some();
         if place.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
@@ -274,7 +273,7 @@ impl Outlets {
     /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one. Where there is no room it waits if it may: returns
     /// for how many it does. That others miss it is counted.
     pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, shared: &Shared) -> u16 {
-        let weight = shared.policies[parcel.source.index()].weight();
+        let weight = shared.weight_of(parcel.source);
         let dropped = |port: PortId, reason| shared.counters.port(worker.into(), port.index()).drop_frame(reason);
         let mut held = 0;
         for &port in ports {
@@ -311,12 +310,11 @@ impl Outlets {
 
     /// A frame of `sender` that found no room at `slot` was left in its ring.
     pub(super) fn note_left(&mut self, slot: u16, sender: PortId) {
-        let (now, moment) = (self.now, self.moment);
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
-        let last = outlet.left_last.replace((sender, now));
-        let among_others = last.is_some_and(|(other, when)| other != sender && now.wrapping_sub(when) < moment);
+        let last = outlet.left_last.replace((sender, self.now));
+        let among_others = last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.moment);
         if among_others && outlet.race.is_none() {
-            outlet.race = Some(Box::new(Race::new(now, 100 * moment)));
+            outlet.race = Some(Box::new(Race::new(self.now, 100 * self.moment)));
             self.races += 1;
         }
         if let Some(race) = &mut outlet.race {

@@ -107,7 +107,7 @@ impl Worker {
             peers: &mut self.peers,
             shared: &self.shared,
             bill: &mut self.bill,
-            weight: self.shared.policies[port.index()].weight(),
+            weight: self.shared.weight_of(port),
             now: self.now,
             second: self.second,
         };
@@ -175,7 +175,7 @@ impl Worker {
             if let Err(reason) = result {
                 self.counters(receiver).drop_frame(reason);
             }
-            let weight = self.shared.policies[sender.index()].weight();
+            let weight = self.shared.weight_of(sender);
             self.bill.enter(sender, weight, result.is_ok().then_some(receiver), 1, length.into());
             self.give_back(intake, head, share_of);
         }
@@ -254,7 +254,7 @@ impl Worker {
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {
-        let weight = self.shared.policies[parcel.source.index()].weight();
+        let weight = self.shared.weight_of(parcel.source);
         let result = match self.outlets.send(outlet, parcel, weight) {
             Sent::Done => Ok(()),
             Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {

@@ -99,10 +99,7 @@ impl Turn<'_> {
                     bytes += u64::from(parcel.length);
                     limiter.charge(parcel.length.into(), self.now);
                 }
-                Taken::Dropped(reason) => {
-                    self.counters(self.source.port()).drop_frame(reason);
-                    self.enter(None, 1, 0);
-                }
+                Taken::Dropped(reason) => self.note_drop(self.source.port(), reason),
                 Taken::Nothing => break,
             }
             taken += 1;
@@ -155,9 +152,8 @@ impl Turn<'_> {
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
-            self.counters(self.source.port()).drop_frame(DropReason::IntakeDisabled);
+            self.note_drop(self.source.port(), DropReason::IntakeDisabled);
             count += 1;
-            self.enter(None, 1, 0);
         }
         Ok(count)
     }
@@ -279,10 +275,15 @@ impl Turn<'_> {
 
     /// Drops a parcel for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
-        self.counters(port).drop_frame(reason);
-        self.enter(None, 1, 0);
+        self.note_drop(port, reason);
         self.source.feed.finish(parcel);
         Disposal::Done
+    }
+
+    /// Counts a dropped frame at `port`; the sender pays for the effort.
+    fn note_drop(&mut self, port: PortId, reason: DropReason) {
+        self.counters(port).drop_frame(reason);
+        self.enter(None, 1, 0);
     }
 }
 
