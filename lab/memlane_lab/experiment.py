@@ -11,9 +11,9 @@ The file is checked whole; all mistakes are told at once.
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from memlane_lab import measures, workloads
 from memlane_lab.errors import LabError
@@ -51,7 +51,7 @@ class PaperFigure(Strict):
 
 
 class Expectation(Strict):
-    """What must come out: the ratio of one variant's measure to that of another."""
+    """What must come out: bounds of the ratio of one variant's measure to that of another, or of the measure itself."""
 
     measure: str
     at_least: float | None = None
@@ -60,6 +60,14 @@ class Expectation(Strict):
     """Labels of the variants that it is about."""
     versus: dict[str, str] = {}
     """Labels that differ in the other variant; none: the baseline."""
+    alone: bool = False
+    """Whether the bounds are those of the measure itself, in its base unit; there is no other variant then."""
+
+    @model_validator(mode="after")
+    def _alone_or_versus(self) -> Self:
+        if self.alone and self.versus:
+            raise ValueError("an expectation that stands alone is versus nothing; leave out one of the two")
+        return self
 
 
 class Experiment(Strict):

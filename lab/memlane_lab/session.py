@@ -5,6 +5,7 @@ each process, namespace and device, written before the thing exists. A session t
 lock nobody holds: their lab is dead, and what their ledgers name is removed.
 """
 
+import errno
 import fcntl
 import os
 import secrets
@@ -21,6 +22,7 @@ from memlane_lab import network, procfs
 from memlane_lab.errors import LabError
 from memlane_lab.process import HostProcess, kill_marked, kill_session
 from memlane_lab.progress import say
+from memlane_lab.wait import until
 
 MARK = "MEMLANE_LAB_SESSION"
 """In the environment of every process of a session: its name, for people who wonder whose process it is."""
@@ -177,7 +179,17 @@ def _clean(folder: Path) -> None:
         network.remove_namespace(record.name.removeprefix(f"{_NAMESPACE}-"))
     for record in ledger.glob(f"{_LINK}-*"):
         network.remove_link(record.name.removeprefix(f"{_LINK}-"))
-    shutil.rmtree(folder)
+    until(lambda: _removed(folder), timeout=5, what=f"{folder} to stay empty")
+
+
+def _removed(folder: Path) -> bool:
+    """Whether the folder is gone. What somebody just put there, such as a sweeper's try at the lock, goes next time."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+    return not folder.exists()
 
 
 def _end_process(record: str) -> None:

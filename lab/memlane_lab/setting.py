@@ -84,7 +84,7 @@ class Setting(Strict):
     processors: int = Field(default=1, ge=1, le=16)
     queues: int = Field(default=1, ge=1, le=16)
     mtu: int = Field(default=1500, ge=68, le=65535)
-    delivery_rates: dict[str, int] = {}
+    delivery_rates: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Bit/s that the path delivers to a machine at most, by machine."""
     pinning: Pinning = Pinning.FREE
     path_options: dict[str, Any] = {}

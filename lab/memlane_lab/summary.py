@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from memlane_lab import alike, stats
 from memlane_lab.experiment import Expectation, Experiment, PaperFigure
+from memlane_lab.experiment import measure as measure_of
 from memlane_lab.labels import Labels, words
 from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.stats import Interval
@@ -64,22 +65,27 @@ class Verdict:
     expectation: Expectation
     what: str
     versus: str
-    contrast: Contrast
+    """What the other variant is; empty where the measure stands alone."""
+    found: Interval | None
+    """The ratio, or the measure itself; None if nothing was measured."""
+    contrast: Contrast | None
+    """None where the measure stands alone."""
     placement: str
 
     @property
     def wanted(self) -> str:
         """The bounds in words."""
         bounds = (("at least", self.expectation.at_least), ("at most", self.expectation.at_most))
-        return " and ".join(f"{word} {bound:g} x" for word, bound in bounds if bound is not None)
+        unit = measure_of(self.expectation.measure).unit if self.expectation.alone else "x"
+        return " and ".join(f"{word} {bound:g} {unit}".rstrip() for word, bound in bounds if bound is not None)
 
     @property
     def holds(self) -> bool | None:
-        """Whether the measured ratio is within the bounds; None if nothing was measured."""
-        if self.contrast.ratio is None:
+        """Whether what was measured is within the bounds; None if nothing was."""
+        if self.found is None:
             return None
         low, high = self.expectation.at_least or 0.0, self.expectation.at_most or float("inf")
-        return low <= self.contrast.ratio.estimate <= high
+        return low <= self.found.estimate <= high
 
 
 def labels(experiment: Experiment) -> list[str]:
@@ -150,7 +156,7 @@ def _good(result: ExperimentResult, variant: Labels) -> list[Sample]:
 
 
 def _cell(result: ExperimentResult, variant: Labels, measure: str, samples: Sequence[Sample]) -> Cell:
-    values = [sample.values[measure] for sample in samples if measure in sample.values]
+    values = _values(samples, measure)
     return Cell(
         values=values,
         interval=stats.median(values) if values else None,
@@ -175,15 +181,27 @@ def _matches(variant: Labels, where: Mapping[str, str]) -> bool:
 
 
 def _verdicts(result: ExperimentResult, expected: Expectation) -> Iterator[Verdict]:
-    asked = result.experiment
-    versus = expected.versus or {asked.compare: asked.baseline}
     for variant in (each.labels for each in result.variants):
-        other = variant | versus
-        if not _matches(variant, expected.where) or variant == other:
-            continue
-        chosen = alike.choose({"one": _good(result, variant), "other": _good(result, other)})
-        values, others = (
-            [sample.values[expected.measure] for sample in chosen.samples[side] if expected.measure in sample.values]
-            for side in ("one", "other")
-        )
-        yield Verdict(expected, words(variant), words(versus), contrast(values, others), chosen.placement)
+        if _matches(variant, expected.where):
+            yield from _alone(result, expected, variant) if expected.alone else _versus(result, expected, variant)
+
+
+def _alone(result: ExperimentResult, expected: Expectation, variant: Labels) -> Iterator[Verdict]:
+    chosen = alike.choose({"": _good(result, variant)})
+    values = _values(chosen.samples[""], expected.measure)
+    found = stats.median(values) if values else None
+    yield Verdict(expected, words(variant), "", found, None, chosen.placement)
+
+
+def _versus(result: ExperimentResult, expected: Expectation, variant: Labels) -> Iterator[Verdict]:
+    versus = expected.versus or {result.experiment.compare: result.experiment.baseline}
+    other = variant | versus
+    if variant == other:
+        return
+    chosen = alike.choose({"one": _good(result, variant), "other": _good(result, other)})
+    found = contrast(*(_values(chosen.samples[side], expected.measure) for side in ("one", "other")))
+    yield Verdict(expected, words(variant), words(versus), found.ratio, found, chosen.placement)
+
+
+def _values(samples: Sequence[Sample], measure: str) -> list[float]:
+    return [sample.values[measure] for sample in samples if measure in sample.values]

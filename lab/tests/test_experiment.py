@@ -88,6 +88,11 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
         (("[setting]", '[setting]\npairs = 2\nload = 101'), "load: Input should be less"),
         (('{ workload = "tcp" }', '{ workload = "tcp", from = "c2" }'), "the machine 'c2'; there are: c1, s1"),
         (("[setting]", '[setting]\ndelivery_rates = { s9 = 1 }'), "delivery_rates names the machine 's9'"),
+        (("[setting]", '[setting]\ndelivery_rates = { s1 = 0 }'), "delivery_rates.s1: Input should be greater"),
+        (
+            ("[vary]", '[[expect]]\nmeasure = "cpu"\nalone = true\nversus = { path = "bridge" }\n[vary]'),
+            "stands alone is versus nothing",
+        ),
         (("title", "title ="), "is no TOML"),
     ],
 )  # fmt: skip

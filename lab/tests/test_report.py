@@ -75,6 +75,17 @@ def test_expectations_are_judged() -> None:
     assert [each.holds for each in summary.verdicts(unmeasured)] == [None, None]
 
 
+def test_a_measure_may_be_judged_by_itself() -> None:
+    alone = {"measure": "throughput", "at_least": 3e9, "alone": True}
+    judged = summary.verdicts(made_up.result(expect=[alone]))
+    found = {each.what: each.holds for each in judged}
+    assert found == {
+        "bridge, load 0": False, "bridge, load 90": False, "memlane, load 0": True, "memlane, load 90": False
+    }  # fmt: skip
+    _, _, wanted, shown, word = tables.verdict(judged[2])
+    assert (wanted, shown.main, word) == ("at least 3e+09 bit/s", "4.00 Gbit/s", "holds")
+
+
 def test_a_table_with_small_and_large_values_gives_each_row_its_unit() -> None:
     table = tables.of_measure(made_up.result(), "throughput")
     assert table is not None

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,20 @@ def test_a_process_ends_with_its_session(session: Session) -> None:
     assert members(process.pid) == []
     assert not inner.folder.exists()
     assert session.folder.exists()
+
+
+def test_what_somebody_puts_into_the_folder_meanwhile_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rmdir, late = os.rmdir, ["lock", "socket"]
+
+    def disturbed(path: str | Path, *where: Any, **how: Any) -> None:
+        if path == inner.folder and late:
+            (inner.folder / late.pop()).touch()
+        rmdir(path, *where, **how)
+
+    with Session() as inner:
+        monkeypatch.setattr(os, "rmdir", disturbed)
+    assert not inner.folder.exists()
+    assert not late
 
 
 def test_a_process_records_itself(session: Session) -> None:

@@ -114,4 +114,14 @@ def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
     """Variant, measure, what was wanted, what was measured, and whether that is enough."""
     word = {True: "holds", False: "does not hold", None: "not measured"}[judged.holds]
     title = measure(judged.expectation.measure).title
+    if judged.contrast is None:
+        return judged.what, title, judged.wanted, _alone(judged), word
     return judged.what, title, f"{judged.wanted} of {judged.versus}", ratio(judged.contrast, judged.placement), word
+
+
+def _alone(judged: Verdict) -> Text:
+    """The measure itself with its interval, and the placement it was seen in."""
+    if judged.found is None:
+        return Text("-")
+    used = scale(measure(judged.expectation.measure).unit, [judged.found.estimate])
+    return Text(used.text(judged.found.estimate), ", ".join((*_bounds(judged.found, used), judged.placement)))
