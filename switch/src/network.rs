@@ -194,8 +194,15 @@ impl Network {
         Ok(())
     }
 
-    /// Stops a ring and returns its base, once nothing of it is in use; `None` if it does not run.
+    /// Stops a ring and returns its base, once nothing of it is in use, be it that somebody else has stopped it or is just doing so; `None`
+    /// if it did not run.
     pub fn stop_ring(&self, key: RingKey) -> Option<u16> {
+        let port = self.port(key.port);
+        let _turn = port.one_stop_at_a_time();
+        self.drain(key).or_else(|| port.recall_base(key))
+    }
+
+    fn drain(&self, key: RingKey) -> Option<u16> {
         let running = {
             let mut rings = self.rings();
             let running = rings.running.remove(&key)?;
@@ -213,8 +220,10 @@ impl Network {
     pub fn stop_port(&self, port: PortId) {
         let keys: Vec<RingKey> = self.rings().running.keys().filter(|key| key.port == port).copied().collect();
         for key in keys {
-            if let Some(base) = self.stop_ring(key) {
-                self.port(port).remember_base(key, base);
+            let status = self.port(port);
+            let _turn = status.one_stop_at_a_time();
+            if let Some(base) = self.drain(key) {
+                status.remember_base(key, base);
             }
         }
         self.rings().active_pairs.remove(&port);

@@ -113,6 +113,34 @@ fn a_ring_is_drained_before_its_base_is_told() {
 }
 
 #[test]
+fn whoever_asks_for_the_base_while_a_fault_stops_the_ring_waits_until_it_is_drained() {
+    for round in 0..60 {
+        let bed = Bed::new(2);
+        let mut a = bed.guest(0);
+        let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+        let mut b = bed.guest_like(1, bed.builder(1).receive_buffers(few));
+        announce(&mut [&mut a, &mut b]);
+        for number in 0..40 {
+            a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+        }
+        bed.wait_for(|bed| bed.totals(0).intake_frames == 41 && bed.totals(1).waiting > 0, "all are taken and some wait");
+        let queue = &mut a.pair(0).intake.queue;
+        let ring = queue.ring.shared().clone();
+        let next = ring.available_index();
+        ring.set_available_entry(next, u16::MAX);
+        ring.set_available_index(next.wrapping_add(1));
+        queue.kick();
+        // The two that stop the ring meet in one round or another.
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_micros(5 * round) {
+            std::hint::spin_loop();
+        }
+        let base = a.frontend().unwrap().ring_base(INTAKE).unwrap();
+        assert_eq!((base, u32::from(ring.used_index())), (41, 41), "round {round}");
+    }
+}
+
+#[test]
 fn a_front_end_that_forgot_the_base_goes_on_at_the_used_index() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));

@@ -63,6 +63,8 @@ pub struct PortStatus {
     /// Its name in the configuration.
     pub name: String,
     inner: Mutex<Inner>,
+    /// Held by whoever stops a ring, until it is drained and its base is kept.
+    stopping: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -82,7 +84,12 @@ impl PortStatus {
     pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
         let (bases, errors) = (HashMap::new(), HashMap::new());
         let inner = Inner { state: State::Waiting, allowance, quarantines: 0, session: 0, memory: None, bases, errors };
-        Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner) })
+        Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner), stopping: Mutex::default() })
+    }
+
+    /// Stops of this port's rings wait for each other: who comes second finds the base that the first has kept.
+    pub fn one_stop_at_a_time(&self) -> MutexGuard<'_, ()> {
+        self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -156,8 +156,7 @@ impl Device {
             self.rings[index as usize].base = base.unwrap_or_default();
             return Ok(self.rings[index as usize].base);
         }
-        // A ring in quarantine was stopped before; its base was kept.
-        if let Some(base) = self.network.stop_ring(key).or_else(|| self.network.port(key.port).recall_base(key)) {
+        if let Some(base) = self.network.stop_ring(key) {
             self.rings[index as usize].base = base;
         }
         self.settle_state();
