@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::Failure;
+use crate::memory::Region;
 
 /// Arguments of `memlane doctor`.
 #[derive(Debug, Args)]
@@ -152,15 +153,15 @@ fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
     const HLT: u8 = 0xf4;
     let text = |error: kvm_ioctls::Error| error.to_string();
     let machine = kvm.create_vm().map_err(text)?;
-    let page = vm_memory::MmapRegion::<()>::new(0x1000).map_err(|error| error.to_string())?;
+    let page = Region::anonymous(0x1000, 0x1000).map_err(|error| error.to_string())?;
     // SAFETY: the page is mapped and writable, and nobody else knows of it yet.
-    unsafe { page.as_ptr().write(HLT) };
+    unsafe { page.host_start().write(HLT) };
     let region = kvm_userspace_memory_region {
         slot: 0,
         flags: 0,
-        guest_phys_addr: 0x1000,
-        memory_size: 0x1000,
-        userspace_addr: page.as_ptr() as u64,
+        guest_phys_addr: page.guest_start(),
+        memory_size: page.length(),
+        userspace_addr: page.host_start() as u64,
     };
     // SAFETY: the page outlives the machine, which is dropped first.
     unsafe { machine.set_user_memory_region(region) }.map_err(text)?;

@@ -9,6 +9,7 @@
 //! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and
 //! *user addresses* (of the front end's own process) for the rings themselves.
 
+mod mapping;
 mod region;
 pub mod sigbus;
 

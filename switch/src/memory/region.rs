@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 use thiserror::Error;
-use vm_memory::{FileOffset, MmapRegion};
 
+use super::mapping::{self, Mapping};
 use super::sigbus;
 
 /// What a front end says of one region: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
@@ -66,7 +66,7 @@ pub struct Region {
     host_start: *mut u8,
     /// Declared before the mapping: the watch must end before the address range can be reused.
     watch: sigbus::Watch,
-    _mapping: MmapRegion,
+    _mapping: Mapping,
 }
 
 // SAFETY: `host_start` points into `_mapping`, which lives as long as the region; see `MemoryMap`.
@@ -84,8 +84,7 @@ impl Region {
         check_is_memory(&file)?;
         let (start, length) = file_window(&table, &file)?;
         let offset_in_window = (table.file_offset - start) as usize;
-        let mapping =
-            MmapRegion::from_file(FileOffset::new(file, start), length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
+        let mapping = Mapping::of_file(&file, start, length).map_err(|e| RegionError::Map(e.to_string()))?;
         Self::watched(table, mapping, offset_in_window)
     }
 
@@ -96,13 +95,13 @@ impl Region {
     pub fn anonymous(guest_start: u64, length: u64) -> Result<Self, RegionError> {
         let table = RegionTable { guest_start, length, user_start: guest_start, file_offset: 0 };
         table.check()?;
-        let mapping = MmapRegion::new(length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
+        let mapping = Mapping::anonymous(length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
         Self::watched(table, mapping, 0)
     }
 
-    fn watched(table: RegionTable, mapping: MmapRegion, offset: usize) -> Result<Self, RegionError> {
-        let watch = sigbus::Watch::new(mapping.as_ptr() as usize, mapping.size()).ok_or(RegionError::NoSlot)?;
-        Ok(Self { table, host_start: mapping.as_ptr().wrapping_add(offset), watch, _mapping: mapping })
+    fn watched(table: RegionTable, mapping: Mapping, offset: usize) -> Result<Self, RegionError> {
+        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot)?;
+        Ok(Self { table, host_start: mapping.start().wrapping_add(offset), watch, _mapping: mapping })
     }
 
     /// First guest address.
@@ -164,7 +163,7 @@ fn file_window(table: &RegionTable, file: &File) -> Result<(u64, u64), RegionErr
     if wanted > meta.size() {
         return Err(RegionError::PastEnd { wanted, length: meta.size() });
     }
-    let block = meta.blksize().max(4096).next_power_of_two();
+    let block = mapping::block_of(&meta);
     let start = table.file_offset & !(block - 1);
     let end = wanted.checked_next_multiple_of(block).map_or(wanted, |end| end.min(meta.size()));
     Ok((start, end - start))
@@ -221,6 +220,14 @@ mod tests {
         // SAFETY: the region maps at least 4 bytes there.
         let seen = unsafe { std::slice::from_raw_parts(region.host_start(), 4) };
         assert_eq!(seen, b"here");
+    }
+
+    #[test]
+    fn a_huge_page_of_the_file_is_one_of_ours() {
+        use mapping::HUGE_PAGE;
+        let offset = HUGE_PAGE + 3 * 4096;
+        let region = Region::map(table(2 * HUGE_PAGE, offset), memfd(4 * HUGE_PAGE)).unwrap();
+        assert_eq!(region.host_start() as u64 % HUGE_PAGE, offset % HUGE_PAGE);
     }
 
     #[test]

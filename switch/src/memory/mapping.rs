@@ -1,0 +1,102 @@
+//! Mappings of guests' memory: where it lies in our address space.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+
+/// Bytes of the huge page that one entry of a page table can hold instead of a table of small ones.
+pub(super) const HUGE_PAGE: u64 = 2 << 20;
+
+/// A mapped range; unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: usize,
+    /// Whole pages.
+    length: usize,
+}
+
+impl Mapping {
+    /// Maps `length` bytes of `file` from `start` on, a multiple of its block, such that a huge page of the file is one of ours, too: it must
+    /// lie in our address space as it does in the file, which the kernel does not see to by itself.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn of_file(file: &File, start: u64, length: u64) -> io::Result<Self> {
+        let block = block_of(&file.metadata()?);
+        let page = HUGE_PAGE.max(block);
+        let whole = length.checked_next_multiple_of(block).and_then(|whole| usize::try_from(whole).ok());
+        let whole = whole.filter(|whole| whole.checked_add(2 * page as usize).is_some()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let reserve = Self::reserve(whole + 2 * page as usize)?;
+        let place = reserve.start.next_multiple_of(page as usize) + (start % page) as usize;
+        let ours = reserve.keep(place, whole);
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: MAP_FIXED replaces `ours`, which nobody else knows.
+        unsafe { map(ours.start, ours.length, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), start as i64) }?;
+        Ok(ours)
+    }
+
+    /// Private memory, all zeroes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn anonymous(length: usize) -> io::Result<Self> {
+        Self::nameless(length, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Address of the first byte.
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start as *mut u8
+    }
+
+    /// Bytes.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Addresses that nobody else gets.
+    fn reserve(length: usize) -> io::Result<Self> {
+        Self::nameless(length, libc::PROT_NONE)
+    }
+
+    fn nameless(length: usize, protection: i32) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { map(0, length, protection, flags, -1, 0) }?;
+        Ok(Self { start, length })
+    }
+
+    /// Unmaps all but `length` bytes from `start` on, which lie in this range.
+    fn keep(mut self, start: usize, length: usize) -> Self {
+        let (before, after) = (start - self.start, self.start + self.length - start - length);
+        drop(Self { start: self.start, length: before });
+        drop(Self { start: start + length, length: after });
+        (self.start, self.length) = (start, length);
+        self
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.length > 0 {
+            // SAFETY: the range is ours alone, and whoever holds an address in it holds the mapping. Should the kernel refuse, addresses are
+            // wasted, nothing else.
+            unsafe { libc::munmap(self.start as *mut libc::c_void, self.length) };
+        }
+    }
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// With MAP_FIXED, nobody may use what is mapped there.
+unsafe fn map(start: usize, length: usize, protection: i32, flags: i32, file: RawFd, offset: i64) -> io::Result<usize> {
+    // SAFETY: the caller's promise.
+    let place = unsafe { libc::mmap(start as *mut libc::c_void, length, protection, flags, file, offset) };
+    if place == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(place as usize) }
+}
+
+/// Bytes of a page of the file: 4096, or those of hugetlbfs.
+pub(super) fn block_of(meta: &Metadata) -> u64 {
+    meta.blksize().max(4096).next_power_of_two()
+}
