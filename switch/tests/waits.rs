@@ -8,6 +8,7 @@ use common::*;
 use memlane::policy::Allowance;
 use memlane::stats::DropReason;
 use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
+use memlane_rig::ring::Interrupts;
 
 #[test]
 fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() {
@@ -25,6 +26,25 @@ fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() 
         assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
     }
     assert_silent(&mut b);
+}
+
+#[test]
+fn a_driver_that_missed_a_call_is_called_again() {
+    let bed = Bed::new(2);
+    let mut a = bed.guest(0);
+    let mut b = bed
+        .guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
+    announce(&mut [&mut a, &mut b]);
+    // It hears of the next frame that it gets.
+    b.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
+    let before = bed.totals(1).calls;
+    for number in 0..10 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    a.wait_sent(PATIENCE).unwrap();
+    let calls = bed.totals(1).calls - before;
+    assert!(bed.drops(1, DropReason::ReceiverStalled) > 0);
+    assert!((4..=10).contains(&calls), "a call, and one each after 1, 3, 7 ... ms of 100: {calls}");
 }
 
 /// Times that the worker looked and found nothing to do.

@@ -254,6 +254,16 @@ impl Ring {
         }
     }
 
+    /// Calls the driver once more if it asked to hear of something that it was shown already.
+    ///
+    /// # Errors
+    /// [`RingFault::CallBlocks`].
+    pub fn call_again(&mut self) -> Result<(), RingFault> {
+        let shown = self.published_used;
+        let wanted = self.call.is_some() && self.wants_call(shown.wrapping_sub(self.split.size()), shown);
+        if wanted { self.call_driver() } else { Ok(()) }
+    }
+
     /// Shows the driver everything, and calls it if it asked for that: for a ring that ends, so that a fault is of no interest any more.
     pub fn publish_last(&mut self) {
         self.publish();

@@ -21,6 +21,9 @@ use crate::time::{Cycles, in_cycles};
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
 /// its turns are worth.
 const TURN: usize = BATCH;
+/// How long a driver may leave what it was called for, while more waits for it, before it is called again: an interrupt that comes just as a
+/// guest goes idle is lost on User Mode Linux (7.2), which then sleeps until its next timer.
+const INSIST: Duration = Duration::from_millis(1);
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
 
@@ -42,6 +45,8 @@ pub(super) struct Outlet {
     turns: Turns,
     /// Since when it has taken nothing though something waits.
     stuck_since: Option<Cycles>,
+    /// How often its driver was called again since.
+    insisted: u32,
     /// It took nothing for longer than the patience, and nothing since.
     stalled: bool,
     touched: bool,
@@ -161,6 +166,7 @@ impl Outlets {
             faulty: false,
             turns: Turns::default(),
             stuck_since: None,
+            insisted: 0,
             stalled: false,
             touched: false,
             left_last: None,
@@ -419,6 +425,7 @@ impl Outlets {
         }
         if moved {
             outlet.stuck_since = Some(now);
+            outlet.insisted = 0;
             outlet.touch(slot, &mut self.touched);
         } else if !outlet.policy.delivery.is_open(now) {
             // It is we who hold back, not the receiver.
@@ -427,6 +434,9 @@ impl Outlets {
             outlet.stalled = true;
             outlet.touch(slot, &mut self.touched);
             outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
+        } else if outlet.insists_at().is_some_and(|due| now >= due) {
+            outlet.insist(&mut self.faults);
+            outlet.touch(slot, &mut self.touched);
         }
     }
 
@@ -557,7 +567,26 @@ impl Outlet {
     /// See [`Outlets::deadline`].
     fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
         let limiter = &self.policy.delivery;
-        if limiter.is_open(now) { self.stuck_since.unwrap_or(now).saturating_add(patience) } else { limiter.opens_at() }
+        if !limiter.is_open(now) {
+            return limiter.opens_at();
+        }
+        let given_up = self.stuck_since.unwrap_or(now).saturating_add(patience);
+        self.insists_at().map_or(given_up, |due| due.min(given_up))
+    }
+
+    /// When the driver is to be called again if it takes nothing until then: each time after twice as long.
+    fn insists_at(&self) -> Option<Cycles> {
+        let since = self.stuck_since.filter(|_| matches!(self.sink, Sink::Ring(_)))?;
+        Some(since.saturating_add(in_cycles(INSIST) << self.insisted.min(10)))
+    }
+
+    /// Calls a driver again that may have missed a call.
+    fn insist(&mut self, faults: &mut Vec<(PortId, RingFault)>) {
+        self.insisted += 1;
+        if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
+            self.close();
+            faults.push((self.key.port, fault));
+        }
     }
 
     /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered,
