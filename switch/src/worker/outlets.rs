@@ -43,10 +43,8 @@ pub(super) struct Outlet {
     /// Broke its ring.
     faulty: bool,
     turns: Turns,
-    /// Since when it has taken nothing though something waits.
-    stuck_since: Option<Cycles>,
-    /// How often its driver was called again since.
-    insisted: u32,
+    /// It takes nothing though something waits.
+    stuck: Option<Stuck>,
     /// It took nothing for longer than the patience, and nothing since.
     stalled: bool,
     touched: bool,
@@ -59,6 +57,28 @@ pub(super) struct Outlet {
     /// Frames and bytes since the counters were last told.
     frames: u64,
     bytes: u64,
+}
+
+/// Since when a receiver has taken nothing, and how often its driver was called again meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    since: Cycles,
+    calls: u32,
+}
+
+impl Stuck {
+    fn begin(now: Cycles) -> Self {
+        Self { since: now, calls: 0 }
+    }
+
+    fn lasts_longer(self, than: Cycles, now: Cycles) -> bool {
+        now.wrapping_sub(self.since) > than
+    }
+
+    /// When the driver is to be called again: each time after twice as long.
+    fn insists_at(self) -> Cycles {
+        self.since.saturating_add(in_cycles(INSIST) << self.calls.min(10))
+    }
 }
 
 /// How a receiver that has no room is doing.
@@ -165,8 +185,7 @@ impl Outlets {
             started,
             faulty: false,
             turns: Turns::default(),
-            stuck_since: None,
-            insisted: 0,
+            stuck: None,
             stalled: false,
             touched: false,
             left_last: None,
@@ -364,7 +383,7 @@ impl Outlets {
         let moment = self.moment;
         match self.get(slot) {
             Some(outlet) if outlet.stalled => Health::Stalled,
-            Some(outlet) if outlet.stuck_since.is_some_and(|since| now.wrapping_sub(since) > moment) => Health::Stuck,
+            Some(outlet) if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(moment, now)) => Health::Stuck,
             _ => Health::Moving,
         }
     }
@@ -384,7 +403,7 @@ impl Outlets {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
-            outlet.stuck_since = Some(now);
+            outlet.stuck = Some(Stuck::begin(now));
             self.waiting.push(slot);
         }
         outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
@@ -424,18 +443,16 @@ impl Outlets {
             outlet.turns.served(&mut self.parking);
         }
         if moved {
-            outlet.stuck_since = Some(now);
-            outlet.insisted = 0;
+            outlet.stuck = Some(Stuck::begin(now));
             outlet.touch(slot, &mut self.touched);
         } else if !outlet.policy.delivery.is_open(now) {
             // It is we who hold back, not the receiver.
-            outlet.stuck_since = Some(now);
-        } else if outlet.stuck_since.is_some_and(|since| now.wrapping_sub(since) > self.patience) {
+            outlet.stuck = Some(Stuck::begin(now));
+        } else if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(self.patience, now)) {
             outlet.stalled = true;
             outlet.touch(slot, &mut self.touched);
             outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
-        } else if outlet.insists_at().is_some_and(|due| now >= due) {
-            outlet.insist(&mut self.faults);
+        } else if outlet.insist(now, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }
     }
@@ -570,23 +587,19 @@ impl Outlet {
         if !limiter.is_open(now) {
             return limiter.opens_at();
         }
-        let given_up = self.stuck_since.unwrap_or(now).saturating_add(patience);
-        self.insists_at().map_or(given_up, |due| due.min(given_up))
+        let stuck = self.stuck.unwrap_or(Stuck::begin(now));
+        stuck.insists_at().min(stuck.since.saturating_add(patience))
     }
 
-    /// When the driver is to be called again if it takes nothing until then: each time after twice as long.
-    fn insists_at(&self) -> Option<Cycles> {
-        let since = self.stuck_since.filter(|_| matches!(self.sink, Sink::Ring(_)))?;
-        Some(since.saturating_add(in_cycles(INSIST) << self.insisted.min(10)))
-    }
-
-    /// Calls a driver again that may have missed a call.
-    fn insist(&mut self, faults: &mut Vec<(PortId, RingFault)>) {
-        self.insisted += 1;
+    /// Calls a driver again that may have missed a call, if it is time for that.
+    fn insist(&mut self, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> bool {
+        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.insists_at()) else { return false };
+        stuck.calls += 1;
         if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
             self.close();
             faults.push((self.key.port, fault));
         }
+        true
     }
 
     /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered,
@@ -606,7 +619,7 @@ impl Outlet {
         for _ in 0..TURN {
             // Where a limit holds back, it is not the receiver that does.
             let open = self.policy.delivery.is_open(now);
-            let given_up = open && self.stuck_since.is_some_and(|since| now.wrapping_sub(since) > patience);
+            let given_up = open && self.stuck.is_some_and(|stuck| stuck.lasts_longer(patience, now));
             let place = |parcel: &mut Parcel| {
                 let before = parcel.segments_done;
                 let sent = self.place(parcel, now, faults);
@@ -620,11 +633,12 @@ impl Outlet {
             match line.serve(now, parcel, place) {
                 Some(Sent::Done) => {
                     served += 1;
-                    self.stuck_since = None;
+                    self.stuck = None;
                 }
                 Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
                 Some(Sent::MustWait) => {
-                    self.stuck_since = self.stuck_since.filter(|_| open).or(Some(now));
+                    self.stuck = self.stuck.filter(|_| open).or(Some(Stuck::begin(now)));
+                    moved |= self.insist(now, faults);
                     break;
                 }
                 None => break,
@@ -646,13 +660,13 @@ impl Outlet {
     /// See [`Outlets::line_deadline`].
     fn line_deadline(&self, patience: Cycles, now: Cycles) -> Option<Cycles> {
         let due = self.line.as_ref()?.due()?;
-        Some(if self.stuck_since.is_some() { due.max(self.deadline(patience, now)) } else { due })
+        Some(if self.stuck.is_some() { due.max(self.deadline(patience, now)) } else { due })
     }
 
     /// True if something would be delivered now if there were room.
     fn awaits_room(&self, now: Cycles) -> bool {
         let at_end = self.line.as_ref().and_then(|line| line.due()).is_some_and(|due| due <= now);
-        self.turns.waiting() > 0 || (at_end && self.stuck_since.is_some())
+        self.turns.waiting() > 0 || (at_end && self.stuck.is_some())
     }
 
     /// Whether `sender` may have room, as far as others are concerned whose frames are left in their rings.
