@@ -53,6 +53,23 @@ fn empty_passes(bed: &Bed) -> u64 {
 }
 
 #[test]
+fn a_worker_sleeps_while_what_came_over_a_link_finds_no_room() {
+    let bed = Bed::with("poll = \"never\"", &["", "link = { delay = \"1ms\" }"]);
+    let mut a = bed.guest(0);
+    let mut b = bed
+        .guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
+    announce(&mut [&mut a, &mut b]);
+    let before = empty_passes(&bed);
+    for number in 0..10 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the patience is over");
+    let passes = empty_passes(&bed) - before;
+    // It wakes some microseconds before each moment at which there is something to do, and polls until then.
+    assert!(passes < 1000, "{passes} passes in the 100 ms of the patience");
+}
+
+#[test]
 fn a_worker_sleeps_while_a_limit_holds_back() {
     let bed = Bed::with("poll = \"never\"", &["", "delivery = { packets = 1000, burst-ms = 1 }"]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
