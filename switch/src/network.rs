@@ -202,6 +202,7 @@ impl Network {
         self.drain(key).or_else(|| port.recall_base(key))
     }
 
+    /// As [`Self::stop_ring`], by whoever has the port's turn to stop; `None` if the ring does not run.
     fn drain(&self, key: RingKey) -> Option<u16> {
         let running = {
             let mut rings = self.rings();
@@ -219,8 +220,8 @@ impl Network {
     /// Stops all rings of `port` and forgets who is behind it.
     pub fn stop_port(&self, port: PortId) {
         let keys: Vec<RingKey> = self.rings().running.keys().filter(|key| key.port == port).copied().collect();
+        let status = self.port(port);
         for key in keys {
-            let status = self.port(port);
             let _turn = status.one_stop_at_a_time();
             if let Some(base) = self.drain(key) {
                 status.remember_base(key, base);

@@ -95,17 +95,22 @@ fn without_protocol_features_rings_need_not_be_enabled() {
     exchange(&mut a, &mut b, 1);
 }
 
-#[test]
-fn a_ring_is_drained_before_its_base_is_told() {
+/// A network of two guests, the first of which has sent 41 frames. Some of them wait for the second.
+fn frames_waiting() -> (Bed, ToyGuest, ToyGuest) {
     let bed = Bed::new(2);
     let mut a = bed.guest(0);
-    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
-    let mut b = bed.guest_like(1, bed.builder(1).receive_buffers(few));
+    let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     for number in 0..40 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     bed.wait_for(|bed| bed.totals(0).intake_frames == 41 && bed.totals(1).waiting > 0, "all are taken and some wait");
+    (bed, a, b)
+}
+
+#[test]
+fn a_ring_is_drained_before_its_base_is_told() {
+    let (_bed, mut a, _b) = frames_waiting();
     let base = a.frontend().unwrap().ring_base(INTAKE).unwrap();
     let ring = &a.pair(0).intake.queue.ring;
     assert_eq!(base, 41, "everything was taken");
@@ -115,15 +120,7 @@ fn a_ring_is_drained_before_its_base_is_told() {
 #[test]
 fn whoever_asks_for_the_base_while_a_fault_stops_the_ring_waits_until_it_is_drained() {
     for round in 0..60 {
-        let bed = Bed::new(2);
-        let mut a = bed.guest(0);
-        let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
-        let mut b = bed.guest_like(1, bed.builder(1).receive_buffers(few));
-        announce(&mut [&mut a, &mut b]);
-        for number in 0..40 {
-            a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
-        }
-        bed.wait_for(|bed| bed.totals(0).intake_frames == 41 && bed.totals(1).waiting > 0, "all are taken and some wait");
+        let (_bed, mut a, _b) = frames_waiting();
         let queue = &mut a.pair(0).intake.queue;
         let ring = queue.ring.shared().clone();
         let next = ring.available_index();

@@ -7,15 +7,14 @@ use std::time::Instant;
 use common::*;
 use memlane::policy::Allowance;
 use memlane::stats::DropReason;
-use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
+use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 
 #[test]
 fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() {
     let bed = Bed::with("patience-ms = 50", &["", ""]);
     let mut a = bed.guest(0);
-    let mut b = bed
-        .guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
+    let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     for number in 0..40 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
@@ -32,8 +31,7 @@ fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() 
 fn a_driver_that_missed_a_call_is_called_again() {
     let bed = Bed::new(2);
     let mut a = bed.guest(0);
-    let mut b = bed
-        .guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
+    let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     // It hears of the next frame that it gets.
     b.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
@@ -56,8 +54,7 @@ fn empty_passes(bed: &Bed) -> u64 {
 fn a_worker_sleeps_while_what_came_over_a_link_finds_no_room() {
     let bed = Bed::with("poll = \"never\"", &["", "link = { delay = \"1ms\" }"]);
     let mut a = bed.guest(0);
-    let mut b = bed
-        .guest_like(1, bed.builder(1).receive_buffers(ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL }));
+    let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     let before = empty_passes(&bed);
     for number in 0..10 {

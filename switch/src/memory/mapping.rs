@@ -1,9 +1,8 @@
 //! Mappings of guests' memory: where it lies in our address space.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 
 /// Bytes of the huge page that one entry of a page table can hold instead of a table of small ones.
 pub(super) const HUGE_PAGE: u64 = 2 << 20;
@@ -17,13 +16,12 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `length` bytes of `file` from `start` on, a multiple of its block, such that a huge page of the file is one of ours, too: it must
+    /// Maps `length` bytes of `file`, whose pages have `block` bytes, from `start` on, a multiple of these, such that a huge page of the file is one of ours, too: it must
     /// lie in our address space as it does in the file, which the kernel does not see to by itself.
     ///
     /// # Errors
     /// What the kernel says.
-    pub(super) fn of_file(file: &File, start: u64, length: u64) -> io::Result<Self> {
-        let block = block_of(&file.metadata()?);
+    pub(super) fn of_file(file: &File, start: u64, length: u64, block: u64) -> io::Result<Self> {
         let page = HUGE_PAGE.max(block);
         let whole = length.checked_next_multiple_of(block).and_then(|whole| usize::try_from(whole).ok());
         let whole = whole.filter(|whole| whole.checked_add(2 * page as usize).is_some()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -94,9 +92,4 @@ unsafe fn map(start: usize, length: usize, protection: i32, flags: i32, file: Ra
     // SAFETY: the caller's promise.
     let place = unsafe { libc::mmap(start as *mut libc::c_void, length, protection, flags, file, offset) };
     if place == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(place as usize) }
-}
-
-/// Bytes of a page of the file: 4096, or those of hugetlbfs.
-pub(super) fn block_of(meta: &Metadata) -> u64 {
-    meta.blksize().max(4096).next_power_of_two()
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use thiserror::Error;
 
-use super::mapping::{self, Mapping};
+use super::mapping::Mapping;
 use super::sigbus;
 
 /// What a front end says of one region: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
@@ -82,9 +82,9 @@ impl Region {
     pub fn map(table: RegionTable, file: File) -> Result<Self, RegionError> {
         table.check()?;
         check_is_memory(&file)?;
-        let (start, length) = file_window(&table, &file)?;
+        let (start, length, block) = file_window(&table, &file)?;
         let offset_in_window = (table.file_offset - start) as usize;
-        let mapping = Mapping::of_file(&file, start, length).map_err(|e| RegionError::Map(e.to_string()))?;
+        let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
         Self::watched(table, mapping, offset_in_window)
     }
 
@@ -156,17 +156,17 @@ impl RegionTable {
 }
 
 /// The part of the file to map: from the block that holds the region's start to the end of the region, in whole blocks, because
-/// hugetlbfs maps and unmaps only whole huge pages.
-fn file_window(table: &RegionTable, file: &File) -> Result<(u64, u64), RegionError> {
+/// hugetlbfs maps and unmaps only whole huge pages. Returns where it begins, its bytes, and those of a block.
+fn file_window(table: &RegionTable, file: &File) -> Result<(u64, u64, u64), RegionError> {
     let meta = file.metadata().map_err(|e| RegionError::Map(e.to_string()))?;
     let wanted = table.file_offset + table.length;
     if wanted > meta.size() {
         return Err(RegionError::PastEnd { wanted, length: meta.size() });
     }
-    let block = mapping::block_of(&meta);
+    let block = meta.blksize().max(4096).next_power_of_two();
     let start = table.file_offset & !(block - 1);
     let end = wanted.checked_next_multiple_of(block).map_or(wanted, |end| end.min(meta.size()));
-    Ok((start, end - start))
+    Ok((start, end - start, block))
 }
 
 /// Pages of other filesystems come when their server pleases (FUSE, NFS), so a fault could hold the worker for ever.
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_huge_page_of_the_file_is_one_of_ours() {
-        use mapping::HUGE_PAGE;
+        use crate::memory::mapping::HUGE_PAGE;
         let offset = HUGE_PAGE + 3 * 4096;
         let region = Region::map(table(2 * HUGE_PAGE, offset), memfd(4 * HUGE_PAGE)).unwrap();
         assert_eq!(region.host_start() as u64 % HUGE_PAGE, offset % HUGE_PAGE);

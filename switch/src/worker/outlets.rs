@@ -522,8 +522,7 @@ impl Outlets {
             if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
                 outlet.touched = false;
                 if let Some(Err(fault)) = outlet.sink.ring().map(Ring::call_if_wanted) {
-                    outlet.close();
-                    self.faults.push((outlet.key.port, fault));
+                    outlet.fail(fault, &mut self.faults);
                 }
                 outlet.count(counters(outlet.key.port));
             }
@@ -596,8 +595,7 @@ impl Outlet {
         let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.insists_at()) else { return false };
         stuck.calls += 1;
         if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
-            self.close();
-            faults.push((self.key.port, fault));
+            self.fail(fault, faults);
         }
         true
     }
@@ -701,8 +699,7 @@ impl Outlet {
             Ok(Placed::NoRoom) => Sent::MustWait,
             Ok(Placed::Refused(reason)) => Sent::Dropped(reason),
             Err(fault) => {
-                self.close();
-                faults.push((self.key.port, fault));
+                self.fail(fault, faults);
                 Sent::Dropped(DropReason::ReceiverAbsent)
             }
         }
@@ -724,9 +721,11 @@ impl Outlet {
         self.open = self.enabled && self.started && !self.faulty;
     }
 
-    fn close(&mut self) {
+    /// Closes this outlet, whose ring broke a rule.
+    fn fail(&mut self, fault: RingFault, faults: &mut Vec<(PortId, RingFault)>) {
         self.faulty = true;
         self.settle();
+        faults.push((self.key.port, fault));
     }
 
     fn count(&mut self, counters: &PortCounters) {

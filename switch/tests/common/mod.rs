@@ -9,7 +9,7 @@ use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::port::{PortId, State};
 use memlane::stats::{DropReason, PortTotals};
-use memlane_rig::guest::{GuestBuilder, ToyGuest};
+use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 
 /// Longest wait for something that must happen.
@@ -56,6 +56,12 @@ impl Bed {
     /// A guest to be on port `index`.
     pub fn builder(&self, index: usize) -> GuestBuilder {
         ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+    }
+
+    /// A guest on port `index` that posts four small receive buffers, and none again.
+    pub fn guest_with_four_buffers(&self, index: usize) -> ToyGuest {
+        let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+        self.guest_like(index, self.builder(index).receive_buffers(few))
     }
 
     /// A guest made by `builder` on port `index`.
