@@ -1,6 +1,6 @@
 //! No machine can take the network from another: shares at a busy receiver depend on weights, and on nothing that a sender does.
 //!
-//! One worker and its guests take turns in one thread, so nothing here depends on how fast the machine is.
+//! One worker and its guests take turns in one thread, so little here depends on how fast the machine is.
 
 #[path = "../benches/bed/mod.rs"]
 #[allow(dead_code, reason = "the benches use the rest")]
