@@ -97,7 +97,7 @@ impl Daemon {
         &self.network
     }
 
-    /// Ends all connections, completes what guests had given, and stops the workers.
+    /// Completes what guests had given, ends all connections, and stops the workers.
     pub fn stop(self) {
         self.sessions.into_iter().for_each(Session::stop);
         self.network.shut_down();

@@ -1,12 +1,13 @@
 //! Sessions: the connection with a front end, from its beginning to its end, again and again.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vhost::vhost_user::BackendReqHandler;
 
@@ -21,6 +22,10 @@ use crate::port::State;
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long a front end that broke a rule waits before the next may speak.
 const PENALTY: Duration = Duration::from_millis(1);
+/// How long a session that is to end may take to answer its last message.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look whether it has.
+const GLANCE: Duration = Duration::from_micros(200);
 /// A session's thread needs little.
 const STACK: usize = 256 * 1024;
 
@@ -96,18 +101,28 @@ pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) ->
 }
 
 impl Session {
-    /// Ends the connection and the thread.
+    /// Ends the conversation, then the rings, then the connection and the thread. In this order: a front end that sees the connection end
+    /// takes the used indices that it finds then for where the next back end goes on.
     pub fn stop(mut self) {
         self.quit.store(true, Ordering::Release);
-        if let Some(stream) = &*self.stream.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
+        self.shut(Shutdown::Read);
         if let Endpoint::Listen(_, path) = &*self.endpoint {
             // Ends the accept() that the thread may be in.
             let _ = UnixStream::connect(path);
         }
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let begun = Instant::now();
+        while !thread.is_finished() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(GLANCE);
+        }
+        // It may be in an answer that the front end does not read.
+        self.shut(Shutdown::Both);
+        let _ = thread.join();
+    }
+
+    fn shut(&self, how: Shutdown) {
+        if let Some(stream) = &*self.stream.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = stream.shutdown(how);
         }
     }
 }
