@@ -152,7 +152,7 @@ fn a_receiver_that_stops_costs_a_sender_its_share_and_others_nothing() {
 
 #[test]
 fn a_limit_holds_whatever_the_sizes() {
-    for (size, limit) in [(300, "4Mbit"), (1514, "20Mbit"), (30_000, "100Mbit")] {
+    for (size, limit) in [(300, "4Mbit"), (1514, "20Mbit"), (60_000, "100Mbit")] {
         let mut contest = Contest::new(&[size], 256);
         let limit = Limit { rate: Some(limit.into()), burst_ms: Some(1000), ..Limit::default() };
         let expected = limit.bytes().unwrap().unwrap() as f64;

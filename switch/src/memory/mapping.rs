@@ -16,8 +16,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `length` bytes of `file`, whose pages have `block` bytes, from `start` on, a multiple of these, such that a huge page of the file is one of ours, too: it must
-    /// lie in our address space as it does in the file, which the kernel does not see to by itself.
+    /// Maps `length` bytes of `file`, whose pages have `block` bytes, from `start` on, a multiple of these, such that a huge page of the file
+    /// is one of ours, too: it must lie in our address space as it does in the file, which the kernel does not see to by itself.
     ///
     /// # Errors
     /// What the kernel says.
