@@ -1,0 +1,303 @@
+//! One outlet: a sink, what the operator and its driver let in, and what waits for it in turns or on a line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::link::Line;
+use crate::parcel::Parcel;
+use crate::policy::Policy;
+use crate::port::PortId;
+use crate::ring::{Placed, Ring, RingFault};
+use crate::schedule::Turns;
+use crate::schedule::race::Race;
+use crate::stats::{DropReason, PortCounters};
+use crate::time::{Cycles, in_cycles};
+use crate::worker::BATCH;
+use crate::worker::ends::Sink;
+use crate::worker::rings::RingKey;
+
+/// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
+/// its turns are worth.
+pub(super) const TURN: usize = BATCH;
+/// How long a driver may leave what it was called for, while more waits for it, before it is called again: an interrupt that comes just as a
+/// guest goes idle is lost on User Mode Linux (7.2), which then sleeps until its next timer.
+const INSIST: Duration = Duration::from_millis(1);
+
+/// A sink and its circumstances.
+#[derive(Debug)]
+pub(in crate::worker) struct Outlet {
+    pub key: RingKey,
+    pub(super) policy: Arc<Policy>,
+    /// Times that its limit was met since the counters were last told.
+    limited: u64,
+    pub(super) sink: Sink,
+    /// Enabled, started, and not at fault: frames may go in.
+    pub(super) open: bool,
+    enabled: bool,
+    /// A kick came, or none is needed.
+    started: bool,
+    /// Broke its ring.
+    faulty: bool,
+    pub(super) turns: Turns,
+    /// It takes nothing though something waits.
+    pub(super) stuck: Option<Stuck>,
+    /// It took nothing for longer than the patience, and nothing since.
+    pub(super) stalled: bool,
+    pub(super) touched: bool,
+    /// Whose frame was left in its ring last, and when.
+    pub(super) left_last: Option<(PortId, Cycles)>,
+    /// What keeps senders abreast whose frames are left in their rings, if there are several.
+    pub(super) race: Option<Box<Race>>,
+    /// What frames take before they are here, if the port is on a link.
+    pub(super) line: Option<Box<Line>>,
+    /// Frames and bytes since the counters were last told.
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+}
+
+/// Since when a receiver has taken nothing, and how often its driver was called again meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stuck {
+    since: Cycles,
+    calls: u32,
+}
+
+impl Stuck {
+    pub(super) fn begin(now: Cycles) -> Self {
+        Self { since: now, calls: 0 }
+    }
+
+    pub(super) fn lasts_longer(self, than: Cycles, now: Cycles) -> bool {
+        now.wrapping_sub(self.since) > than
+    }
+
+    /// When the driver is to be called again: each time after twice as long.
+    fn insists_at(self) -> Cycles {
+        self.since.saturating_add(in_cycles(INSIST) << self.calls.min(10))
+    }
+}
+
+/// How a receiver that has no room is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::worker) enum Health {
+    /// It took something a moment ago.
+    Moving,
+    /// It took nothing for longer than a moment.
+    Stuck,
+    /// It took nothing for longer than the patience, and nothing since.
+    Stalled,
+}
+
+/// What became of a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::worker) enum Sent {
+    /// Delivered.
+    Done,
+    /// The receiver has no room now.
+    MustWait,
+    /// It never will be, for this reason.
+    Dropped(DropReason),
+}
+
+impl Outlet {
+    /// For `sink`, with nothing waiting.
+    pub(super) fn new(key: RingKey, sink: Sink, policy: Arc<Policy>, line: Option<Line>, enabled: bool, started: bool) -> Self {
+        let mut outlet = Self {
+            key,
+            policy,
+            limited: 0,
+            sink,
+            open: false,
+            enabled,
+            started,
+            faulty: false,
+            turns: Turns::default(),
+            stuck: None,
+            stalled: false,
+            touched: false,
+            left_last: None,
+            race: None,
+            line: line.map(Box::new),
+            frames: 0,
+            bytes: 0,
+        };
+        outlet.settle();
+        outlet
+    }
+
+    /// The ring, if it is one.
+    pub(in crate::worker) fn ring(&mut self) -> Option<&mut Ring> {
+        self.sink.ring()
+    }
+
+    /// Has the driver kick when it posts buffers; true if it has posted some already. Where a limit holds back, buffers are no news.
+    pub(super) fn arm(&mut self, now: Cycles) -> bool {
+        self.policy.delivery.is_open(now) && self.sink.arm()
+    }
+
+    /// See [`Outlets::deadline`].
+    pub(super) fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
+        let limiter = &self.policy.delivery;
+        if !limiter.is_open(now) {
+            return limiter.opens_at();
+        }
+        let stuck = self.stuck.unwrap_or(Stuck::begin(now));
+        stuck.insists_at().min(stuck.since.saturating_add(patience))
+    }
+
+    /// Calls a driver again that may have missed a call, if it is time for that.
+    pub(super) fn insist(&mut self, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> bool {
+        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.insists_at()) else { return false };
+        stuck.calls += 1;
+        if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
+            self.fail(fault, faults);
+        }
+        true
+    }
+
+    /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered,
+    /// and whether the driver is to be shown anything.
+    pub(super) fn serve_line(
+        &mut self,
+        parcel: &mut Parcel,
+        now: Cycles,
+        patience: Cycles,
+        faults: &mut Vec<(PortId, RingFault)>,
+        dropped: &mut impl FnMut(PortId, DropReason),
+    ) -> (u32, bool) {
+        let Some(mut line) = self.line.take() else { return (0, false) };
+        line.forget_placed();
+        let (mut served, mut moved) = (0, false);
+        // Bounded, so that a long line does not keep others waiting.
+        for _ in 0..TURN {
+            // Where a limit holds back, it is not the receiver that does.
+            let open = self.policy.delivery.is_open(now);
+            let given_up = open && self.stuck.is_some_and(|stuck| stuck.lasts_longer(patience, now));
+            let place = |parcel: &mut Parcel| {
+                let before = parcel.segments_done;
+                let sent = self.place(parcel, now, faults);
+                moved |= sent == Sent::Done || parcel.segments_done != before;
+                let sent = match sent {
+                    Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
+                    sent => sent,
+                };
+                (sent, sent != Sent::MustWait)
+            };
+            match line.serve(now, parcel, place) {
+                Some(Sent::Done) => {
+                    served += 1;
+                    self.stuck = None;
+                }
+                Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
+                Some(Sent::MustWait) => {
+                    self.stuck = self.stuck.filter(|_| open).or(Some(Stuck::begin(now)));
+                    moved |= self.insist(now, faults);
+                    break;
+                }
+                None => break,
+            }
+        }
+        self.line = Some(line);
+        (served, moved)
+    }
+
+    /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something, or that there is something to count.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: u16, touched: &mut Vec<u16>) {
+        if !self.touched {
+            self.touched = true;
+            touched.push(slot);
+        }
+    }
+
+    /// See [`Outlets::line_deadline`].
+    pub(super) fn line_deadline(&self, patience: Cycles, now: Cycles) -> Option<Cycles> {
+        let due = self.line.as_ref()?.due()?;
+        Some(if self.stuck.is_some() { due.max(self.deadline(patience, now)) } else { due })
+    }
+
+    /// True if something would be delivered now if there were room.
+    pub(super) fn awaits_room(&self, now: Cycles) -> bool {
+        let at_end = self.line.as_ref().and_then(|line| line.due()).is_some_and(|due| due <= now);
+        self.turns.waiting() > 0 || (at_end && self.stuck.is_some())
+    }
+
+    /// Whether `sender` may have room, as far as others are concerned whose frames are left in their rings.
+    #[inline]
+    pub(super) fn may_go(&mut self, sender: PortId, now: Cycles, races: &mut usize) -> bool {
+        let Some(race) = &mut self.race else { return true };
+        if race.begin_pass(now) {
+            return race.may_go(sender);
+        }
+        self.race = None;
+        *races -= 1;
+        true
+    }
+
+    #[inline(never)]
+    pub(super) fn place(&mut self, parcel: &mut Parcel, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
+        if !self.open {
+            return Sent::Dropped(DropReason::ReceiverAbsent);
+        }
+        if !self.policy.delivery.is_open(now) {
+            self.limited += 1;
+            return Sent::MustWait;
+        }
+        match self.sink.place(parcel) {
+            Ok(Placed::Whole(frames)) => {
+                self.frames += u64::from(frames);
+                self.bytes += u64::from(parcel.length);
+                self.policy.delivery.charge(parcel.length.into(), now);
+                self.stalled = false;
+                Sent::Done
+            }
+            Ok(Placed::NoRoom) => Sent::MustWait,
+            Ok(Placed::Refused(reason)) => Sent::Dropped(reason),
+            Err(fault) => {
+                self.fail(fault, faults);
+                Sent::Dropped(DropReason::ReceiverAbsent)
+            }
+        }
+    }
+
+    pub(in crate::worker) fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+        self.settle();
+    }
+
+    /// A kick came; more are needed only while something waits.
+    pub(in crate::worker) fn start(&mut self) {
+        self.sink.ring().map(Ring::disarm);
+        self.started = true;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.open = self.enabled && self.started && !self.faulty;
+    }
+
+    /// Closes this outlet, whose ring broke a rule.
+    pub(super) fn fail(&mut self, fault: RingFault, faults: &mut Vec<(PortId, RingFault)>) {
+        self.faulty = true;
+        self.settle();
+        faults.push((self.key.port, fault));
+    }
+
+    pub(super) fn count(&mut self, counters: &PortCounters) {
+        counters.delivery_frames.add(std::mem::take(&mut self.frames));
+        counters.delivery_bytes.add(std::mem::take(&mut self.bytes));
+        let under_way = self.line.as_ref().map_or(0, |line| line.len());
+        counters.waiting.set(u64::from(self.turns.waiting()) + under_way as u64);
+        counters.turns.add(self.turns.take_taken());
+        counters.delivery_limited.add(std::mem::take(&mut self.limited));
+        let calls = self.sink.ring().map_or(0, Ring::take_calls);
+        let bad = self.sink.take_bad_chains();
+        for (reason, count) in self.sink.take_refused() {
+            counters.drop_frames(reason, count);
+        }
+        if calls > 0 || bad > 0 {
+            counters.calls.add(calls.into());
+            counters.bad_receive_chains.add(bad.into());
+        }
+    }
+}
