@@ -5,40 +5,13 @@ mod bed;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-use bed::Bed;
-
-/// Frames that a guest sends at a time.
-const BATCH: usize = 32;
-
-/// Guests `senders` send a batch each to the one that `to` says; runs until all have arrived.
-fn exchange(bed: &mut Bed, senders: usize, to: impl Fn(usize) -> u16, length: u32) {
-    for sender in 0..senders {
-        bed.guests[sender].send(sender as u16, to(sender), length, BATCH);
-    }
-    let mut arrived = 0;
-    while arrived < senders * BATCH {
-        bed.worker.step();
-        arrived += bed.guests.iter_mut().map(bed::Guest::settle).sum::<usize>();
-    }
-}
-
-/// A bed whose worker knows where everybody is.
-fn known(guests: usize) -> Bed {
-    let mut bed = Bed::new(guests);
-    for guest in 0..guests {
-        bed.guests[guest].send(guest as u16, u16::MAX, 64, 1);
-        bed.worker.step();
-        for guest in &mut bed.guests {
-            guest.settle();
-        }
-    }
-    bed
-}
+use bed::{BATCH, Bed};
+use memlane::settings::Settings;
 
 fn worker(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("worker");
     for length in [64, 570, 1518, 60_000] {
-        let mut bed = known(2);
+        let mut bed = Bed::known(2, Settings::default());
         let frames = if length > 2000 { 4 } else { BATCH };
         group.throughput(Throughput::Elements(2 * frames as u64));
         group.bench_function(BenchmarkId::new("two guests, both ways", length), |bencher| {
@@ -54,12 +27,12 @@ fn worker(criterion: &mut Criterion) {
             });
         });
     }
-    let mut bed = known(8);
+    let mut bed = Bed::known(8, Settings::default());
     group.throughput(Throughput::Elements(7 * BATCH as u64));
-    group.bench_function("seven guests to one", |bencher| bencher.iter(|| exchange(&mut bed, 7, |_| 7, 64)));
+    group.bench_function("seven guests to one", |bencher| bencher.iter(|| bed.exchange(7, |_| 7, 64)));
     group.throughput(Throughput::Elements(8 * BATCH as u64));
     group.bench_function("eight guests in a ring", |bencher| {
-        bencher.iter(|| exchange(&mut bed, 8, |from| (from as u16 + 1) % 8, 64));
+        bencher.iter(|| bed.exchange(8, |from| (from + 1) % 8, 64));
     });
     group.finish();
 }

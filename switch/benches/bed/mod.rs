@@ -14,6 +14,9 @@ use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Start, Worker,
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
 
+/// Frames that a guest sends at a time in [`Bed::exchange`].
+pub const BATCH: usize = 32;
+
 /// Bytes of a buffer.
 const BUFFER: u64 = 2048;
 
@@ -69,6 +72,28 @@ impl Bed {
         self.guests.iter_mut().for_each(|guest| {
             guest.settle();
         });
+    }
+
+    /// As [`Self::with`], and the switch knows where everybody is.
+    pub fn known(guests: usize, settings: Settings) -> Self {
+        let mut bed = Self::with(guests, settings);
+        for guest in 0..guests {
+            bed.announce(&[guest as u16]);
+        }
+        bed
+    }
+
+    /// The first `senders` guests send a batch each of frames of `length` bytes, in one buffer, to the one that `to` says; runs until all have
+    /// arrived.
+    pub fn exchange(&mut self, senders: usize, to: impl Fn(u16) -> u16, length: u32) {
+        for (sender, guest) in (0..).zip(&mut self.guests[..senders]) {
+            guest.send(sender, to(sender), length, BATCH);
+        }
+        let mut arrived = 0;
+        while arrived < senders * BATCH {
+            self.worker.step();
+            arrived += self.guests.iter_mut().map(Guest::settle).sum::<usize>();
+        }
     }
 
     /// Another queue pair of guest `port`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
