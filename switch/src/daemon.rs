@@ -99,7 +99,7 @@ impl Daemon {
 
     /// Completes what guests had given, ends all connections, and stops the workers.
     pub fn stop(self) {
-        self.sessions.into_iter().for_each(Session::stop);
+        Session::stop(self.sessions);
         self.network.shut_down();
     }
 }

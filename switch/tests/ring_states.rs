@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
 use common::*;
 use memlane::port::State;
 use memlane::stats::DropReason;
@@ -302,4 +306,25 @@ fn no_ring_moves_once_the_front_end_sees_the_connection_end() {
         });
         assert_eq!(ring.used_index(), found, "round {round}");
     }
+}
+
+#[test]
+fn front_ends_that_read_no_answers_do_not_add_up_when_the_switch_stops() {
+    const COUNT: usize = 4;
+    let mut bed = Bed::new(COUNT);
+    let get_features: Vec<u8> = [1_u32, 1, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let front_ends: Vec<UnixStream> = (0..COUNT)
+        .map(|port| {
+            let mut stream = UnixStream::connect(bed.socket(port)).unwrap();
+            stream.set_write_timeout(Some(GLANCE)).unwrap();
+            // Until the switch takes no more, for it cannot answer.
+            while stream.write_all(&get_features).is_ok() {}
+            stream
+        })
+        .collect();
+    let begun = Instant::now();
+    bed.stop();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(COUNT as u64 - 1), "{took:?}");
+    drop(front_ends);
 }

@@ -2,16 +2,13 @@
 
 mod outlet;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::ends::Sink;
 use super::rings::RingKey;
 use super::{Place, Shared, vacant};
 use crate::frame::{self, Addresses, SHORTEST};
-use crate::link::Line;
 use crate::parcel::{Parcel, Reach};
-use crate::policy::Policy;
 use crate::port::PortId;
 use crate::ring::{Intake, Ring, RingFault, express};
 use crate::schedule::Parking;
@@ -88,16 +85,7 @@ impl Outlets {
         self.now = now;
     }
 
-    pub(super) fn add(
-        &mut self,
-        key: RingKey,
-        sink: Sink,
-        policy: Arc<Policy>,
-        line: Option<Line>,
-        enabled: bool,
-        started: bool,
-    ) -> u16 {
-        let outlet = Outlet::new(key, sink, policy, line, enabled, started);
+    pub(super) fn add(&mut self, outlet: Outlet) -> u16 {
         let has_line = outlet.line.is_some();
         let slot = vacant(&mut self.slots);
         self.slots[slot] = Some(outlet);

@@ -65,7 +65,8 @@ impl Worker {
         }
         let policy = Arc::clone(&self.shared.policies[key.port.index()]);
         let line = self.shared.line_to(key);
-        let slot = self.outlets.add(key, Sink::Ring(Box::new(delivery)), policy, line, start.enabled, start.at_once);
+        let sink = Sink::Ring(Box::new(delivery));
+        let slot = self.outlets.add(Outlet::new(key, sink, policy, line, start.enabled, start.at_once));
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
             // It may have been kicked already; what is done next, perhaps in the same batch of commands, is to find it started.
@@ -93,7 +94,8 @@ impl Worker {
         self.rest.watch(watched, slot, Direction::Intake);
         let policy = Arc::clone(&self.shared.policies[port.index()]);
         let line = self.shared.line_to(key(Direction::Delivery));
-        Ok(self.outlets.add(key(Direction::Delivery), Sink::Tap(Box::new(TapSink::new(tap))), policy, line, true, true))
+        let sink = Sink::Tap(Box::new(TapSink::new(tap)));
+        Ok(self.outlets.add(Outlet::new(key(Direction::Delivery), sink, policy, line, true, true)))
     }
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.

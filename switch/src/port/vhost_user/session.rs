@@ -22,9 +22,9 @@ use crate::port::State;
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long a front end that broke a rule waits before the next may speak.
 const PENALTY: Duration = Duration::from_millis(1);
-/// How long a session that is to end may take to answer its last message.
+/// How long sessions that are to end may take to answer their last messages.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often to look whether it has.
+/// How often to look whether one has.
 const GLANCE: Duration = Duration::from_micros(200);
 /// A session's thread needs little.
 const STACK: usize = 256 * 1024;
@@ -101,18 +101,28 @@ pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) ->
 }
 
 impl Session {
-    /// Ends the conversation, then the rings, then the connection and the thread. In this order: a front end that sees the connection end
-    /// takes the used indices that it finds then for where the next back end goes on.
-    pub fn stop(mut self) {
+    /// Ends all conversations, then the rings, then the connections and the threads. In this order: a front end that sees the connection end
+    /// takes the used indices that it finds then for where the next back end goes on. Those that do not read their last answer delay
+    /// this by a second, all together.
+    pub fn stop(sessions: Vec<Self>) {
+        sessions.iter().for_each(Self::end_conversation);
+        let deadline = Instant::now() + PATIENCE;
+        sessions.into_iter().for_each(|session| session.end(deadline));
+    }
+
+    fn end_conversation(&self) {
         self.quit.store(true, Ordering::Release);
         self.shut(Shutdown::Read);
         if let Endpoint::Listen(_, path) = &*self.endpoint {
             // Ends the accept() that the thread may be in.
             let _ = UnixStream::connect(path);
         }
+    }
+
+    /// Waits until the rings have ended, and ends the connection by `deadline` even if they have not.
+    fn end(mut self, deadline: Instant) {
         let Some(thread) = self.thread.take() else { return };
-        let begun = Instant::now();
-        while !thread.is_finished() && begun.elapsed() < PATIENCE {
+        while !thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(GLANCE);
         }
         // It may be in an answer that the front end does not read.

@@ -101,7 +101,14 @@ pub(in crate::worker) enum Sent {
 
 impl Outlet {
     /// For `sink`, with nothing waiting.
-    pub(super) fn new(key: RingKey, sink: Sink, policy: Arc<Policy>, line: Option<Line>, enabled: bool, started: bool) -> Self {
+    pub(in crate::worker) fn new(
+        key: RingKey,
+        sink: Sink,
+        policy: Arc<Policy>,
+        line: Option<Line>,
+        enabled: bool,
+        started: bool,
+    ) -> Self {
         let mut outlet = Self {
             key,
             policy,
@@ -135,7 +142,7 @@ impl Outlet {
         self.policy.delivery.is_open(now) && self.sink.arm()
     }
 
-    /// See [`Outlets::deadline`].
+    /// See [`super::Outlets::deadline`].
     pub(super) fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
         let limiter = &self.policy.delivery;
         if !limiter.is_open(now) {
@@ -210,7 +217,7 @@ impl Outlet {
         }
     }
 
-    /// See [`Outlets::line_deadline`].
+    /// See [`super::Outlets::line_deadline`].
     pub(super) fn line_deadline(&self, patience: Cycles, now: Cycles) -> Option<Cycles> {
         let due = self.line.as_ref()?.due()?;
         Some(if self.stuck.is_some() { due.max(self.deadline(patience, now)) } else { due })
