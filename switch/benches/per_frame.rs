@@ -1,8 +1,9 @@
-//! Frames around a ring of guests, a fixed number of them, for tools that count: what a frame takes in instructions and cache misses, where no
-//! hardware counter is to be had. Each guest sends a batch of frames of 64 bytes to the next one; one worker and all guests are one thread.
+//! Frames around a ring of guests, a fixed number of them: what a frame takes in time without another core, and, for tools that count, in
+//! instructions and cache misses, where no hardware counter is to be had. Each guest sends a batch of frames of 64 bytes to the next one; one worker and all guests are one thread.
 //!
 //! ```sh
 //! cargo bench --package memlane --bench per_frame          # tells the program's name
+//! PROGRAM 256 8000000                                       # 256 guests: the time of a frame
 //! # For 256 guests and 400 000 frames; with 0 frames it is what comes before, to be subtracted:
 //! valgrind --tool=callgrind --toggle-collect='*Worker>::pass' --cache-sim=yes --D1=32768,8,64 --LL=1048576,16,64 PROGRAM 256 400000
 //! ```
@@ -12,22 +13,31 @@
 #[allow(dead_code, reason = "each bench uses some of it")]
 mod bed;
 
+use std::time::Duration;
+
 use bed::{BATCH, Bed};
 use memlane::settings::{Poll, Settings};
 
-/// Has `guests` guests pass at least `frames` frames around; returns how many the switch carried.
-fn frames_around(guests: usize, frames: usize) -> usize {
+/// Has `guests` guests pass at least `frames` frames around; returns how many the switch carried, and the nanoseconds that its passes took for
+/// each of the second half, when all memory has been touched.
+fn frames_around(guests: usize, frames: usize) -> (usize, f64) {
     let mut bed = Bed::known(guests, Settings { poll: Poll::Always, ..Settings::default() });
-    let rounds = frames.div_ceil(guests * BATCH);
-    for _ in 0..rounds {
+    let round = guests * BATCH;
+    let rounds = frames.div_ceil(round);
+    for done in 0..rounds {
+        if done == rounds / 2 {
+            bed.in_passes = Duration::ZERO;
+        }
         bed.exchange(guests, |from| (from + 1) % guests as u16, 64);
     }
-    rounds * guests * BATCH
+    let timed = (rounds - rounds / 2) * round;
+    (rounds * round, bed.in_passes.as_nanos() as f64 / timed.max(1) as f64)
 }
 
 fn main() {
     // `cargo bench` gives options of its own.
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let (guests, frames) = (numbers.next().unwrap_or(256), numbers.next().unwrap_or(400_000));
-    println!("{guests} guests: {} frames", frames_around(guests, frames));
+    let (carried, nanoseconds) = frames_around(guests, frames);
+    println!("{guests} guests: {carried} frames, {nanoseconds:.1} ns each");
 }

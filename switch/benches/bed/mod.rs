@@ -4,6 +4,7 @@ pub mod device;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use memlane::link::Impairment;
 use memlane::offload::Offloads;
@@ -38,6 +39,8 @@ pub struct Bed {
     pub worker: Worker,
     pub shared: Arc<Shared>,
     pub guests: Vec<Guest>,
+    /// What the worker's passes of [`Self::exchange`] took.
+    pub in_passes: Duration,
 }
 
 impl Bed {
@@ -62,7 +65,7 @@ impl Bed {
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
         let in_order = shared.settings.poll == Poll::Always;
         let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16, in_order)).collect();
-        Self { worker, shared, guests }
+        Self { worker, shared, guests, in_passes: Duration::ZERO }
     }
 
     /// Has these guests say who they are, so that the switch knows where they are, and all take what they heard of it.
@@ -93,7 +96,9 @@ impl Bed {
         }
         let mut arrived = 0;
         while arrived < senders * BATCH {
+            let began = Instant::now();
             self.worker.step();
+            self.in_passes += began.elapsed();
             arrived += self.guests.iter_mut().map(Guest::settle).sum::<usize>();
         }
     }
