@@ -1,5 +1,6 @@
 //! Frames around a ring of guests, a fixed number of them: what a frame takes in time without another core, and, for tools that count, in
-//! instructions and cache misses, where no hardware counter is to be had. Each guest sends a batch of frames of 64 bytes to the next one; one worker and all guests are one thread.
+//! instructions and cache misses, where no hardware counter is to be had. Each guest sends a batch of frames of 64 bytes to the next one;
+//! one worker and all guests are one thread.
 //!
 //! ```sh
 //! cargo bench --package memlane --bench per_frame          # tells the program's name
