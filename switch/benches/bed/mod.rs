@@ -12,6 +12,7 @@ use memlane::port::PortId;
 use memlane::ring::{Delivery, Intake, Ring};
 use memlane::settings::{Poll, Settings};
 use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Start, Worker, links};
+use memlane_rig::blast::port::VuSink;
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
 
@@ -20,8 +21,6 @@ pub const BATCH: usize = 32;
 
 /// Bytes of a buffer.
 const BUFFER: u64 = 2048;
-/// Bytes from one buffer to the next: were it a power of two, buffers would share few sets of the cache.
-const STRIDE: u64 = BUFFER + 64;
 
 /// A guest: its memory and its two rings.
 pub struct Guest {
@@ -39,8 +38,6 @@ pub struct Bed {
     pub worker: Worker,
     pub shared: Arc<Shared>,
     pub guests: Vec<Guest>,
-    /// What the worker's passes of [`Self::exchange`] took.
-    pub in_passes: Duration,
 }
 
 impl Bed {
@@ -65,7 +62,7 @@ impl Bed {
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
         let in_order = shared.settings.poll == Poll::Always;
         let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16, in_order)).collect();
-        Self { worker, shared, guests, in_passes: Duration::ZERO }
+        Self { worker, shared, guests }
     }
 
     /// Has these guests say who they are, so that the switch knows where they are, and all take what they heard of it.
@@ -89,18 +86,19 @@ impl Bed {
     }
 
     /// The first `senders` guests send a batch each of frames of `length` bytes, in one buffer, to the one that `to` says; runs until all have
-    /// arrived.
-    pub fn exchange(&mut self, senders: usize, to: impl Fn(u16) -> u16, length: u32) {
+    /// arrived. Returns what the worker's passes took of that.
+    pub fn exchange(&mut self, senders: usize, to: impl Fn(u16) -> u16, length: u32) -> Duration {
         for (sender, guest) in (0..).zip(&mut self.guests[..senders]) {
             guest.send(sender, to(sender), length, BATCH);
         }
-        let mut arrived = 0;
+        let (mut arrived, mut in_passes) = (0, Duration::ZERO);
         while arrived < senders * BATCH {
             let began = Instant::now();
             self.worker.step();
-            self.in_passes += began.elapsed();
+            in_passes += began.elapsed();
             arrived += self.guests.iter_mut().map(Guest::settle).sum::<usize>();
         }
+        in_passes
     }
 
     /// Another queue pair of guest `port`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
@@ -144,7 +142,7 @@ impl Guest {
         let mut receive = DriverRing::new(&memory, options).unwrap();
         let mut buffers = vec![0; 256];
         for _ in 0..256 {
-            let buffer = memory.allocate(STRIDE, 64).unwrap();
+            let buffer = memory.allocate(VuSink::stride(BUFFER as usize), 64).unwrap();
             buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER as u32)]).unwrap())] = buffer;
         }
         receive.publish();

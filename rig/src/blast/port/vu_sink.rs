@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use crate::guest::Queue;
 use crate::ring::{Interrupts, Piece, RingError, SharedRing, Used};
 
-use super::{Arrival, PortError};
+use super::{Arrival, PortError, VuSource};
 
 /// Bytes of the virtio-net header.
 const HEADER: usize = 12;
@@ -39,8 +39,7 @@ unsafe impl Send for VuSink {}
 impl VuSink {
     /// Bytes from one receive buffer of `room` bytes (header included) to the next.
     pub fn stride(room: usize) -> u64 {
-        let bytes = LINE + (room - HEADER).next_multiple_of(LINE);
-        (if bytes.is_multiple_of(1024) { bytes + LINE } else { bytes }) as u64
+        VuSource::stride(room - HEADER)
     }
 
     /// Posts a buffer of `room` bytes (header included) for every descriptor of the ring.
