@@ -139,6 +139,11 @@ pub struct PortCounters {
     pub kicks: Counter,
     /// Calls made.
     pub calls: Counter,
+    /// Times that a ring was found to have entries for which a kick was asked and none came, see `worker/looks.rs`.
+    pub missed_kicks: Counter,
+    /// Times that a driver was called for what it had been shown a while ago: it asks to hear of that, so it missed it, or took it and left its
+    /// wish as it was.
+    pub repeated_calls: Counter,
     /// Receive chains that broke a rule.
     pub bad_receive_chains: Counter,
     /// Frames that wait for this port now.
@@ -223,6 +228,10 @@ pub struct PortTotals {
     /// See [`PortCounters`].
     pub calls: u64,
     /// See [`PortCounters`].
+    pub missed_kicks: u64,
+    /// See [`PortCounters`].
+    pub repeated_calls: u64,
+    /// See [`PortCounters`].
     pub bad_receive_chains: u64,
     /// See [`PortCounters`].
     pub waiting: u64,
@@ -277,6 +286,8 @@ impl Counters {
             flooded: sum(|c| &c.flooded),
             kicks: sum(|c| &c.kicks),
             calls: sum(|c| &c.calls),
+            missed_kicks: sum(|c| &c.missed_kicks),
+            repeated_calls: sum(|c| &c.repeated_calls),
             bad_receive_chains: sum(|c| &c.bad_receive_chains),
             waiting: sum(|c| &c.waiting),
             cycles: sum(|c| &c.cycles),

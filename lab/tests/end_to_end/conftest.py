@@ -1,6 +1,6 @@
-"""Beds that the tests of one file share, and the look at the switch after each test."""
+"""Beds that the tests of one file share, the look at the switch after each test, and what is told of failures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -12,10 +12,26 @@ from tests.end_to_end.transfer import Library, broken_packets
 Builder = Callable[..., Lan]
 
 
+_LANS = pytest.StashKey[list[Lan]]()
+"""What a test has built, or shares."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds to the report of a test that failed how its networks were then."""
+    report = yield
+    if call.when == "call" and report.failed:
+        report.sections += [("network", lan.tell()) for lan in item.stash.get(_LANS, [])]
+    return report
+
+
 @pytest.fixture
-def build(session: Session) -> Iterator[Builder]:
+def build(request: pytest.FixtureRequest, session: Session) -> Iterator[Builder]:
     """Builds lans for one test: `build(UML, Plan(TCG, queues=2), workers=2)`; they are looked at after the test."""
     built: list[Lan] = []
+    request.node.stash[_LANS] = built
 
     def build_one(*plans: Any, **settings: Any) -> Lan:
         built.append(Lan(session, plans, **settings))
@@ -34,8 +50,9 @@ def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture
-def pair(shared_pair: Lan) -> Iterator[Lan]:
+def pair(request: pytest.FixtureRequest, shared_pair: Lan) -> Iterator[Lan]:
     """Two guests for a test that leaves them as they were; afterwards nothing may have been broken on its way."""
+    request.node.stash[_LANS] = [shared_pair]
     before = [broken_packets(guest) for guest in shared_pair.guests]
     yield shared_pair
     shared_pair.switch.check()

@@ -4,11 +4,14 @@ Guest number i is called a, b, c ..., and has the addresses `bed.ipv4(i)` and `b
 lab's own beds. Unlike those, each guest here can differ from the others, and each port be stated in detail.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from memlane_lab import bed, guests, ports
+from memlane_lab.errors import LabError
 from memlane_lab.guests import Guest
 from memlane_lab.guests.netns import NetnsGuest
 from memlane_lab.guests.qemu import TcgGuest
@@ -81,6 +84,12 @@ class Lan:
                 guest.run(_ROOM_FOR_DATAGRAMS).check()
         self.switch.wait_running(*named)
 
+    def tell(self) -> str:
+        """What switch and guests say of the network now, for whoever looks into a failure."""
+        told = [("switch", _told(lambda: json.dumps(self.switch.report(), indent=1)))]
+        told += [(guest.name, _told(partial(_counters_of, guest))) for guest in self.guests]
+        return "\n".join(f"{name}: {text}" for name, text in told)
+
     def address(self, index: int) -> None:
         """Gives a guest its addresses (again, after a reboot or a new plug)."""
         self.guests[index].address(0, f"{bed.ipv4(index)}/16", f"{bed.ipv6(index)}/64")
@@ -116,6 +125,18 @@ class Lan:
         assert end["packets"] > 50, end
         assert delivered > 0.8 * end["packets"], self.switch.report()
         assert end["lost_percent"] < 50, end
+
+
+def _counters_of(guest: Guest) -> str:
+    return guest.run("ip -s link show net0; ss -tino", timeout=5).stdout
+
+
+def _told(source: Callable[[], str]) -> str:
+    """What it tells, or why it does not: a failure is being looked into."""
+    try:
+        return source()
+    except (LabError, AssertionError) as error:
+        return str(error)
 
 
 class _TunedGuest(TcgGuest):

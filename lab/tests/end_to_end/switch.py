@@ -117,5 +117,7 @@ class Switch(Memlane):
             assert port["quarantines"] == 0, f"port {port['name']}: {port.get('cause')}"
             assert set(port["drops"]) <= HARMLESS_DROPS, f"port {port['name']} dropped {port['drops']}"
             assert port["bad-receive-chains"] == 0, port
+            # A guest that this machine stops in between may be late now and then.
+            assert port["missed-kicks"] < 3, port
         said = self.daemon.log.read_text(errors="replace")
         assert not any(word in said for word in ("WARN", "ERROR", "panicked")), said

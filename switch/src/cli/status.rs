@@ -84,7 +84,7 @@ fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     words.into_iter().chain(numbers.map(|number| number.to_string())).collect()
 }
 
-/// Why a port is in quarantine and what it dropped.
+/// What the operator may want to do something about.
 fn explanation(port: &PortReport) -> String {
     let mut text = String::new();
     if let Some(cause) = &port.cause {
@@ -93,6 +93,13 @@ fn explanation(port: &PortReport) -> String {
     if !port.totals.drops.is_empty() {
         let drops: Vec<String> = port.totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         text.push_str(&format!("  {} dropped: {}\n", port.name, drops.join(", ")));
+    }
+    if port.totals.missed_kicks > 0 {
+        text.push_str(&format!(
+            "  {} did not kick {} times when it should have, and was served a moment later; a guest of one processor in QEMU without KVM does \
+             well with -smp 1,maxcpus=2\n",
+            port.name, port.totals.missed_kicks
+        ));
     }
     text
 }

@@ -67,10 +67,12 @@ impl Control {
             let written = self.answer(head, &mut obey);
             self.ring.complete(head, written);
         }
+        // Before the driver can go on: so it asks for a kick in time even of a driver without fences.
+        let more = self.ring.arm();
         self.ring.publish();
         full_fence();
         self.ring.call_if_wanted()?;
-        Ok(self.ring.arm())
+        Ok(more)
     }
 
     /// Answers the command at `head`; returns the bytes written. A chain that breaks a rule is given back as it came.

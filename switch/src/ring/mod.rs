@@ -259,9 +259,19 @@ impl Ring {
     /// # Errors
     /// [`RingFault::CallBlocks`].
     pub fn call_again(&mut self) -> Result<(), RingFault> {
+        if self.wants_call_again() { self.call_driver() } else { Ok(()) }
+    }
+
+    /// True if the driver asks to hear of something that it was shown already. Only EVENT_IDX tells that it has not looked since; without
+    /// it this is true of every driver that takes calls.
+    fn wants_call_again(&self) -> bool {
         let shown = self.published_used;
-        let wanted = self.call.is_some() && self.wants_call(shown.wrapping_sub(self.split.size()), shown);
-        if wanted { self.call_driver() } else { Ok(()) }
+        self.call.is_some() && self.wants_call(shown.wrapping_sub(self.split.size()), shown)
+    }
+
+    /// True if the driver asks to hear of something that it was shown already, and has not looked since, as far as it tells.
+    pub fn awaits_call(&self) -> bool {
+        self.options.event_index && self.wants_call_again()
     }
 
     /// Shows the driver everything, and calls it if it asked for that: for a ring that ends, so that a fault is of no interest any more.

@@ -3,13 +3,15 @@
 //! - A **source** is where frames come in: an intake or a TAP ([`source`]).
 //! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it ([`outlets`]).
 //! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
-//! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]).
+//! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]);
+//!   rings that fell quiet get a second look ([`looks`]).
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
 mod credits;
 mod ends;
 mod later;
+mod looks;
 pub mod mailbox;
 mod outlets;
 mod pass;

@@ -100,6 +100,11 @@ impl Outlets {
         self.slots.get_mut(usize::from(slot))?.as_mut()
     }
 
+    /// One more than the highest slot.
+    pub(super) fn slots(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
     pub(super) fn find(&self, key: RingKey) -> Option<u16> {
         self.slots.iter().position(|outlet| outlet.as_ref().is_some_and(|outlet| outlet.key == key)).map(|slot| slot as u16)
     }
@@ -417,6 +422,14 @@ impl Outlets {
                 }
                 outlet.count(counters(outlet.key.port));
             }
+        }
+    }
+
+    /// Calls the driver at `slot` once more, and counts.
+    pub(super) fn call_again(&mut self, slot: u16, counters: &PortCounters) {
+        if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+            outlet.call_again(&mut self.faults);
+            outlet.count(counters);
         }
     }
 

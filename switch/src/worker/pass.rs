@@ -273,6 +273,7 @@ impl Worker {
     fn flush(&mut self) {
         if self.outlets.publish() | self.sources.publish() | self.sources.later.is_due(self.now) {
             full_fence();
+            self.rest.looks.expect(self.now);
             let (shared, worker) = (&self.shared, usize::from(self.index));
             let counters = |port: PortId| shared.counters.port(worker, port.index());
             self.outlets.call(counters);
@@ -282,12 +283,17 @@ impl Worker {
                 self.fault(port, fault);
             }
         }
-        while let Some((port, fault)) = self.outlets.next_fault() {
-            self.fault(port, fault);
-        }
+        self.report_faults();
         if !self.peers.others.is_empty() {
             let woken = self.peers.flush();
             self.shared.counters.worker(self.index.into()).wakes.add(woken);
+        }
+    }
+
+    /// Closes the rings of ports that broke one for delivery, and reports them.
+    pub(super) fn report_faults(&mut self) {
+        while let Some((port, fault)) = self.outlets.next_fault() {
+            self.fault(port, fault);
         }
     }
 

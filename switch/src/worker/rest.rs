@@ -15,6 +15,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::ends::Feed;
+use super::looks::Looks;
 use super::source::State;
 use super::{Event, Mailbox, Worker};
 use crate::settings::{Poll, Settings};
@@ -39,6 +40,7 @@ pub(super) struct Rest {
     kicks: Vec<(u16, Direction, File)>,
     poll: Poll,
     linger: Linger,
+    pub(super) looks: Looks,
     /// When the last pass moved something.
     busy_at: Cycles,
     glanced_at: Cycles,
@@ -65,6 +67,7 @@ impl Rest {
             kicks: Vec::new(),
             poll: settings.poll,
             linger: Linger::new(),
+            looks: Looks::new(),
             busy_at: now,
             glanced_at: now,
             glance_every: frequency() / 50_000,
@@ -112,6 +115,7 @@ impl Worker {
 
     /// After a pass that moved nothing.
     pub(super) fn rest(&mut self) {
+        self.look_again();
         if self.rest.poll == Poll::Always {
             self.glance_now_and_then();
             return;
@@ -135,6 +139,7 @@ impl Worker {
             self.rest.glanced_at = self.now;
             self.await_events(0);
             self.check_memory();
+            self.look_again();
         }
     }
 
@@ -163,6 +168,7 @@ impl Worker {
                 index += 1;
             } else {
                 self.sources.set_state(slot, State::Asleep);
+                self.rest.looks.expect(self.now);
             }
         }
         news | self.outlets.arm_waiting()
@@ -191,6 +197,7 @@ impl Worker {
         let from = cycles();
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
         let timeout = self.set_timer(from);
+        let timeout = self.rest.looks.shorten(timeout, from);
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
         let now = cycles();

@@ -15,6 +15,7 @@ use crate::verdict::Memo;
 
 use super::ends::Feed;
 use super::later::Later;
+use super::looks::{Missed, Quiet};
 use super::outlets::Health;
 use super::rest::doze::Stream;
 use super::rings::RingKey;
@@ -60,6 +61,8 @@ pub(super) struct Source {
     /// Bytes taken since its driver was last called.
     pub bytes_back: u64,
     touched: bool,
+    /// How far its ring was looked at since something happened there.
+    pub quiet: Quiet,
     /// When it last had frames.
     pub active: Cycles,
     /// Whether it sends without waiting for answers.
@@ -144,6 +147,7 @@ impl Source {
             in_a_row: 0,
             bytes_back: 0,
             touched: false,
+            quiet: Quiet::default(),
             active: 0,
             stream: Stream::default(),
         }
@@ -234,6 +238,13 @@ impl Source {
         self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
+    /// What its driver seems to have missed, or we of it.
+    pub(super) fn missed(&mut self) -> Option<Missed> {
+        let asleep = self.state == State::Asleep;
+        let ring = self.feed.ring()?;
+        if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
+    }
+
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
     pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
         if let Some(port) = from {
@@ -281,6 +292,11 @@ impl Sources {
         self.slots.get_mut(usize::from(slot))?.as_mut()
     }
 
+    /// One more than the highest slot.
+    pub(super) fn slots(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
     pub(super) fn find(&self, key: RingKey) -> Option<u16> {
         self.slots.iter().position(|source| source.as_ref().is_some_and(|source| source.key == key)).map(|slot| slot as u16)
     }
@@ -308,7 +324,10 @@ impl Sources {
         }
         match state {
             State::Awake => self.awake.push(slot),
-            State::Asleep => self.asleep += 1,
+            State::Asleep => {
+                self.asleep += 1;
+                source.quiet = Quiet::default();
+            }
             State::Unstarted | State::Closed => {}
         }
     }
@@ -350,6 +369,7 @@ impl Sources {
             && !source.touched
         {
             source.touched = true;
+            source.quiet = Quiet::default();
             self.touched.push(slot);
         }
     }

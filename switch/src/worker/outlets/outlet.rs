@@ -14,6 +14,7 @@ use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::worker::BATCH;
 use crate::worker::ends::Sink;
+use crate::worker::looks::{Missed, Quiet};
 use crate::worker::rings::RingKey;
 
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
@@ -44,6 +45,8 @@ pub(in crate::worker) struct Outlet {
     /// It took nothing for longer than the patience, and nothing since.
     pub(super) stalled: bool,
     pub(super) touched: bool,
+    /// How far its ring was looked at since something happened there.
+    pub quiet: Quiet,
     /// Whose frame was left in its ring last, and when.
     pub(super) left_last: Option<(PortId, Cycles)>,
     /// What keeps senders abreast whose frames are left in their rings, if there are several.
@@ -122,6 +125,7 @@ impl Outlet {
             stuck: None,
             stalled: false,
             touched: false,
+            quiet: Quiet::default(),
             left_last: None,
             race: None,
             line: line.map(Box::new),
@@ -156,10 +160,21 @@ impl Outlet {
     pub(super) fn insist(&mut self, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> bool {
         let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.insists_at()) else { return false };
         stuck.calls += 1;
+        self.call_again(faults);
+        true
+    }
+
+    /// Calls the driver once more.
+    pub(super) fn call_again(&mut self, faults: &mut Vec<(PortId, RingFault)>) {
         if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
             self.fail(fault, faults);
         }
-        true
+    }
+
+    /// What its driver seems to have missed. Where something waits for it, see [`Self::insist`].
+    pub(in crate::worker) fn missed(&mut self) -> Option<Missed> {
+        let misses = self.stuck.is_none() && self.sink.ring().is_some_and(|ring| ring.awaits_call());
+        misses.then_some(Missed::Call)
     }
 
     /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered,
@@ -213,6 +228,7 @@ impl Outlet {
     pub(super) fn touch(&mut self, slot: u16, touched: &mut Vec<u16>) {
         if !self.touched {
             self.touched = true;
+            self.quiet = Quiet::default();
             touched.push(slot);
         }
     }

@@ -1,0 +1,182 @@
+//! Second looks: what finds notifications that got lost between a driver and us.
+//!
+//! A driver adds an entry, then reads whether we want a kick; it says that it wants a call, then reads whether there is something for it. Between
+//! the two it owes a full fence (virtio 1.4, section 2.7.13.4.1), as we do. Where it has none, each side may read the other's state of
+//! before, and neither tells the other, for ever. Such drivers exist: QEMU 7.2, where it translates instructions (TCG), leaves out the fences of
+//! guests with one processor.
+//!
+//! That can happen only while a ring falls quiet. So a ring is looked at again a while after it did, [`Quiet`] keeps how often, and then no
+//! more: an idle network sleeps.
+
+use std::time::Duration;
+
+use super::Worker;
+use crate::time::{Cycles, duration, frequency};
+
+/// Looks in a second.
+const LOOKS: u64 = 20;
+
+/// What seems to have got lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missed {
+    /// The driver added entries, and was asked for a kick.
+    Kick,
+    /// The driver asks to hear of something that it was shown. Some take it and leave their wish as it was: they are called in vain.
+    Call,
+}
+
+/// How far a quiet ring was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Quiet {
+    /// Not yet since something happened.
+    #[default]
+    Unseen,
+    /// Once. That may have been right after something happened.
+    Seen,
+    /// Something seems to be missed, or is on its way.
+    Doubted,
+    /// As often as needed.
+    Settled,
+}
+
+impl Quiet {
+    /// Another look, which sees what seems to be missed; returns it once it has been so for two looks.
+    fn look(&mut self, seen: impl FnOnce() -> Option<Missed>) -> Option<Missed> {
+        match self {
+            Self::Unseen => *self = Self::Seen,
+            Self::Seen => *self = if seen().is_some() { Self::Doubted } else { Self::Settled },
+            Self::Doubted => {
+                *self = Self::Settled;
+                return seen();
+            }
+            Self::Settled => {}
+        }
+        None
+    }
+}
+
+/// When to look.
+#[derive(Debug)]
+pub(super) struct Looks {
+    next: Option<Cycles>,
+    every: Cycles,
+}
+
+impl Looks {
+    pub(super) fn new() -> Self {
+        Self { next: None, every: frequency() / LOOKS }
+    }
+
+    /// Some ring may fall quiet from now on.
+    #[inline]
+    pub(super) fn expect(&mut self, now: Cycles) {
+        self.next.get_or_insert(now.saturating_add(self.every));
+    }
+
+    /// Whether to look now; if so, there is no other look to come.
+    #[inline]
+    fn take_due(&mut self, now: Cycles) -> bool {
+        self.next.take_if(|next| now >= *next).is_some()
+    }
+
+    /// Milliseconds to wait at most, instead of `milliseconds`; -1 is for ever.
+    pub(super) fn shorten(&self, milliseconds: i32, now: Cycles) -> i32 {
+        let Some(next) = self.next else { return milliseconds };
+        let left = duration(next.saturating_sub(now)).min(Duration::from_secs(1)).as_millis() as i32 + 1;
+        if milliseconds < 0 { left } else { milliseconds.min(left) }
+    }
+}
+
+impl Worker {
+    /// Looks again at the rings that fell quiet, if it is time for that, and makes up for what was missed.
+    pub(super) fn look_again(&mut self) {
+        if !self.rest.looks.take_due(self.now) {
+            return;
+        }
+        let unsettled = self.look_at_sources() | self.look_at_outlets();
+        if unsettled {
+            self.rest.looks.expect(self.now);
+        }
+    }
+
+    /// True if some source is to be looked at once more.
+    fn look_at_sources(&mut self) -> bool {
+        let mut unsettled = false;
+        for slot in 0..self.sources.slots() {
+            let Some(source) = self.sources.get(slot) else { continue };
+            let mut quiet = source.quiet;
+            let missed = quiet.look(|| source.missed());
+            source.quiet = quiet;
+            unsettled |= quiet != Quiet::Settled;
+            let port = source.port();
+            match missed {
+                Some(Missed::Kick) => {
+                    self.sources.wake(slot);
+                    self.counters(port).missed_kicks.add(1);
+                }
+                Some(Missed::Call) => {
+                    let result = source.feed.ring().map(|ring| (ring.call_again(), ring.take_calls()));
+                    let Some((result, calls)) = result else { continue };
+                    self.counters(port).calls.add(calls.into());
+                    self.counters(port).repeated_calls.add(1);
+                    if let Err(fault) = result {
+                        self.fault(port, fault);
+                    }
+                }
+                None => {}
+            }
+        }
+        unsettled
+    }
+
+    /// True if some outlet is to be looked at once more.
+    fn look_at_outlets(&mut self) -> bool {
+        let mut unsettled = false;
+        for slot in 0..self.outlets.slots() {
+            let Some(outlet) = self.outlets.get(slot) else { continue };
+            let mut quiet = outlet.quiet;
+            let missed = quiet.look(|| outlet.missed());
+            outlet.quiet = quiet;
+            unsettled |= quiet != Quiet::Settled;
+            if missed.is_some() {
+                let port = outlet.key.port;
+                let counters = self.shared.counters.port(self.index.into(), port.index());
+                self.outlets.call_again(slot, counters);
+                counters.repeated_calls.add(1);
+            }
+        }
+        self.report_faults();
+        unsettled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missed_for_two_looks_is_told_once() {
+        let mut quiet = Quiet::default();
+        let told: Vec<_> = (0..5).map(|_| quiet.look(|| Some(Missed::Kick))).collect();
+        assert_eq!(told, [None, None, Some(Missed::Kick), None, None]);
+    }
+
+    #[test]
+    fn what_was_on_its_way_is_not_missed() {
+        let mut quiet = Quiet::default();
+        for seen in [None, Some(Missed::Call), None, Some(Missed::Call)] {
+            assert_eq!(quiet.look(|| seen), None);
+        }
+        assert_eq!(quiet, Quiet::Settled);
+    }
+
+    #[test]
+    fn a_look_comes_once() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.shorten(-1, 0), -1);
+        looks.expect(0);
+        looks.expect(1);
+        assert!((50..=51).contains(&looks.shorten(-1, 0)) && looks.shorten(7, 0) == 7);
+        assert!(!looks.take_due(looks.every - 1) && looks.take_due(looks.every) && !looks.take_due(2 * looks.every));
+    }
+}

@@ -1,0 +1,125 @@
+//! Notifications that got lost between a driver and the switch are made up for, and the worker sleeps all the same.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use memlane_rig::frontend::notify::{Kick, KickKind};
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::ring::Interrupts;
+
+/// After this, rings that fell quiet were looked at as often as ever.
+const ALL_LOOKS: Duration = Duration::from_millis(400);
+/// After this, the worker of a network that does not poll sleeps, and no second look was yet.
+const ASLEEP: Duration = Duration::from_millis(5);
+
+/// Two guests that know of each other, on a network that does not poll and has fallen quiet.
+fn two_guests() -> (Bed, ToyGuest, ToyGuest) {
+    let bed = Bed::with("poll = \"never\"", &["", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    std::thread::sleep(ALL_LOOKS);
+    (bed, a, b)
+}
+
+/// The number of calls made again to the driver of a port, since there were `before`.
+fn repeated(bed: &Bed, index: usize, before: u64) -> u64 {
+    bed.totals(index).repeated_calls - before
+}
+
+/// Has `from` send a frame to `to` the kick of which gets lost, just after another one; true if it arrived all the same.
+fn arrives_without_a_kick(from: &mut ToyGuest, to: &mut ToyGuest, number: u64) -> bool {
+    let (source, target) = (from.mac(), to.mac());
+    from.send(&frame(source, target, 100, number)).unwrap();
+    assert_eq!(to.receive(PATIENCE).unwrap().bytes, frame(source, target, 100, number));
+    std::thread::sleep(ASLEEP);
+    let lost = Kick::new(KickKind::Eventfd).unwrap();
+    let kick = std::mem::replace(&mut from.pair(0).intake.queue.kick, lost);
+    let last = frame(source, target, 100, number + 1);
+    from.send(&last).unwrap();
+    let arrived = to.receive(ALL_LOOKS).is_ok_and(|frame| frame.bytes == last);
+    let queue = &mut from.pair(0).intake.queue;
+    queue.kick = kick;
+    queue.kick();
+    if !arrived {
+        assert_eq!(to.receive(PATIENCE).unwrap().bytes, last);
+    }
+    arrived
+}
+
+#[test]
+fn a_frame_whose_kick_got_lost_is_found() {
+    let (bed, mut a, mut b) = two_guests();
+    // If this machine stops for longer than the looks take, just then, it is not found.
+    assert!((1..5).any(|attempt| arrives_without_a_kick(&mut a, &mut b, 2 * attempt)), "not found");
+    assert_eq!((bed.totals(0).missed_kicks, bed.totals(1).missed_kicks), (1, 0));
+}
+
+#[test]
+fn a_driver_whose_wish_came_too_late_is_called() {
+    let (bed, mut a, mut b) = two_guests();
+    let before = bed.totals(1).repeated_calls;
+    let queue = &mut b.pair(0).delivery.queue;
+    queue.ring.set_interrupts(Interrupts::Off);
+    queue.call.drain();
+    a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+    bed.wait_for(|bed| bed.totals(1).delivery_frames == 2, "the frame is there");
+    std::thread::sleep(ASLEEP);
+    let queue = &mut b.pair(0).delivery.queue;
+    assert_eq!(queue.call.drain(), 0);
+    // It believes that there is nothing yet.
+    queue.ring.set_interrupts(Interrupts::Next);
+    std::thread::sleep(ALL_LOOKS);
+    assert_eq!(b.pair(0).delivery.queue.call.drain(), 1);
+    assert_eq!(repeated(&bed, 1, before), 1);
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+}
+
+#[test]
+fn a_sender_whose_wish_came_too_late_is_called() {
+    let (bed, mut a, mut b) = two_guests();
+    a.wait_sent(PATIENCE).unwrap();
+    let before = bed.totals(0).repeated_calls;
+    let queue = &mut a.pair(0).intake.queue;
+    queue.ring.set_interrupts(Interrupts::Off);
+    queue.call.drain();
+    a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+    b.receive(PATIENCE).unwrap();
+    std::thread::sleep(ASLEEP);
+    let queue = &mut a.pair(0).intake.queue;
+    assert_eq!(queue.call.drain(), 0);
+    queue.ring.set_interrupts(Interrupts::Next);
+    std::thread::sleep(ALL_LOOKS);
+    assert_eq!(a.pair(0).intake.queue.call.drain(), 1);
+    assert_eq!(repeated(&bed, 0, before), 1);
+}
+
+#[test]
+fn a_kick_that_came_is_not_missed() {
+    let (bed, mut a, mut b) = two_guests();
+    for round in 0..40 {
+        for number in 0..10 {
+            a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+            b.send(&frame(mac(1), mac(0), 100, number)).unwrap();
+        }
+        for _ in 0..10 {
+            a.receive(PATIENCE).unwrap();
+            b.receive(PATIENCE).unwrap();
+        }
+        a.wait_sent(PATIENCE).unwrap();
+        b.wait_sent(PATIENCE).unwrap();
+        std::thread::sleep(Duration::from_millis(2 * (round % 5)));
+    }
+    std::thread::sleep(ALL_LOOKS);
+    assert_eq!((bed.totals(0).missed_kicks, bed.totals(1).missed_kicks), (0, 0));
+}
+
+#[test]
+fn an_idle_worker_sleeps_on_after_the_looks() {
+    let (bed, _a, _b) = two_guests();
+    let sleeps = || bed.daemon().network().shared().counters.worker(0).sleeps.get();
+    let before = sleeps();
+    std::thread::sleep(ALL_LOOKS);
+    assert_eq!(sleeps(), before);
+}
