@@ -209,9 +209,9 @@ pub struct Counters {
     workers: Vec<WorkerCounters>,
 }
 
-/// A port's counters, added up.
+/// A port's counters, added up. What a network of an older version does not count is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", default)]
 pub struct PortTotals {
     /// See [`PortCounters`].
     pub intake_frames: u64,

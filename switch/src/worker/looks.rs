@@ -8,13 +8,15 @@
 //! That can happen only while a ring falls quiet. So a ring is looked at again a while after it did, [`Quiet`] keeps how often, and then no
 //! more: an idle network sleeps.
 
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use super::Worker;
-use crate::time::{Cycles, duration, frequency};
+use vmm_sys_util::timerfd::TimerFd;
 
-/// Looks in a second.
-const LOOKS: u64 = 20;
+use super::Worker;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_millis(50);
 
 /// What seems to have got lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,47 +57,56 @@ impl Quiet {
     }
 }
 
-/// When to look.
+/// When to look: a timer of its own, so that falling asleep costs no more than without it.
 #[derive(Debug)]
 pub(super) struct Looks {
-    next: Option<Cycles>,
-    every: Cycles,
+    timer: TimerFd,
+    /// A look is to come.
+    expected: bool,
+    /// It is time.
+    due: bool,
 }
 
 impl Looks {
-    pub(super) fn new() -> Self {
-        Self { next: None, every: frequency() / LOOKS }
+    /// # Errors
+    /// The kernel refuses a timer.
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self { timer: TimerFd::new().map_err(std::io::Error::from)?, expected: false, due: false })
+    }
+
+    /// The timer's descriptor, readable once it is time.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.timer.as_raw_fd()
     }
 
     /// Some ring may fall quiet from now on.
     #[inline]
-    pub(super) fn expect(&mut self, now: Cycles) {
-        self.next.get_or_insert(now.saturating_add(self.every));
+    pub(super) fn expect(&mut self) {
+        if !self.expected {
+            self.expected = self.timer.reset(EVERY, None).is_ok();
+        }
     }
 
-    /// Whether to look now; if so, there is no other look to come.
-    #[inline]
-    fn take_due(&mut self, now: Cycles) -> bool {
-        self.next.take_if(|next| now >= *next).is_some()
+    /// The timer says that it is time.
+    pub(super) fn come(&mut self) {
+        (self.expected, self.due) = (false, true);
     }
 
-    /// Milliseconds to wait at most, instead of `milliseconds`; -1 is for ever.
-    pub(super) fn shorten(&self, milliseconds: i32, now: Cycles) -> i32 {
-        let Some(next) = self.next else { return milliseconds };
-        let left = duration(next.saturating_sub(now)).min(Duration::from_secs(1)).as_millis() as i32 + 1;
-        if milliseconds < 0 { left } else { milliseconds.min(left) }
+    /// Whether to look now; said once.
+    fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.due)
     }
 }
 
 impl Worker {
     /// Looks again at the rings that fell quiet, if it is time for that, and makes up for what was missed.
     pub(super) fn look_again(&mut self) {
-        if !self.rest.looks.take_due(self.now) {
+        if !self.rest.looks.take_due() {
             return;
         }
         let unsettled = self.look_at_sources() | self.look_at_outlets();
         if unsettled {
-            self.rest.looks.expect(self.now);
+            self.rest.looks.expect();
         }
     }
 
@@ -171,12 +182,15 @@ mod tests {
     }
 
     #[test]
-    fn a_look_comes_once() {
-        let mut looks = Looks::new();
-        assert_eq!(looks.shorten(-1, 0), -1);
-        looks.expect(0);
-        looks.expect(1);
-        assert!((50..=51).contains(&looks.shorten(-1, 0)) && looks.shorten(7, 0) == 7);
-        assert!(!looks.take_due(looks.every - 1) && looks.take_due(looks.every) && !looks.take_due(2 * looks.every));
+    fn a_look_comes_once_for_all_that_fell_quiet_before() {
+        let mut looks = Looks::new().unwrap();
+        looks.expect();
+        looks.expect();
+        assert!(!looks.take_due());
+        assert_eq!(looks.timer.wait().unwrap(), 1);
+        looks.come();
+        assert!(looks.take_due() && !looks.take_due());
+        looks.expect();
+        assert_eq!(looks.timer.wait().unwrap(), 1);
     }
 }

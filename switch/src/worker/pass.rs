@@ -273,7 +273,7 @@ impl Worker {
     fn flush(&mut self) {
         if self.outlets.publish() | self.sources.publish() | self.sources.later.is_due(self.now) {
             full_fence();
-            self.rest.looks.expect(self.now);
+            self.rest.looks.expect();
             let (shared, worker) = (&self.shared, usize::from(self.index));
             let counters = |port: PortId| shared.counters.port(worker, port.index());
             self.outlets.call(counters);

@@ -27,6 +27,8 @@ const EVENTS: usize = 64;
 /// The token of the bell; kicks have slot and direction in theirs.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
+/// See [`Looks`].
+const LOOK: u64 = TIMER - 1;
 /// How often drivers that never kick are looked at.
 const POLLED: Duration = Duration::from_millis(1);
 
@@ -52,13 +54,11 @@ pub(super) struct Rest {
 impl Rest {
     pub(super) fn new(mailbox: &Mailbox, settings: &Settings) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.ctl(
-            ControlOperation::Add,
-            mailbox.bell().as_raw_fd(),
-            EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, BELL),
-        )?;
         let timer = TimerFd::new().map_err(std::io::Error::from)?;
-        epoll.ctl(ControlOperation::Add, timer.as_raw_fd(), EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, TIMER))?;
+        let looks = Looks::new()?;
+        for (descriptor, token) in [(mailbox.bell().as_raw_fd(), BELL), (timer.as_raw_fd(), TIMER), (looks.descriptor(), LOOK)] {
+            epoll.ctl(ControlOperation::Add, descriptor, each_time(token))?;
+        }
         let now = cycles();
         Ok(Self {
             epoll,
@@ -67,7 +67,7 @@ impl Rest {
             kicks: Vec::new(),
             poll: settings.poll,
             linger: Linger::new(),
-            looks: Looks::new(),
+            looks,
             busy_at: now,
             glanced_at: now,
             glance_every: frequency() / 50_000,
@@ -87,8 +87,7 @@ impl Rest {
 
     /// Watches a kick descriptor. Edge-triggered, so that it need never be read: each kick is one event, and one system call less.
     pub(super) fn watch(&mut self, kick: File, slot: u16, direction: Direction) {
-        let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, token(slot, direction));
-        if self.epoll.ctl(ControlOperation::Add, kick.as_raw_fd(), event).is_ok() {
+        if self.epoll.ctl(ControlOperation::Add, kick.as_raw_fd(), each_time(token(slot, direction))).is_ok() {
             self.kicks.push((slot, direction, kick));
         }
     }
@@ -99,6 +98,11 @@ impl Rest {
         // The front end may hold the same file open, so closing ours does not end the watch.
         let _ = self.epoll.ctl(ControlOperation::Delete, kick.as_raw_fd(), EpollEvent::default());
     }
+}
+
+/// Says `token` each time that something comes, read or not.
+fn each_time(token: u64) -> EpollEvent {
+    EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, token)
 }
 
 fn token(slot: u16, direction: Direction) -> u64 {
@@ -168,7 +172,7 @@ impl Worker {
                 index += 1;
             } else {
                 self.sources.set_state(slot, State::Asleep);
-                self.rest.looks.expect(self.now);
+                self.rest.looks.expect();
             }
         }
         news | self.outlets.arm_waiting()
@@ -197,7 +201,6 @@ impl Worker {
         let from = cycles();
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
         let timeout = self.set_timer(from);
-        let timeout = self.rest.looks.shorten(timeout, from);
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
         let now = cycles();
@@ -236,7 +239,7 @@ impl Worker {
         deadline
     }
 
-    /// Waits for events and acts on them; true if there was one beside the timer's.
+    /// Waits for events and acts on them; true if there was one beside those of timers.
     pub(super) fn await_events(&mut self, milliseconds: i32) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
         // Interrupted by a signal is as good as nothing happened.
@@ -244,17 +247,19 @@ impl Worker {
         let mut woken = false;
         // A descriptor whose other end was closed is ready too, and that is no kick.
         for event in events[..count].iter().filter(|event| event.event_set().contains(EventSet::IN)) {
-            woken |= event.data() != TIMER;
-            self.kicked(event.data());
+            let token = event.data();
+            woken |= !matches!(token, TIMER | LOOK);
+            match token {
+                BELL | TIMER => {}
+                LOOK => self.rest.looks.come(),
+                kick => self.kicked(kick),
+            }
         }
         self.rest.events = events;
         woken
     }
 
     fn kicked(&mut self, token: u64) {
-        if token >= TIMER {
-            return;
-        }
         let slot = (token >> 1) as u16;
         if token & 1 == 0 {
             let Some(source) = self.sources.get(slot) else { return };
