@@ -42,18 +42,14 @@ pub(super) enum Quiet {
 }
 
 impl Quiet {
-    /// Another look, which sees what seems to be missed; returns it once it has been so for two looks.
-    fn look(&mut self, seen: impl FnOnce() -> Option<Missed>) -> Option<Missed> {
+    /// Another look, which sees what seems to be missed; returns how far it got with that, and what has been missed for two looks.
+    fn look(self, seen: impl FnOnce() -> Option<Missed>) -> (Self, Option<Missed>) {
         match self {
-            Self::Unseen => *self = Self::Seen,
-            Self::Seen => *self = if seen().is_some() { Self::Doubted } else { Self::Settled },
-            Self::Doubted => {
-                *self = Self::Settled;
-                return seen();
-            }
-            Self::Settled => {}
+            Self::Unseen => (Self::Seen, None),
+            Self::Seen => (if seen().is_some() { Self::Doubted } else { Self::Settled }, None),
+            Self::Doubted => (Self::Settled, seen()),
+            Self::Settled => (Self::Settled, None),
         }
-        None
     }
 }
 
@@ -115,29 +111,34 @@ impl Worker {
         let mut unsettled = false;
         for slot in 0..self.sources.slots() {
             let Some(source) = self.sources.get(slot) else { continue };
-            let mut quiet = source.quiet;
-            let missed = quiet.look(|| source.missed());
+            let (quiet, missed) = source.quiet.look(|| source.missed());
             source.quiet = quiet;
             unsettled |= quiet != Quiet::Settled;
-            let port = source.port();
             match missed {
                 Some(Missed::Kick) => {
+                    let port = source.port();
                     self.sources.wake(slot);
                     self.counters(port).missed_kicks.add(1);
                 }
-                Some(Missed::Call) => {
-                    let result = source.feed.ring().map(|ring| (ring.call_again(), ring.take_calls()));
-                    let Some((result, calls)) = result else { continue };
-                    self.counters(port).calls.add(calls.into());
-                    self.counters(port).repeated_calls.add(1);
-                    if let Err(fault) = result {
-                        self.fault(port, fault);
-                    }
-                }
+                Some(Missed::Call) => self.call_sender_again(slot),
                 None => {}
             }
         }
         unsettled
+    }
+
+    /// Calls the driver of a source once more, and counts.
+    fn call_sender_again(&mut self, slot: u16) {
+        let Some(source) = self.sources.get(slot) else { return };
+        let port = source.port();
+        let Some(ring) = source.feed.ring() else { return };
+        let (result, calls) = (ring.call_again(), ring.take_calls());
+        let counters = self.counters(port);
+        counters.calls.add(calls.into());
+        counters.repeated_calls.add(1);
+        if let Err(fault) = result {
+            self.fault(port, fault);
+        }
     }
 
     /// True if some outlet is to be looked at once more.
@@ -145,8 +146,7 @@ impl Worker {
         let mut unsettled = false;
         for slot in 0..self.outlets.slots() {
             let Some(outlet) = self.outlets.get(slot) else { continue };
-            let mut quiet = outlet.quiet;
-            let missed = quiet.look(|| outlet.missed());
+            let (quiet, missed) = outlet.quiet.look(|| outlet.missed());
             outlet.quiet = quiet;
             unsettled |= quiet != Quiet::Settled;
             if missed.is_some() {
@@ -168,15 +168,20 @@ mod tests {
     #[test]
     fn what_is_missed_for_two_looks_is_told_once() {
         let mut quiet = Quiet::default();
-        let told: Vec<_> = (0..5).map(|_| quiet.look(|| Some(Missed::Kick))).collect();
-        assert_eq!(told, [None, None, Some(Missed::Kick), None, None]);
+        for told in [None, None, Some(Missed::Kick), None, None] {
+            let (next, missed) = quiet.look(|| Some(Missed::Kick));
+            assert_eq!(missed, told);
+            quiet = next;
+        }
     }
 
     #[test]
     fn what_was_on_its_way_is_not_missed() {
         let mut quiet = Quiet::default();
         for seen in [None, Some(Missed::Call), None, Some(Missed::Call)] {
-            assert_eq!(quiet.look(|| seen), None);
+            let (next, missed) = quiet.look(|| seen);
+            assert_eq!(missed, None);
+            quiet = next;
         }
         assert_eq!(quiet, Quiet::Settled);
     }
