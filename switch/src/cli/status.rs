@@ -121,3 +121,38 @@ fn columns(rows: impl Iterator<Item = Vec<String>>) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What a network tells whose only port has these counters; those that are not named were not known to its version.
+    fn report(counters: serde_json::Value) -> Report {
+        let allowance = json!({ "weight": 1, "intake": {}, "delivery": {}, "storm": 20_000 });
+        let mut port = json!({
+            "name": "web", "segment": "lan", "kind": "vhost-user", "place": "web.sock", "state": "running", "quarantines": 0,
+            "stations": 1, "allowance": allowance
+        });
+        port.as_object_mut().unwrap().extend(counters.as_object().unwrap().clone());
+        let network = json!({
+            "name": "net", "version": "0.1.0", "pid": 1, "uptime": 7, "cycles-per-second": 1_000_000, "memory-held": 0,
+            "memory-most": 1 << 20, "ports": [port], "workers": []
+        });
+        serde_json::from_value(network).unwrap()
+    }
+
+    #[test]
+    fn a_port_that_does_well_has_a_row_and_no_more() {
+        let text = table(&report(json!({ "intake-frames": 12 })));
+        assert!(text.contains("web") && text.contains("12"), "{text}");
+        assert!(!text.contains("web dropped") && !text.contains("kick "), "{text}");
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_with_what_to_do() {
+        let text = table(&report(json!({ "missed-kicks": 3, "drops": { "storm": 5 } })));
+        assert!(text.contains("web dropped: storm 5"), "{text}");
+        assert!(text.contains("web did not kick 3 times") && text.contains("-smp 1,maxcpus=2"), "{text}");
+    }
+}

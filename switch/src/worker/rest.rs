@@ -1,8 +1,9 @@
 //! Rest: what a worker does when a pass moved nothing.
 //!
-//! In order: it may **linger** (poll on) for a while; then it **arms** every ring that was awake, but for senders that stream, over which
-//! it only **dozes**; it looks once more, says that it sleeps, looks once more, and **waits** for kicks, the bell, the end of a doze, or
-//! the end of somebody's patience. While other rings keep it busy it only **glances** at the events from time to time.
+//! First it looks again at rings that fell quiet a while ago ([`super::looks`]). Then it may **linger** (poll on) for a while; then it **arms**
+//! every ring that was awake, but for senders that stream, over which it only **dozes**; it looks once more, says that it sleeps, looks once
+//! more, and **waits** for kicks, the bell, the end of a doze, or the end of somebody's patience. While other rings keep it busy it only
+//! **glances** at the events from time to time.
 
 pub(super) mod doze;
 mod linger;
