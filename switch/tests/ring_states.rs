@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use common::*;
-use memlane::port::State;
+use memlane::port::{PortId, State};
 use memlane::stats::DropReason;
 use memlane_rig::frames::NetHeader;
 use memlane_rig::frontend::features;
@@ -327,4 +327,17 @@ fn front_ends_that_read_no_answers_do_not_add_up_when_the_switch_stops() {
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(COUNT as u64 - 1), "{took:?}");
     drop(front_ends);
+}
+
+#[test]
+fn a_front_end_that_goes_before_its_answer_breaks_no_rule() {
+    let bed = Bed::new(1);
+    // GET_FEATURES, version 1, without payload.
+    let question: Vec<u8> = [1_u32, 1, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    // Most of them are gone when the switch accepts their connections.
+    for _ in 0..50 {
+        UnixStream::connect(bed.socket(0)).unwrap().write_all(&question).unwrap();
+    }
+    let _guest = bed.guest(0);
+    assert_eq!(bed.daemon().network().port(PortId(0)).quarantines(), 0);
 }

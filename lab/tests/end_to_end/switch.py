@@ -113,11 +113,11 @@ class Switch(Memlane):
     def check(self) -> None:
         """Insists that the switch lives, quarantined nobody, complained of nothing and dropped no frame as faulty."""
         self.daemon.check()
+        said = self.daemon.log.read_text(errors="replace")
         for port in self.report()["ports"]:
-            assert port["quarantines"] == 0, f"port {port['name']}: {port.get('cause')}"
+            assert port["quarantines"] == 0, f"port {port['name']} was in quarantine; memlane said: {said}"
             assert set(port["drops"]) <= HARMLESS_DROPS, f"port {port['name']} dropped {port['drops']}"
             assert port["bad-receive-chains"] == 0, port
             # A guest that this machine stops in between may be late now and then.
             assert port["missed-kicks"] < 3, port
-        said = self.daemon.log.read_text(errors="replace")
         assert not any(word in said for word in ("WARN", "ERROR", "panicked")), said

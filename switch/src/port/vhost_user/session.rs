@@ -188,12 +188,18 @@ pub fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStr
             Err(WireError::HungUp) => return Ok(()),
             Err(error) => return Err(io::Error::other(error)),
         };
-        match extra::is_ours(&message) {
+        let served = match extra::is_ours(&message) {
             Some(request) => {
                 let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-                extra::serve(request, &message, &mut device, &stream)?;
+                extra::serve(request, &message, &mut device, &stream)
             }
-            None => crates.serve(&message, &stream)?,
+            None => crates.serve(&message, &stream),
+        };
+        match served {
+            Ok(()) => {}
+            // It was killed, or rebooted, before it could read the answer: that breaks no rule.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => return Ok(()),
+            Err(error) => return Err(error),
         }
     }
 }
