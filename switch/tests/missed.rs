@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use memlane_rig::frontend::notify::{Kick, KickKind};
-use memlane_rig::guest::ToyGuest;
+use memlane_rig::guest::{Queue, ToyGuest};
 use memlane_rig::ring::Interrupts;
 
 /// After this, rings that fell quiet were looked at as often as ever.
@@ -23,9 +23,20 @@ fn two_guests() -> (Bed, ToyGuest, ToyGuest) {
     (bed, a, b)
 }
 
-/// The number of calls made again to the driver of a port, since there were `before`.
-fn repeated(bed: &Bed, index: usize, before: u64) -> u64 {
-    bed.totals(index).repeated_calls - before
+/// The driver of this queue asks for no calls.
+fn ask_for_no_calls(queue: &mut Queue) {
+    queue.ring.set_interrupts(Interrupts::Off);
+    queue.call.drain();
+}
+
+/// Some time after it was shown something, the driver of this queue asks for a call, in the belief that there is nothing yet: it gets one, after
+/// it got none before.
+fn ask_for_a_call_too_late(queue: &mut Queue) {
+    std::thread::sleep(ASLEEP);
+    assert_eq!(queue.call.drain(), 0);
+    queue.ring.set_interrupts(Interrupts::Next);
+    std::thread::sleep(ALL_LOOKS);
+    assert_eq!(queue.call.drain(), 1);
 }
 
 /// Has `from` send a frame to `to` the kick of which gets lost, just after another one; true if it arrived all the same.
@@ -60,19 +71,11 @@ fn a_frame_whose_kick_got_lost_is_found() {
 fn a_driver_whose_wish_came_too_late_is_called() {
     let (bed, mut a, mut b) = two_guests();
     let before = bed.totals(1).repeated_calls;
-    let queue = &mut b.pair(0).delivery.queue;
-    queue.ring.set_interrupts(Interrupts::Off);
-    queue.call.drain();
+    ask_for_no_calls(&mut b.pair(0).delivery.queue);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     bed.wait_for(|bed| bed.totals(1).delivery_frames == 2, "the frame is there");
-    std::thread::sleep(ASLEEP);
-    let queue = &mut b.pair(0).delivery.queue;
-    assert_eq!(queue.call.drain(), 0);
-    // It believes that there is nothing yet.
-    queue.ring.set_interrupts(Interrupts::Next);
-    std::thread::sleep(ALL_LOOKS);
-    assert_eq!(b.pair(0).delivery.queue.call.drain(), 1);
-    assert_eq!(repeated(&bed, 1, before), 1);
+    ask_for_a_call_too_late(&mut b.pair(0).delivery.queue);
+    assert_eq!(bed.totals(1).repeated_calls - before, 1);
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
 }
 
@@ -81,18 +84,11 @@ fn a_sender_whose_wish_came_too_late_is_called() {
     let (bed, mut a, mut b) = two_guests();
     a.wait_sent(PATIENCE).unwrap();
     let before = bed.totals(0).repeated_calls;
-    let queue = &mut a.pair(0).intake.queue;
-    queue.ring.set_interrupts(Interrupts::Off);
-    queue.call.drain();
+    ask_for_no_calls(&mut a.pair(0).intake.queue);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     b.receive(PATIENCE).unwrap();
-    std::thread::sleep(ASLEEP);
-    let queue = &mut a.pair(0).intake.queue;
-    assert_eq!(queue.call.drain(), 0);
-    queue.ring.set_interrupts(Interrupts::Next);
-    std::thread::sleep(ALL_LOOKS);
-    assert_eq!(a.pair(0).intake.queue.call.drain(), 1);
-    assert_eq!(repeated(&bed, 0, before), 1);
+    ask_for_a_call_too_late(&mut a.pair(0).intake.queue);
+    assert_eq!(bed.totals(0).repeated_calls - before, 1);
 }
 
 #[test]

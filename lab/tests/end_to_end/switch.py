@@ -113,8 +113,9 @@ class Switch(Memlane):
     def check(self) -> None:
         """Insists that the switch lives, quarantined nobody, complained of nothing and dropped no frame as faulty."""
         self.daemon.check()
+        ports = self.report()["ports"]
         said = self.daemon.log.read_text(errors="replace")
-        for port in self.report()["ports"]:
+        for port in ports:
             assert port["quarantines"] == 0, f"port {port['name']} was in quarantine; memlane said: {said}"
             assert set(port["drops"]) <= HARMLESS_DROPS, f"port {port['name']} dropped {port['drops']}"
             assert port["bad-receive-chains"] == 0, port

@@ -14,6 +14,7 @@ use std::time::Duration;
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::Worker;
+use crate::ring::Ring;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(50);
@@ -131,10 +132,8 @@ impl Worker {
     fn call_sender_again(&mut self, slot: u16) {
         let Some(source) = self.sources.get(slot) else { return };
         let port = source.port();
-        let Some(ring) = source.feed.ring() else { return };
-        let (result, calls) = (ring.call_again(), ring.take_calls());
-        let counters = self.counters(port);
-        counters.calls.add(calls.into());
+        let counters = self.shared.counters.port(self.index.into(), port.index());
+        let result = source.call(Ring::call_again, |_| counters);
         counters.repeated_calls.add(1);
         if let Err(fault) = result {
             self.fault(port, fault);

@@ -232,6 +232,21 @@ impl Source {
         self.feed.ring().map_or(0, |ring| ring.shown())
     }
 
+    /// Has its ring make this `call`, and counts.
+    pub(super) fn call<'c>(
+        &mut self,
+        call: impl FnOnce(&mut Ring) -> Result<(), RingFault>,
+        counters: impl FnOnce(PortId) -> &'c PortCounters,
+    ) -> Result<(), RingFault> {
+        let Some(ring) = self.feed.ring() else { return Ok(()) };
+        let result = call(ring);
+        let calls = ring.take_calls();
+        if calls > 0 {
+            counters(self.port()).calls.add(calls.into());
+        }
+        result
+    }
+
     /// Whether so little went back to the driver that it need not hear of it at once.
     fn may_call_later(&mut self) -> bool {
         let few = self.bytes_back < LITTLE_BYTES;
@@ -407,13 +422,7 @@ impl Sources {
             }
             self.later.forget(slot);
             source.bytes_back = 0;
-            let Some(ring) = source.feed.ring() else { continue };
-            let result = ring.call_if_wanted();
-            let calls = ring.take_calls();
-            if calls > 0 {
-                counters(source.port()).calls.add(calls.into());
-            }
-            if let Err(fault) = result {
+            if let Err(fault) = source.call(Ring::call_if_wanted, &counters) {
                 faulty(source.port(), fault);
             }
         }
