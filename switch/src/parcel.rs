@@ -4,7 +4,7 @@
 //! (**pieces**). Most frames have few pieces, which the parcel holds itself; the rest of a long list lies in **chunks** that the
 //! sender's intake lends, a fixed number of them, so nothing is allocated on the way.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use crate::frame::{NetHeader, SHORT_START, START};
 use crate::port::PortId;
@@ -162,7 +162,7 @@ impl Parcel {
     /// [`ChunkPool::give_back`].
     ///
     /// # Errors
-    /// The pool has too few chunks left; the parcel's rest is then empty.
+    /// The pool has too few chunks left; nothing is lent then, and the parcel is of no use.
     pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
         let (index, within) = position(pieces, skip);
         let Some(first) = pieces.get(index) else {
@@ -214,8 +214,8 @@ impl Iterator for Pieces<'_> {
         if self.more.is_null() {
             return None;
         }
-        // SAFETY: the chunk belongs to the pool of the parcel's intake, which lives, and leaves the chunk unchanged, until
-        // the parcel is completed; the iterator borrows the parcel.
+        // SAFETY: the chunk belongs to the pool of the parcel's intake, which lives, and neither writes to the chunk nor makes a unique
+        // reference to it, until the parcel is completed; the iterator borrows the parcel.
         let chunk = unsafe { &*self.more };
         self.more = chunk.next;
         self.own = &chunk.pieces[..(chunk.length as usize).min(CHUNK_PIECES)];
@@ -237,9 +237,13 @@ impl Loan {
 pub struct NoChunk;
 
 /// The chunks of one intake.
+///
+/// They are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would say that nobody else
+/// reads there, while parcels, other workers' too, read those that are lent.
 #[derive(Debug)]
 pub struct ChunkPool {
-    chunks: Box<[Chunk]>,
+    /// Owned by the pool, which alone writes them, and only those that are free.
+    chunks: NonNull<[Chunk]>,
     /// Head of the list of free chunks, linked by `next_index`.
     free: u32,
     left: u32,
@@ -252,20 +256,28 @@ impl ChunkPool {
     /// A pool for an intake of `ring_size` entries: enough for one frame of as many pieces as an indirect table may have, and in
     /// the common case for a ring full of frames of a few pieces.
     pub fn new(ring_size: u16) -> Self {
-        let count = (u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32);
+        Self::of((u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32))
+    }
+
+    /// A pool of `count` chunks, at least 1.
+    fn of(count: u32) -> Self {
         let chunk = |index: u32| Chunk {
             pieces: [NO_PIECE; CHUNK_PIECES],
             length: 0,
             next_index: if index + 1 == count { NO_CHUNK } else { index + 1 },
             next: ptr::null(),
         };
-        Self { chunks: (0..count).map(chunk).collect(), free: 0, left: count }
+        let chunks: Box<[Chunk]> = (0..count).map(chunk).collect();
+        Self { chunks: NonNull::from(Box::leak(chunks)), free: 0, left: count }
     }
 
-    fn chunk(&self, index: u32) -> *const Chunk {
-        &raw const self.chunks[index as usize]
+    /// Where chunk `index` lies.
+    fn chunk(&self, index: u32) -> *mut Chunk {
+        assert!((index as usize) < self.chunks.len(), "a chunk of this pool");
+        self.chunks.cast::<Chunk>().as_ptr().wrapping_add(index as usize)
     }
 
+    /// Lends chunks that hold `pieces`, of which there is at least one.
     fn lend(&mut self, pieces: &[Piece]) -> Result<Loan, NoChunk> {
         if pieces.len().div_ceil(CHUNK_PIECES) > self.left as usize {
             return Err(NoChunk);
@@ -273,14 +285,19 @@ impl ChunkPool {
         let first = self.free;
         let mut runs = pieces.chunks(CHUNK_PIECES).peekable();
         while let Some(run) = runs.next() {
-            let next_index = self.chunks[self.free as usize].next_index;
-            let next = if runs.peek().is_some() { self.chunk(next_index) } else { ptr::null() };
-            let chunk = &mut self.chunks[self.free as usize];
-            chunk.pieces[..run.len()].copy_from_slice(run);
-            chunk.length = run.len() as u32;
-            chunk.next = next;
-            if next.is_null() {
-                chunk.next_index = NO_CHUNK;
+            let chunk = self.chunk(self.free);
+            // SAFETY: a chunk of this pool; nobody writes `next_index` but we.
+            let next_index = unsafe { (*chunk).next_index };
+            let is_last = runs.peek().is_none();
+            let next = if is_last { ptr::null() } else { self.chunk(next_index).cast_const() };
+            // SAFETY: a free chunk, which nobody reads before it is lent; a run is no longer than a chunk.
+            unsafe {
+                ptr::copy_nonoverlapping(run.as_ptr(), (&raw mut (*chunk).pieces).cast(), run.len());
+                (*chunk).length = run.len() as u32;
+                (*chunk).next = next;
+                if is_last {
+                    (*chunk).next_index = NO_CHUNK;
+                }
             }
             self.free = next_index;
             self.left -= 1;
@@ -292,8 +309,9 @@ impl ChunkPool {
     pub fn give_back(&mut self, loan: Loan) {
         let mut index = loan.0;
         while index != NO_CHUNK {
-            let next = self.chunks[index as usize].next_index;
-            self.chunks[index as usize].next_index = self.free;
+            let chunk = self.chunk(index);
+            // SAFETY: a chunk of this pool that was lent; its parcel is completed, so that nobody reads it any more.
+            let next = unsafe { std::mem::replace(&mut (*chunk).next_index, self.free) };
             self.free = index;
             self.left += 1;
             index = next;
@@ -303,6 +321,13 @@ impl ChunkPool {
     /// Chunks not lent.
     pub fn left(&self) -> u32 {
         self.left
+    }
+}
+
+impl Drop for ChunkPool {
+    fn drop(&mut self) {
+        // SAFETY: made from a box; whoever drops the pool has all its parcels back.
+        drop(unsafe { Box::from_raw(self.chunks.as_ptr()) });
     }
 }
 
@@ -372,5 +397,74 @@ mod tests {
         loans.into_iter().for_each(|loan| pool.give_back(loan));
         assert_eq!(pool.left() as usize, pool.chunks.len());
         assert!(parcel.set_rest(&list, 0, &mut pool).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod proofs {
+    use super::*;
+
+    /// Pieces that nobody else has: where, and how long.
+    fn fresh(count: usize, from: &mut usize) -> Vec<Piece> {
+        let piece = |n: usize| Piece { place: ptr::without_provenance_mut(n), length: n as u32 };
+        *from += count;
+        (*from - count..*from).map(piece).collect()
+    }
+
+    /// Whatever is lent and given back in whatever order: no chunk has two borrowers, each borrower reads what it was lent, all chunks return.
+    #[test]
+    #[cfg_attr(kani, kani::proof, kani::unwind(20))]
+    fn no_chunk_has_two_borrowers() {
+        const CHUNKS: u32 = 4;
+        // How many pieces to lend, or, from `MOST` on, which loan to end.
+        const MOST: u8 = 20;
+        bolero::check!().with_type::<[u8; 6]>().cloned().for_each(|steps| {
+            let (mut pool, mut out, mut number) = (ChunkPool::of(CHUNKS), Vec::new(), 1);
+            for step in steps {
+                if step < MOST {
+                    let pieces = fresh(usize::from(step), &mut number);
+                    let mut parcel = Parcel::default();
+                    let needed = pieces.len().saturating_sub(OWN_PIECES).div_ceil(CHUNK_PIECES);
+                    let fits = needed <= pool.left() as usize;
+                    assert_eq!(parcel.set_rest(&pieces, 0, &mut pool).is_ok(), fits);
+                    if fits {
+                        out.push((parcel, pieces));
+                    }
+                } else if !out.is_empty() {
+                    let (parcel, _) = out.swap_remove(usize::from(step) % out.len());
+                    pool.give_back(parcel.loan);
+                }
+                for (parcel, pieces) in &out {
+                    let place_and_length = |piece: &Piece| (piece.place, piece.length);
+                    assert!(parcel.rest().map(|piece| place_and_length(&piece)).eq(pieces.iter().map(place_and_length)));
+                }
+            }
+            out.into_iter().for_each(|(parcel, _)| pool.give_back(parcel.loan));
+            assert_eq!(pool.left(), CHUNKS);
+        });
+    }
+
+    /// What is left out and what is kept are all bytes, in order.
+    #[test]
+    #[cfg_attr(kani, kani::proof, kani::unwind(8))]
+    fn what_is_skipped_and_what_is_left_are_all_bytes() {
+        bolero::check!().with_type::<([u16; 4], u32, bool)>().cloned().for_each(|(lengths, skip, small)| {
+            let lengths = lengths.map(|length| if small { length % 3 } else { length });
+            let mut from = 1_usize << 20;
+            let pieces = lengths.map(|length| {
+                from += 1 << 17;
+                Piece { place: ptr::without_provenance_mut(from), length: u32::from(length) + 1 }
+            });
+            let total: u32 = pieces.iter().map(|piece| piece.length).sum();
+            let skip = skip % (total + 2);
+            let (index, within) = position(&pieces, skip);
+            let before: u32 = pieces[..index].iter().map(|piece| piece.length).sum();
+            if skip < total {
+                assert!(within < pieces[index].length);
+                assert_eq!(before + within, skip);
+            } else {
+                assert_eq!((index, within), (pieces.len(), 0));
+            }
+        });
     }
 }

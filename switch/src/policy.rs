@@ -110,10 +110,21 @@ impl Bucket {
         if rate == 0 {
             return;
         }
-        let span = (u128::from(units) * u128::from(frequency() << 4) / u128::from(rate)) as u64;
+        let span = span(units, rate, frequency());
         // Cannot fail: the closure always gives a value.
-        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full| Some(full.max(now << 4) + span));
+        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full| Some(charged(full, now, span)));
     }
+}
+
+/// How long `units` take at `rate` a second, on a clock of `frequency`: in sixteenths of cycles, rounded down.
+fn span(units: u64, rate: u64, frequency: u64) -> u64 {
+    let span = u128::from(units) * (u128::from(frequency) << 4) / u128::from(rate);
+    u64::try_from(span).unwrap_or(u64::MAX)
+}
+
+/// When a bucket that would be full at `full` is full again once `span` more was taken in moment `now`; both in sixteenths of cycles.
+fn charged(full: u64, now: Cycles, span: u64) -> u64 {
+    full.max(now.saturating_mul(16)).saturating_add(span)
 }
 
 /// What holds one direction of a port to its [`Limit`].
@@ -285,5 +296,50 @@ mod tests {
         let limiter = Limiter::default();
         limiter.charge(1 << 40, 5);
         assert!(limiter.is_open(0) && !limiter.is_set());
+    }
+}
+
+#[cfg(test)]
+mod proofs {
+    use super::*;
+
+    /// No number makes a limiter forget what was taken, or give more than the rate.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn what_is_taken_stays_taken() {
+        bolero::check!().with_type::<(u64, u64, u64)>().cloned().for_each(|(full, now, span)| {
+            let after = charged(full, now, span);
+            assert!(after >= full && after >= span);
+            assert!(after >= now.saturating_mul(16));
+            // A bucket that was full before is empty by exactly what was taken.
+            if full <= now && now < 1 << 59 && span < 1 << 59 {
+                assert_eq!(after, (now << 4) + span);
+            }
+        });
+    }
+
+    /// A second of the rate takes a second, whatever the clock; no unit is free but for the rounding of a sixteenth of a cycle.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn units_take_the_time_of_their_rate() {
+        // Rates as the configuration has them, frames as long as they may be, clocks of 1 MHz to 17 GHz.
+        let ranges = (0..=1_u64 << 17, 1..=1_u64 << 37, 1_u64 << 20..=1 << 34);
+        bolero::check!().with_generator(ranges).cloned().for_each(|(units, rate, frequency)| {
+            let span = u128::from(span(units, rate, frequency));
+            let wanted = u128::from(units) * u128::from(frequency) * 16;
+            assert!(span * u128::from(rate) <= wanted && wanted < (span + 1) * u128::from(rate));
+        });
+    }
+
+    /// It opens when all but the burst is there again, and never before.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn a_bucket_opens_a_burst_before_it_is_full() {
+        bolero::check!().with_type::<(u64, u64)>().cloned().for_each(|(full, burst)| {
+            let bucket = Bucket { rate: AtomicU64::new(1), burst: AtomicU64::new(burst), full_at: AtomicU64::new(full) };
+            let opens = bucket.opens_at();
+            assert_eq!(opens == 0, full >> 4 <= burst);
+            assert!(opens == 0 || opens + burst == full >> 4);
+        });
     }
 }

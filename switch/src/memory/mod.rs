@@ -10,6 +10,8 @@
 //! *user addresses* (of the front end's own process) for the rings themselves.
 
 mod mapping;
+#[cfg(test)]
+pub(crate) mod proofs;
 mod region;
 pub mod sigbus;
 

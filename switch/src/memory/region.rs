@@ -131,9 +131,7 @@ impl Region {
 
     /// Where `length` bytes at the front end's address `address` lie, if all of them are in this region.
     pub fn place_user(&self, address: u64, length: u64) -> Option<*mut u8> {
-        let offset = address.checked_sub(self.table.user_start)?;
-        let end = offset.checked_add(length)?;
-        (end <= self.table.length).then(|| self.host_start.wrapping_add(offset as usize))
+        Some(self.host_start.wrapping_add(self.table.offset_of_user(address, length)? as usize))
     }
 
     /// True once the file under the region was truncated.
@@ -143,7 +141,13 @@ impl Region {
 }
 
 impl RegionTable {
-    fn check(&self) -> Result<(), RegionError> {
+    /// How far into the region `length` bytes at the front end's address `address` begin, if all of them are in it.
+    pub(super) fn offset_of_user(&self, address: u64, length: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.user_start)?;
+        (offset.checked_add(length)? <= self.length).then_some(offset)
+    }
+
+    pub(super) fn check(&self) -> Result<(), RegionError> {
         if self.length == 0 {
             return Err(RegionError::Empty);
         }

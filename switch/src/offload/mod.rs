@@ -5,6 +5,8 @@
 //! 3. [`checksum`], [`segment`]: the repair, made while the frame is delivered, for each receiver by itself.
 
 pub mod checksum;
+#[cfg(test)]
+mod proofs;
 pub mod segment;
 
 use crate::frame::{Layers, NetHeader, Segmentation, TCP, UDP};

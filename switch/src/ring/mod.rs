@@ -18,6 +18,8 @@ mod delivery;
 pub mod express;
 mod intake;
 mod notify;
+#[cfg(test)]
+mod proofs;
 mod rooms;
 pub mod shared;
 
@@ -246,12 +248,7 @@ impl Ring {
 
     #[inline]
     fn wants_call(&self, old: u16, new: u16) -> bool {
-        if self.options.event_index {
-            let event = self.split.used_event();
-            new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
-        } else {
-            self.split.available_flags() & 1 == 0
-        }
+        if self.options.event_index { passes(self.split.used_event(), old, new) } else { self.split.available_flags() & 1 == 0 }
     }
 
     /// Calls the driver once more if it asked to hear of something that it was shown already.
@@ -312,4 +309,10 @@ impl Ring {
         }
         self.armed = false;
     }
+}
+
+/// True if position `event` is one of those from `old` on and before `new` (virtio 1.4, section 2.7.7.2).
+#[inline]
+fn passes(event: u16, old: u16, new: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

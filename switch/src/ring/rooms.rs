@@ -114,3 +114,65 @@ impl<'a> Reader<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod proofs {
+    use std::ptr;
+
+    use super::*;
+
+    /// Rooms that lie apart, each 2^16 behind the one before.
+    fn rooms(lengths: [u8; 4]) -> [Piece; 4] {
+        let mut at = 0_usize;
+        lengths.map(|length| {
+            at += 1 << 16;
+            Piece { place: ptr::without_provenance_mut(at), length: u32::from(length) + 1 }
+        })
+    }
+
+    /// Places of the bytes from `from` on, `length` of them or as many as there are: one by one.
+    fn told(rooms: &[Piece], from: u32, length: u32) -> Vec<usize> {
+        let all = rooms.iter().flat_map(|room| (0..room.length as usize).map(|n| room.place.addr() + n));
+        all.skip(from as usize).take(length as usize).collect()
+    }
+
+    /// Any way of cutting a writer's way into steps meets each byte of the rooms once, in order, and no other.
+    #[test]
+    #[cfg_attr(kani, kani::proof, kani::unwind(12))]
+    fn a_writer_meets_each_byte_once() {
+        bolero::check!().with_type::<([u8; 4], u16, [u16; 3])>().cloned().for_each(|(lengths, offset, steps)| {
+            let rooms = rooms(lengths);
+            let mut at = u32::from(offset);
+            let mut writer = Writer::new(&rooms, at);
+            for step in steps.map(|step| u32::from(step % 700)) {
+                let (mut met, mut done) = (Vec::new(), 0);
+                writer.each_run(step, |place, from, run| {
+                    assert_eq!(from, done);
+                    done += run;
+                    met.extend((0..run as usize).map(|n| place.addr() + n));
+                });
+                assert_eq!(met, told(&rooms, at, step));
+                at += step;
+            }
+        });
+    }
+
+    /// A reader's too, however its pieces are kept.
+    #[test]
+    #[cfg_attr(kani, kani::proof, kani::unwind(12))]
+    fn a_reader_meets_each_byte_once() {
+        bolero::check!().with_type::<([u8; 4], u8, [u16; 3])>().cloned().for_each(|(lengths, count, steps)| {
+            let rooms = rooms(lengths);
+            let pieces = &rooms[..usize::from(count % 5)];
+            let (mut pool, mut parcel) = (crate::parcel::ChunkPool::new(2), crate::parcel::Parcel::default());
+            assert!(parcel.set_rest(pieces, 0, &mut pool).is_ok());
+            let (mut reader, mut at) = (Reader::new(parcel.rest()), 0);
+            for step in steps.map(|step| u32::from(step % 700)) {
+                let mut met = Vec::new();
+                reader.each_run(step, |place, run| met.extend((0..run as usize).map(|n| place.addr() + n)));
+                assert_eq!(met, told(pieces, at, step));
+                at += step;
+            }
+        });
+    }
+}
