@@ -78,7 +78,8 @@ impl Daemon {
         if let PortKind::Tap { name, netns } = &port.kind {
             let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: port.mtu };
             let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
-            self.network.start_tap(id, tap)?;
+            let pool = Arc::clone(&self.network.shared().pool);
+            self.network.start_ends(id, tap.into_ends(pool)?)?;
         }
         if let Some(endpoint) = endpoint {
             let settings = PortSettings {

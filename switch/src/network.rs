@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::policy::Allowance;
-use crate::port::tap::Tap;
+use crate::port::end::Ends;
 use crate::port::{PortId, PortStatus, State};
 use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
 use crate::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, WorkerHandle, links};
@@ -176,14 +176,15 @@ impl Network {
         self.update_route(&rings, key.port);
     }
 
-    /// Starts a TAP port.
+    /// Starts a port that has no rings.
     ///
     /// # Errors
-    /// The kernel refuses to watch it.
-    pub fn start_tap(&self, port: PortId, tap: Tap) -> std::io::Result<()> {
+    /// The kernel refuses to watch its ends.
+    pub fn start_ends(&self, port: PortId, ends: Ends) -> std::io::Result<()> {
         let worker = self.worker_of(port, 0);
+        let session = self.port(port).session();
         let gone = || std::io::Error::other("the worker is gone");
-        let slot = self.worker(worker).ask(move |worker| worker.add_tap(port, tap)).ok_or_else(gone)??;
+        let slot = self.worker(worker).ask(move |worker| worker.add_ends(port, session, ends)).ok_or_else(gone)??;
         let mut rings = self.rings();
         for direction in [Direction::Intake, Direction::Delivery] {
             let running = Running { place: Place { worker, slot }, enabled: true };

@@ -3,6 +3,9 @@
 //! A port is **waiting** for its front end, **speaking** with it while they agree on features and memory, **running** when at least one ring
 //! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
 
+pub mod end;
+pub mod pool;
+mod store;
 pub mod tap;
 pub mod vhost_user;
 

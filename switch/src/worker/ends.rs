@@ -1,7 +1,8 @@
-//! The two ends of a way through the worker: a **feed** gives frames, a **sink** takes them. Either is a guest's ring or a TAP.
+//! The two ends of a way through the worker: a **feed** gives frames, a **sink** takes them. Either is a guest's ring,
+//! or what another kind of port brought ([`crate::port::end`]).
 
-use super::tap::{TapFeed, TapSink};
 use crate::parcel::Parcel;
+use crate::port::end::{DeliveryEnd, IntakeEnd};
 use crate::ring::{Delivery, Intake, Placed, Ring, RingFault, Taken};
 use crate::stats::DropReason;
 
@@ -9,7 +10,7 @@ use crate::stats::DropReason;
 #[derive(Debug)]
 pub(super) enum Feed {
     Ring(Box<Intake>),
-    Tap(Box<TapFeed>),
+    Other(Box<dyn IntakeEnd>),
 }
 
 impl Feed {
@@ -18,7 +19,7 @@ impl Feed {
     pub(super) fn ring(&mut self) -> Option<&mut Ring> {
         match self {
             Self::Ring(intake) => Some(intake.ring()),
-            Self::Tap(_) => None,
+            Self::Other(_) => None,
         }
     }
 
@@ -26,14 +27,14 @@ impl Feed {
     pub(super) fn look(&mut self, most: u16) -> Result<u16, RingFault> {
         match self {
             Self::Ring(intake) => intake.look(most),
-            Self::Tap(tap) => Ok(tap.look(most)),
+            Self::Other(end) => Ok(end.look(most)),
         }
     }
 
     pub(super) fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
         match self {
             Self::Ring(intake) => intake.open(parcel),
-            Self::Tap(tap) => Ok(tap.open(parcel)),
+            Self::Other(end) => Ok(end.open(parcel)),
         }
     }
 
@@ -41,21 +42,21 @@ impl Feed {
     pub(super) fn has_more(&mut self) -> bool {
         match self {
             Self::Ring(intake) => intake.ring().has_untaken() || intake.ring().has_news(),
-            Self::Tap(tap) => tap.has_news(),
+            Self::Other(end) => end.has_news(),
         }
     }
 
     pub(super) fn discard(&mut self) -> Result<bool, RingFault> {
         match self {
             Self::Ring(intake) => intake.discard(),
-            Self::Tap(_) => Ok(false),
+            Self::Other(_) => Ok(false),
         }
     }
 
     pub(super) fn finish(&mut self, parcel: &Parcel) {
         match self {
             Self::Ring(intake) => intake.finish(parcel),
-            Self::Tap(tap) => tap.finish(parcel),
+            Self::Other(end) => end.finish(parcel),
         }
     }
 
@@ -68,28 +69,28 @@ impl Feed {
     pub(super) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         match self {
             Self::Ring(intake) => intake.keep_out(parcel, holders),
-            Self::Tap(tap) => tap.keep_out(parcel, holders),
+            Self::Other(end) => end.keep_out(parcel, holders),
         }
     }
 
     pub(super) fn hold(&mut self, head: u16, more: u16) {
         match self {
             Self::Ring(intake) => intake.hold(head, more),
-            Self::Tap(tap) => tap.hold(head, more),
+            Self::Other(end) => end.hold(head, more),
         }
     }
 
     pub(super) fn come_back(&mut self, head: u16) {
         match self {
             Self::Ring(intake) => intake.come_back(head),
-            Self::Tap(tap) => tap.come_back(head),
+            Self::Other(end) => end.come_back(head),
         }
     }
 
     pub(super) fn out_count(&self) -> u16 {
         match self {
             Self::Ring(intake) => intake.out_count(),
-            Self::Tap(tap) => tap.out_count(),
+            Self::Other(end) => end.out_count(),
         }
     }
 
@@ -97,7 +98,7 @@ impl Feed {
     pub(super) fn size(&mut self) -> u16 {
         match self {
             Self::Ring(intake) => intake.ring().size(),
-            Self::Tap(tap) => tap.size(),
+            Self::Other(end) => end.size(),
         }
     }
 
@@ -105,7 +106,7 @@ impl Feed {
     pub(super) fn arm(&mut self) -> bool {
         match self {
             Self::Ring(intake) => intake.ring().arm(),
-            Self::Tap(tap) => tap.has_news(),
+            Self::Other(end) => end.has_news(),
         }
     }
 }
@@ -114,7 +115,7 @@ impl Feed {
 #[derive(Debug)]
 pub(super) enum Sink {
     Ring(Box<Delivery>),
-    Tap(Box<TapSink>),
+    Other(Box<dyn DeliveryEnd>),
 }
 
 impl Sink {
@@ -123,14 +124,14 @@ impl Sink {
     pub(super) fn ring(&mut self) -> Option<&mut Ring> {
         match self {
             Self::Ring(delivery) => Some(delivery.ring()),
-            Self::Tap(_) => None,
+            Self::Other(_) => None,
         }
     }
 
     pub(super) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
         match self {
             Self::Ring(delivery) => delivery.place(parcel),
-            Self::Tap(tap) => Ok(tap.place(parcel)),
+            Self::Other(end) => Ok(end.place(parcel)),
         }
     }
 
@@ -138,22 +139,22 @@ impl Sink {
     pub(super) fn publish(&mut self) {
         match self {
             Self::Ring(delivery) => delivery.ring().publish(),
-            Self::Tap(tap) => tap.flush(),
+            Self::Other(end) => end.publish(),
         }
     }
 
-    /// Frames that a TAP did not take after they were placed, and why.
+    /// Frames that were not taken after they were placed, and why.
     pub(super) fn take_refused(&mut self) -> [(DropReason, u32); 2] {
         match self {
-            Self::Ring(_) => [(DropReason::TapRefused, 0); 2],
-            Self::Tap(tap) => tap.take_refused(),
+            Self::Ring(_) => [(DropReason::ReceiverAbsent, 0); 2],
+            Self::Other(end) => end.take_refused(),
         }
     }
 
     pub(super) fn take_bad_chains(&mut self) -> u32 {
         match self {
             Self::Ring(delivery) => delivery.take_bad_chains(),
-            Self::Tap(_) => 0,
+            Self::Other(_) => 0,
         }
     }
 
@@ -161,7 +162,7 @@ impl Sink {
     pub(super) fn arm(&mut self) -> bool {
         match self {
             Self::Ring(delivery) => delivery.ring().arm(),
-            Self::Tap(_) => false,
+            Self::Other(end) => end.has_room(),
         }
     }
 }

@@ -20,7 +20,6 @@ mod prices;
 mod rest;
 mod rings;
 mod source;
-mod tap;
 mod turn;
 
 use std::sync::Arc;
@@ -35,6 +34,7 @@ use crate::link::{Line, Path};
 use crate::parcel::Parcel;
 use crate::policy::{Allowance, Policy};
 use crate::port::PortId;
+use crate::port::pool::Pool;
 use crate::ring::RingFault;
 use crate::settings::Settings;
 use crate::stats::Counters;
@@ -47,7 +47,6 @@ use peers::Peers;
 use prices::{Bill, Prices};
 use rest::Rest;
 use source::Sources;
-use tap::Pool;
 
 /// Frames that are taken from a source at a time.
 pub const BATCH: usize = 32;
@@ -69,8 +68,8 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// What each port's links may take, all queues together.
     accounts: Vec<Arc<Account>>,
-    /// Where frames from TAPs lie.
-    pool: Arc<Pool>,
+    /// Where frames lie whose sender has no memory to share.
+    pub pool: Arc<Pool>,
     key: u64,
     /// What the operator set.
     pub settings: Settings,

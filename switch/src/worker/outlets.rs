@@ -109,6 +109,17 @@ impl Outlets {
         self.slots.iter().position(|outlet| outlet.as_ref().is_some_and(|outlet| outlet.key == key)).map(|slot| slot as u16)
     }
 
+    /// A kick came for `slot`, or there is room to write: more are needed only while something waits. Returns whose it is.
+    pub(super) fn kicked(&mut self, slot: u16) -> Option<PortId> {
+        let outlet = self.slots.get_mut(usize::from(slot))?.as_mut()?;
+        outlet.start();
+        if matches!(outlet.sink, Sink::Other(_)) {
+            // What was placed before and found no room is written first.
+            outlet.touch(slot, &mut self.touched);
+        }
+        Some(outlet.key.port)
+    }
+
     /// Takes an outlet away; `returned` hears of what waited for it.
     pub(super) fn remove(&mut self, slot: u16, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
         let mut outlet = self.slots.get_mut(usize::from(slot))?.take()?;

@@ -88,8 +88,18 @@ impl Rest {
 
     /// Watches a kick descriptor. Edge-triggered, so that it need never be read: each kick is one event, and one system call less.
     pub(super) fn watch(&mut self, kick: File, slot: u16, direction: Direction) {
-        if self.epoll.ctl(ControlOperation::Add, kick.as_raw_fd(), each_time(token(slot, direction))).is_ok() {
-            self.kicks.push((slot, direction, kick));
+        self.watch_for(EventSet::IN, kick, slot, direction);
+    }
+
+    /// Watches for room to write for the outlet at `slot`.
+    pub(super) fn watch_room(&mut self, writable: File, slot: u16) {
+        self.watch_for(EventSet::OUT, writable, slot, Direction::Delivery);
+    }
+
+    fn watch_for(&mut self, what: EventSet, file: File, slot: u16, direction: Direction) {
+        let event = EpollEvent::new(what | EventSet::EDGE_TRIGGERED, token(slot, direction));
+        if self.epoll.ctl(ControlOperation::Add, file.as_raw_fd(), event).is_ok() {
+            self.kicks.push((slot, direction, file));
         }
     }
 
@@ -247,7 +257,7 @@ impl Worker {
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let mut woken = false;
         // A descriptor whose other end was closed is ready too, and that is no kick.
-        for event in events[..count].iter().filter(|event| event.event_set().contains(EventSet::IN)) {
+        for event in events[..count].iter().filter(|event| event.event_set().intersects(EventSet::IN | EventSet::OUT)) {
             let token = event.data();
             woken |= !matches!(token, TIMER | LOOK);
             match token {
@@ -265,16 +275,14 @@ impl Worker {
         if token & 1 == 0 {
             let Some(source) = self.sources.get(slot) else { return };
             let port = source.port();
-            if let Feed::Tap(tap) = &mut source.feed {
-                tap.wake();
+            if let Feed::Other(end) = &mut source.feed {
+                end.wake();
             }
             if matches!(source.state, State::Unstarted | State::Asleep) {
                 self.sources.set_state(slot, State::Awake);
             }
             self.counters(port).kicks.add(1);
-        } else if let Some(outlet) = self.outlets.get(slot) {
-            outlet.start();
-            let port = outlet.key.port;
+        } else if let Some(port) = self.outlets.kicked(slot) {
             self.counters(port).kicks.add(1);
         }
     }

@@ -7,13 +7,12 @@ use std::sync::mpsc;
 use super::ends::{Feed, Sink};
 use super::outlets::Outlet;
 use super::source::{Source, State, WhenBack};
-use super::tap::{TapFeed, TapSink};
 use super::{Place, Worker};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::{Parcel, Reach};
 use crate::port::PortId;
-use crate::port::tap::Tap;
+use crate::port::end::Ends;
 use crate::ring::{Call, Delivery, Intake, Ring, RingFault, SplitRing};
 use crate::stats::DropReason;
 
@@ -75,27 +74,31 @@ impl Worker {
         slot
     }
 
-    /// Takes over a TAP: both its directions. Returns the outlet's slot.
+    /// Takes over both ends of a port that has no rings. Returns the outlet's slot.
     ///
     /// # Errors
-    /// The kernel refuses to watch it.
-    pub fn add_tap(&mut self, port: PortId, tap: Tap) -> std::io::Result<u16> {
+    /// The kernel refuses to watch them.
+    pub fn add_ends(&mut self, port: PortId, session: u32, ends: Ends) -> std::io::Result<u16> {
+        self.sessions[port.index()] = session;
         let key = |direction| RingKey { port, pair: 0, direction };
-        let watched = tap.file.try_clone()?;
-        let tap = Arc::new(tap);
         let segment = self.shared.segment_of[port.index()];
-        let feed = Feed::Tap(Box::new(TapFeed::new(Arc::clone(&tap), Arc::clone(&self.shared.pool))));
-        // What the kernel leaves undone is what it was asked to, and that is all.
+        // What it leaves undone is what it was asked to, and that is all.
+        let feed = Feed::Other(ends.intake);
         let slot = self.sources.add(Source::new(key(Direction::Intake), segment, feed, Offloads::ALL, &self.shared));
         if let Some(source) = self.sources.get(slot) {
             source.enabled = true;
         }
         self.sources.set_state(slot, State::Awake);
-        self.rest.watch(watched, slot, Direction::Intake);
+        if let Some(readable) = ends.readable {
+            self.rest.watch(readable, slot, Direction::Intake);
+        }
         let policy = Arc::clone(&self.shared.policies[port.index()]);
         let line = self.shared.line_to(key(Direction::Delivery));
-        let sink = Sink::Tap(Box::new(TapSink::new(tap)));
-        Ok(self.outlets.add(Outlet::new(key(Direction::Delivery), sink, policy, line, true, true)))
+        let slot = self.outlets.add(Outlet::new(key(Direction::Delivery), Sink::Other(ends.delivery), policy, line, true, true));
+        if let Some(writable) = ends.writable {
+            self.rest.watch_room(writable, slot);
+        }
+        Ok(slot)
     }
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.

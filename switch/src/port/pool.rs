@@ -1,4 +1,4 @@
-//! Buffers for frames from TAPs: all TAPs take them from one pool, which takes the memory from the [`Budget`].
+//! Buffers for frames whose sender has no memory to share: all ports take them from one pool, which takes the memory from the [`Budget`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,18 +6,18 @@ use crate::budget::{Account, Budget, Permit};
 use crate::frame::{MAX_FRAME, NetHeader};
 
 /// Bytes of a buffer: a frame of any length.
-pub(in crate::worker) const BUFFER: usize = NetHeader::SIZE + MAX_FRAME as usize;
+pub(super) const BUFFER: usize = NetHeader::SIZE + MAX_FRAME as usize;
 
 type Bytes = Box<[u8]>;
 
-/// A buffer, and the leave to use it. The one that each TAP has for good needs none.
+/// A buffer, and the leave to use it. The one that each port has for good needs none.
 #[derive(Debug)]
-pub(in crate::worker) struct Room {
+pub(super) struct Room {
     pub bytes: Bytes,
     permit: Option<Permit>,
 }
 
-/// What is common to all TAPs.
+/// What is common to all ports.
 #[derive(Debug)]
 pub struct Pool {
     budget: Arc<Budget>,
@@ -46,32 +46,32 @@ impl Pool {
     }
 }
 
-/// One TAP's share of the [`Pool`].
+/// One port's share of the [`Pool`].
 #[derive(Debug)]
-pub(in crate::worker) struct Share {
+pub(super) struct Share {
     pool: Arc<Pool>,
     account: Arc<Account>,
 }
 
 impl Share {
-    pub(in crate::worker) fn new(pool: Arc<Pool>) -> Self {
+    pub(super) fn new(pool: Arc<Pool>) -> Self {
         let account = Account::new(&pool.budget);
         Self { pool, account }
     }
 
-    /// The buffer that every TAP has, whatever the others do.
-    pub(in crate::worker) fn own(&self) -> Room {
+    /// The buffer that every port has, whatever the others do.
+    pub(super) fn own(&self) -> Room {
         Room { bytes: self.pool.pop(), permit: None }
     }
 
-    /// Another buffer, if the TAP may have one.
-    pub(in crate::worker) fn take(&self) -> Option<Room> {
+    /// Another buffer, if the port may have one.
+    pub(super) fn take(&self) -> Option<Room> {
         let permit = self.account.take(BUFFER as u64)?;
         Some(Room { bytes: self.pool.pop(), permit: Some(permit) })
     }
 
-    /// Gives a buffer back; the TAP's own stays with it.
-    pub(in crate::worker) fn give_back(&self, room: Room) -> Option<Room> {
+    /// Gives a buffer back; the port's own stays with it.
+    pub(super) fn give_back(&self, room: Room) -> Option<Room> {
         if room.permit.is_none() {
             return Some(room);
         }
@@ -80,7 +80,7 @@ impl Share {
     }
 
     /// Buffers that could be taken now.
-    pub(in crate::worker) fn allowance(&self) -> usize {
+    pub(super) fn allowance(&self) -> usize {
         self.account.allowance() as usize / BUFFER
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tap_has_one_buffer_for_good_and_shares_the_others() {
+    fn a_port_has_one_buffer_for_good_and_shares_the_others() {
         let budget = Budget::new(8 * BUFFER as u64);
         let pool = Arc::new(Pool::new(Arc::clone(&budget), 2 * BUFFER as u64));
         let (one, other) = (Share::new(Arc::clone(&pool)), Share::new(Arc::clone(&pool)));

@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use super::batch::{Batch, MOST, Vectors, Way};
+use super::device::Tap;
 use crate::frame::{NetHeader, START};
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Plan, plan};
 use crate::parcel::{Parcel, Pieces};
-use crate::port::tap::Tap;
+use crate::port::end::DeliveryEnd;
 use crate::ring::{Piece, Placed};
 use crate::stats::DropReason;
 
@@ -23,7 +24,7 @@ const HEAD: usize = NetHeader::SIZE + 2 * START;
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::worker) struct TapSink {
+pub(super) struct TapDelivery {
     tap: Arc<Tap>,
     batch: Batch,
     /// Headers of the frames that are gathered; never more than its capacity, so that they stay where they are.
@@ -37,10 +38,10 @@ pub(in crate::worker) struct TapSink {
 }
 
 // SAFETY: the vectors' addresses lead into memory of ours, or of guests whose intakes hold it, and are used by the kernel only.
-unsafe impl Send for TapSink {}
+unsafe impl Send for TapDelivery {}
 
-impl TapSink {
-    pub(in crate::worker) fn new(tap: Arc<Tap>) -> Self {
+impl TapDelivery {
+    pub(super) fn new(tap: Arc<Tap>) -> Self {
         Self {
             tap,
             batch: Batch::new(),
@@ -49,15 +50,6 @@ impl TapSink {
             frames: Vec::with_capacity(MOST),
             refused: 0,
             absent: 0,
-        }
-    }
-
-    /// Takes `parcel`, whose header was checked, for the kernel. Its pieces must stay as they are until [`Self::flush`].
-    pub(in crate::worker) fn place(&mut self, parcel: &mut Parcel) -> Placed {
-        match plan(parcel, &self.tap.offloads) {
-            Plan::Segment { partial } => self.place_segments(parcel, partial),
-            // The kernel takes partial checksums always.
-            Plan::AsIs | Plan::Checksum => self.place_whole(parcel),
         }
     }
 
@@ -119,7 +111,7 @@ impl TapSink {
     }
 
     /// Writes what was gathered.
-    pub(in crate::worker) fn flush(&mut self) {
+    fn flush(&mut self) {
         // SAFETY: heads and parts have stayed where they are since they were pushed, for the vectors never grow; guests' memory is held by the
         // intakes whose chains have not gone back yet. Guests may write it meanwhile, which is their own affair.
         let results = unsafe { self.batch.run(&self.tap.file, Way::Write, &self.frames) };
@@ -131,9 +123,22 @@ impl TapSink {
         self.parts.clear();
         self.heads.clear();
     }
+}
 
-    /// Frames that the kernel did not take since this was last asked, and why.
-    pub(in crate::worker) fn take_refused(&mut self) -> [(DropReason, u32); 2] {
+impl DeliveryEnd for TapDelivery {
+    fn place(&mut self, parcel: &mut Parcel) -> Placed {
+        match plan(parcel, &self.tap.offloads) {
+            Plan::Segment { partial } => self.place_segments(parcel, partial),
+            // The kernel takes partial checksums always.
+            Plan::AsIs | Plan::Checksum => self.place_whole(parcel),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.flush();
+    }
+
+    fn take_refused(&mut self) -> [(DropReason, u32); 2] {
         let (refused, absent) = (std::mem::take(&mut self.refused), std::mem::take(&mut self.absent));
         [(DropReason::TapRefused, refused), (DropReason::ReceiverAbsent, absent)]
     }

@@ -1,0 +1,37 @@
+//! TAP ports: network devices of the host's kernel.
+//!
+//! - [`device`]: the device is made or attached to, and told what it may leave undone.
+//! - [`batch`]: many reads or writes in one system call.
+//! - [`TapIntake`]: frames read from the kernel into buffers of ours.
+//! - [`TapDelivery`]: parcels written to the kernel straight from guests' memory, all of a pass together.
+
+mod batch;
+mod delivery;
+mod device;
+mod intake;
+
+use std::sync::Arc;
+
+pub use device::{Tap, TapError, TapSettings};
+
+use super::end::Ends;
+use super::pool::Pool;
+use delivery::TapDelivery;
+use intake::TapIntake;
+
+impl Tap {
+    /// Its ends, for a worker; frames from it lie in buffers of `pool`.
+    ///
+    /// # Errors
+    /// The kernel refuses another descriptor.
+    pub fn into_ends(self, pool: Arc<Pool>) -> std::io::Result<Ends> {
+        let readable = Some(self.file.try_clone()?);
+        let tap = Arc::new(self);
+        Ok(Ends {
+            intake: Box::new(TapIntake::new(Arc::clone(&tap), pool)),
+            delivery: Box::new(TapDelivery::new(tap)),
+            readable,
+            writable: None,
+        })
+    }
+}
