@@ -7,6 +7,7 @@ use std::time::Instant;
 use common::*;
 use memlane::policy::Allowance;
 use memlane::stats::DropReason;
+use memlane_rig::frontend::features;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 
@@ -89,6 +90,29 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
     let spent = empty_passes(&bed) - before;
     assert!(spent < 300 * 20, "{spent} passes for 300 frames");
     assert!(bed.totals(1).delivery_limited > 0);
+}
+
+#[test]
+fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
+    let bed = Bed::with("poll = \"never\"\nin-order = true\npatience-ms = 60000", &["", ""]);
+    let mut a = bed.guest_like(0, bed.builder(0).with(features::IN_ORDER));
+    let mut b = bed.guest(1);
+    announce(&mut [&mut a, &mut b]);
+    // Where chains go back in order, frames without room are left where they are.
+    let mut sent = 0;
+    for received in 0..600 {
+        while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {
+            sent += 1;
+        }
+        b.receive(PATIENCE).unwrap_or_else(|error| panic!("frame {received}: {error}"));
+    }
+    (600..sent).for_each(|_| drop(b.receive(PATIENCE).unwrap()));
+    a.wait_sent(PATIENCE).unwrap();
+    let (begin, before) = (Instant::now(), empty_passes(&bed));
+    while begin.elapsed() < GLANCE {
+        std::thread::yield_now();
+    }
+    assert!(empty_passes(&bed) - before < 20, "{} passes for nothing", empty_passes(&bed) - before);
 }
 
 /// A network of two workers whose fourth guest has no room because the third keeps it busy; the first two have each sent a broadcast.

@@ -61,7 +61,12 @@ impl Bed {
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
         let in_order = shared.settings.poll == Poll::Always;
-        let guests = (0..guests).map(|index| Guest::attach(&mut worker, index as u16, in_order)).collect();
+        let attach = |index| {
+            let (guest, slot) = Guest::attach(&mut worker, index, in_order);
+            worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
+            guest
+        };
+        let guests = (0..guests as u16).map(attach).collect();
         Self { worker, shared, guests }
     }
 
@@ -120,14 +125,13 @@ fn address(index: u16) -> [u8; 6] {
 }
 
 impl Guest {
-    /// A guest at a worker: its rings served there.
-    fn attach(worker: &mut Worker, index: u16, in_order: bool) -> Self {
+    /// A guest at a worker: its rings served there. Returns the slot where frames to it are delivered, too.
+    pub fn attach(worker: &mut Worker, index: u16, in_order: bool) -> (Self, u16) {
         let (guest, transmit, receive) = Self::alone(in_order);
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
         worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
         let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
-        worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
-        guest
+        (guest, slot)
     }
 
     /// A guest, and the device's side of its transmit and receive ring; the first gives back `in_order`, or as it likes.

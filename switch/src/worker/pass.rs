@@ -255,7 +255,10 @@ impl Worker {
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {
         let weight = self.shared.weight_of(parcel.source);
-        let result = match self.outlets.send(outlet, parcel, weight) {
+        // While it was on its way the port's ring may have stopped, and another port's have taken its slot.
+        let is_there = self.outlets.get(outlet).is_some_and(|outlet| outlet.key.port == port);
+        let sent = if is_there { self.outlets.send(outlet, parcel, weight) } else { Sent::Dropped(DropReason::ReceiverAbsent) };
+        let result = match sent {
             Sent::Done => Ok(()),
             Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {
                 Ok(()) => return,

@@ -81,6 +81,10 @@ impl Turn<'_> {
                 }
             } else {
                 let carried = self.express(table, left - taken);
+                if carried.0 > 0 {
+                    // What was left went first.
+                    self.source.left = None;
+                }
                 taken += carried.0;
                 frames += u64::from(carried.0);
                 bytes += carried.1;
@@ -94,7 +98,6 @@ impl Turn<'_> {
                     if self.forward(parcel, table) == Disposal::Left {
                         break;
                     }
-                    self.source.left = None;
                     frames += 1;
                     bytes += u64::from(parcel.length);
                     limiter.charge(parcel.length.into(), self.now);
@@ -102,6 +105,7 @@ impl Turn<'_> {
                 Taken::Dropped(reason) => self.note_drop(self.source.port(), reason),
                 Taken::Nothing => break,
             }
+            self.source.left = None;
             taken += 1;
         }
         self.source.bytes_back += bytes;
@@ -150,6 +154,7 @@ impl Turn<'_> {
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
+        self.source.left = None;
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
             self.note_drop(self.source.port(), DropReason::IntakeDisabled);

@@ -1,0 +1,81 @@
+//! A crew for tests: several workers and their guests, stepped in turn by one thread, so that what comes between what is the test's choice.
+
+#[path = "../../benches/bed/mod.rs"]
+#[allow(dead_code, reason = "the benches use the rest")]
+pub mod bed;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use bed::Guest;
+use memlane::port::PortId;
+use memlane::settings::Settings;
+use memlane::stats::DropReason;
+use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Worker, links};
+
+/// The workers and their guests; guest `n` has address 02:00:00:00:00:n.
+pub struct Crew {
+    pub workers: Vec<Worker>,
+    pub shared: Arc<Shared>,
+    pub guests: Vec<Guest>,
+}
+
+impl Crew {
+    /// A guest for each of `homes`, which names the worker that serves it, all in one segment, rings of 256 entries, receive buffers posted.
+    pub fn new(homes: &[u8], settings: Settings) -> Self {
+        let count = usize::from(homes.iter().max().map_or(0, |last| last + 1));
+        let shared = Arc::new(Shared::new(count, vec![0; homes.len()], 77, settings));
+        let mailboxes: Vec<_> = (0..count).map(|_| Mailbox::new().unwrap()).collect();
+        let workers = links(&mailboxes).into_iter().zip(&mailboxes).enumerate().map(|(index, (links, mailbox))| {
+            Worker::new(index as u8, Arc::clone(&shared), Arc::clone(mailbox), links, channel().0).unwrap()
+        });
+        let mut crew = Self { workers: workers.collect(), shared, guests: Vec::new() };
+        for (index, &home) in (0..).zip(homes) {
+            let guest = crew.attach(index, home);
+            crew.guests.push(guest);
+        }
+        crew
+    }
+
+    /// A guest behind port `index`, which worker `home` serves; all workers know the way to it.
+    pub fn attach(&mut self, index: u16, home: u8) -> Guest {
+        let (guest, slot) = Guest::attach(&mut self.workers[usize::from(home)], index, false);
+        self.set_route(index, vec![Place { worker: home, slot }]);
+        guest
+    }
+
+    /// Frames for port `index` go to `places` from now on.
+    pub fn set_route(&mut self, index: u16, places: Vec<Place>) {
+        for worker in &mut self.workers {
+            worker.set_route(PortId(index), places.clone());
+        }
+    }
+
+    /// Stops the receive ring of port `index`, as the control side does it: first nobody knows a way to it.
+    pub fn stop_delivery(&mut self, index: u16, home: u8) {
+        self.set_route(index, Vec::new());
+        let key = RingKey { port: PortId(index), pair: 0, direction: Direction::Delivery };
+        self.workers[usize::from(home)].stop_delivery(key).unwrap();
+    }
+
+    /// Each worker takes a step.
+    pub fn step(&mut self) -> u32 {
+        self.workers.iter_mut().map(Worker::step).sum()
+    }
+
+    /// Has everybody say who they are, so that the switch knows where they are, and all take what they heard of it.
+    pub fn announce(&mut self) {
+        for (index, guest) in (0..).zip(&mut self.guests) {
+            guest.send(index, 0xffff, 60, 1);
+        }
+        while self.step() > 0 {}
+        self.guests.iter_mut().for_each(|guest| {
+            guest.settle();
+        });
+    }
+
+    /// Frames dropped at `port` for `reason`.
+    pub fn drops(&self, port: usize, reason: DropReason) -> u64 {
+        (0..self.workers.len()).map(|worker| self.shared.counters.port(worker, port).dropped(reason)).sum()
+    }
+}
