@@ -90,7 +90,8 @@ impl Table {
         }
     }
 
-    /// Changes whenever an entry appears, moves or goes: what was found before may be wrong after.
+    /// Changes whenever an address moves or goes: where it was found before may be wrong after. One that appears changes nothing for whoever
+    /// found others, so that a guest that invents addresses is no news to the rest.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
@@ -139,9 +140,10 @@ impl Table {
         }
     }
 
-    /// Forgets what was not confirmed in the `age` seconds before `now`.
+    /// Forgets what was not confirmed in the `age` seconds before `now`. Workers count seconds for themselves: what another one confirmed a
+    /// moment ahead of `now` is fresh.
     pub fn expire(&self, now: u32, age: u32) {
-        self.remove_if(|entry, confirmed| !entry.is_pinned() && now.wrapping_sub(confirmed) > age);
+        self.remove_if(|entry, confirmed| !entry.is_pinned() && now.saturating_sub(confirmed) > age);
     }
 
     /// Forgets every learned address behind `port`.
@@ -230,7 +232,9 @@ impl Table {
         confirmed.store(now, Ordering::Relaxed);
         self.count(old, -1);
         self.count(new, 1);
-        self.changed();
+        if old.0 != 0 {
+            self.changed();
+        }
         Learned::Changed
     }
 
@@ -313,6 +317,33 @@ mod tests {
         assert_eq!(table.held(PortId(0)), 1);
         table.forget(PortId(0));
         assert_eq!(table.entries().len(), 1);
+    }
+
+    #[test]
+    fn what_another_worker_confirmed_a_moment_ahead_is_kept() {
+        let table = Table::new(2, 64, 7);
+        table.learn(address(1), PortId(0), 321);
+        table.learn(address(2), PortId(0), u32::MAX);
+        table.expire(320, 300);
+        assert_eq!(table.entries().len(), 2);
+    }
+
+    #[test]
+    fn only_what_moves_or_goes_is_news() {
+        let table = Table::new(4, 64, 7);
+        let changes = |action: &dyn Fn()| {
+            let before = table.generation();
+            action();
+            table.generation().wrapping_sub(before)
+        };
+        let learn = |n, port, second| {
+            table.learn(address(n), PortId(port), second);
+        };
+        assert_eq!(changes(&|| (0..20).for_each(|n| learn(n, 1, 0))), 0, "new ones");
+        assert_eq!(changes(&|| (0..20).for_each(|n| learn(n, 1, 1))), 0, "known ones");
+        assert_eq!(changes(&|| learn(3, 2, 1)), 1, "one that moved");
+        assert_eq!(changes(&|| table.forget(PortId(2))), 1, "one that went");
+        assert_eq!(changes(&|| table.expire(500, 300)), 19, "silent ones");
     }
 
     #[test]

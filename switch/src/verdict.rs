@@ -32,7 +32,7 @@ pub fn decide(addresses: Addresses, port: PortId, table: &Table, now: u32) -> Ve
     }
 }
 
-/// For how long a verdict holds: until the table changes, and no longer than this second, so that senders stay confirmed.
+/// For how long a verdict holds unasked: until some address moves or goes, and no longer than this second, so that senders stay confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// [`Table::generation`].
@@ -57,13 +57,23 @@ impl Default for Memo {
 }
 
 impl Memo {
-    /// The port that frames with these addresses go to, if that is known and holds.
+    /// The port that frames with these addresses from `port` go to, if that is known and holds.
     #[inline]
-    pub fn destination(&self, moment: Moment) -> Option<(Addresses, PortId)> {
-        match self.verdict {
-            Verdict::To(port) if self.moment == moment => Some((self.addresses, port)),
-            _ => None,
+    pub fn destination(&mut self, port: PortId, table: &Table, moment: Moment) -> Option<(Addresses, PortId)> {
+        let Verdict::To(to) = self.verdict else { return None };
+        (self.moment == moment || self.still_goes(port, to, table, moment)).then_some((self.addresses, to))
+    }
+
+    /// Asks the table whether it was something else that moved or went, so that who invents addresses costs others a look and no more.
+    #[cold]
+    fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, moment: Moment) -> bool {
+        let holds = self.moment.second == moment.second
+            && table.find(self.addresses.source()) == Some(from)
+            && table.find(self.addresses.destination()) == Some(to);
+        if holds {
+            self.moment = moment;
         }
+        holds
     }
 
     /// As [`decide`].
@@ -72,10 +82,11 @@ impl Memo {
         if self.addresses == addresses && self.moment == moment {
             return self.verdict;
         }
-        self.verdict = decide(addresses, port, table, moment.second);
-        // What was learned just now may have changed the table; the next frame then asks again.
-        (self.addresses, self.moment) = (addresses, moment);
-        self.verdict
+        let verdict = decide(addresses, port, table, moment.second);
+        // An address that appears is no news to the table, so who is unknown is asked for again.
+        let is_unknown = verdict == Verdict::Flood && !addresses.destination().is_group();
+        *self = if is_unknown { Self::default() } else { Self { addresses, moment, verdict } };
+        verdict
     }
 }
 
@@ -111,6 +122,31 @@ mod tests {
         assert_eq!(decide(station(1), station(9)), Verdict::Drop(DropReason::SamePort));
         assert_eq!(decide(A, station(2)), Verdict::Drop(DropReason::BadSource));
         assert_eq!(decide(MacAddress::default(), station(2)), Verdict::Drop(DropReason::BadSource));
+    }
+
+    #[test]
+    fn who_invents_addresses_voids_no_memo_of_others() {
+        let table = Table::new(3, 64, 1);
+        let mut memo = Memo::default();
+        let moment = || Moment { generation: table.generation(), second: 0 };
+        table.learn(station(2), PortId(2), 0);
+        memo.decide(addresses(station(1), station(2)), PortId(0), &table, moment());
+        let before = moment();
+        for n in 0..1000_u16 {
+            let [a, b] = n.to_be_bytes();
+            table.learn(MacAddress::new([2, 0, 0, 1, a, b]), PortId(1), 0);
+        }
+        assert_ne!(moment(), before, "some of its own had to give way");
+        let known = Some((addresses(station(1), station(2)), PortId(2)));
+        assert_eq!(memo.destination(PortId(0), &table, moment()), known);
+        assert_eq!(memo.destination(PortId(0), &table, Moment { second: 1, ..moment() }), None, "the sender is to be confirmed");
+        // Who was taken for the sender, or the receiver, elsewhere is news.
+        table.learn(station(1), PortId(1), 0);
+        assert_eq!(memo.destination(PortId(0), &table, moment()), None);
+        memo.decide(addresses(station(1), station(2)), PortId(0), &table, moment());
+        assert_eq!(memo.destination(PortId(0), &table, moment()), known);
+        table.forget(PortId(2));
+        assert_eq!(memo.destination(PortId(0), &table, moment()), None);
     }
 
     #[test]

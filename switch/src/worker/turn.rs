@@ -134,7 +134,7 @@ impl Turn<'_> {
     #[inline]
     fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
         let moment = self.moment(table);
-        match (&mut self.source.feed, self.source.memo.destination(moment)) {
+        match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, moment)) {
             (Feed::Ring(intake), Some((addresses, port))) => {
                 let way = Way { sender: self.source.key.port, weight: self.weight, addresses, port };
                 let carried = self.outlets.express(intake, way, self.worker, most);
