@@ -1,17 +1,30 @@
 //! Time, passed in: a cheap cycle counter for the workers, and what it means in nanoseconds.
 //!
 //! Cycles are those of the time-stamp counter where there is one (x86-64, invariant on every machine that runs VMs), else
-//! nanoseconds.
+//! nanoseconds. Where the host is itself a virtual machine, that counter goes back when it is restored from a snapshot or moved. **Time** does not:
+//! the first worker that notices adds what is missing, for all ([`cycles_after`]).
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A moment or a span, in cycles.
 pub type Cycles = u64;
 
-/// The counter now.
+/// What time is ahead of the counter, which went back by that.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+
+/// Counters of different CPUs may differ by this: no reason to add anything.
+const JITTER: Duration = Duration::from_millis(1);
+
+/// The present moment.
 #[inline]
 pub fn cycles() -> Cycles {
+    counter().wrapping_add(AHEAD.load(Ordering::Relaxed))
+}
+
+#[inline]
+fn counter() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction exists on every x86-64 and only reads a counter.
     unsafe {
@@ -21,6 +34,29 @@ pub fn cycles() -> Cycles {
     {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// The present moment, which is not before `last`, one that was present before.
+#[inline]
+pub fn cycles_after(last: Cycles) -> Cycles {
+    let now = cycles();
+    if now >= last { now } else { catch_up(&AHEAD, last, counter) }
+}
+
+/// Has `ahead` make up for a `counter` that went back, so that no moment is before `last`.
+#[cold]
+fn catch_up(ahead: &AtomicU64, last: Cycles, counter: impl Fn() -> u64) -> Cycles {
+    let jitter = in_cycles(JITTER);
+    loop {
+        let before = ahead.load(Ordering::Relaxed);
+        let now = counter().wrapping_add(before);
+        let missing = last.saturating_sub(now);
+        if missing <= jitter {
+            return now.max(last);
+        }
+        // Where another thread was faster, this one looks at what it made of it.
+        let _ = ahead.compare_exchange(before, before.wrapping_add(missing), Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -56,6 +92,27 @@ pub fn duration(cycles: Cycles) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_goes_on_where_the_counter_went_back() {
+        let (ahead, second) = (AtomicU64::new(0), frequency());
+        let hour = 3600 * second;
+        assert_eq!(catch_up(&ahead, 2 * hour, || second), 2 * hour);
+        // Another thread, whose last moment was a little earlier or later, adds nothing.
+        for last in [2 * hour - second, 2 * hour + in_cycles(JITTER)] {
+            assert_eq!(catch_up(&ahead, last, || second), last.max(2 * hour));
+        }
+        assert_eq!(ahead.load(Ordering::Relaxed), 2 * hour - second);
+        // And once more, to nothing at all.
+        assert_eq!(catch_up(&ahead, 2 * hour + second, || 0), 2 * hour + second);
+    }
+
+    #[test]
+    fn counters_that_differ_a_little_are_no_clock_that_went_back() {
+        let (ahead, last) = (AtomicU64::new(0), 1 << 40);
+        assert_eq!(catch_up(&ahead, last, || last - in_cycles(JITTER)), last);
+        assert_eq!(ahead.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn cycles_agree_with_the_clock() {

@@ -124,7 +124,7 @@ fn look(most: u64) -> bool {
         let since = stopwatch.since.load(Ordering::Relaxed);
         if since != 0 {
             called = true;
-            if cycles().wrapping_sub(since) > most {
+            if cycles().saturating_sub(since) > most {
                 // SAFETY: the thread lives: it takes its stopwatch away, under this lock, before it ends.
                 unsafe { libc::pthread_kill(stopwatch.thread, signal()) };
             }

@@ -14,6 +14,7 @@ mod mapping;
 pub(crate) mod proofs;
 mod region;
 pub mod sigbus;
+mod slot;
 
 use std::sync::Arc;
 

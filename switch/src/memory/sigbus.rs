@@ -5,23 +5,18 @@
 //! normally and cannot fault again. The worker sees the mark after its pass and quarantines the port. A SIGBUS
 //! outside every watch is a defect of ours and ends the process as it would have without the handler.
 //!
-//! The handler may interrupt anything, so all that it reads is a fixed table of atomics.
+//! The handler may interrupt anything, so all that it reads is a fixed table of atomics ([`Slot`]). The slot that it looks for does not change
+//! meanwhile, for whoever touched the address holds the watch; others may.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::slot::Slot;
 
 /// Mappings that the whole daemon may hold at a time.
 const SLOTS: usize = 32768;
 
-struct Slot {
-    /// Zero while the slot is free.
-    start: AtomicUsize,
-    length: AtomicUsize,
-    lost: AtomicBool,
-}
-
-static TABLE: [Slot; SLOTS] =
-    [const { Slot { start: AtomicUsize::new(0), length: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; SLOTS];
+static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 /// Slots below this were used at least once.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
@@ -50,21 +45,19 @@ impl Watch {
             })
         })?;
         let slot = &TABLE[index];
-        slot.lost.store(false, Ordering::Relaxed);
-        slot.length.store(length, Ordering::Relaxed);
-        slot.start.store(start, Ordering::Release);
+        slot.take(start, length);
         Some(Self(index))
     }
 
     /// True once the range faulted.
     pub fn is_lost(&self) -> bool {
-        TABLE[self.0].lost.load(Ordering::Acquire)
+        TABLE[self.0].is_lost()
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        TABLE[self.0].start.store(0, Ordering::Release);
+        TABLE[self.0].free();
         FREED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.0);
     }
 }
@@ -90,16 +83,12 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 fn replace_mapping_of(address: usize) -> bool {
     let used = HIGH_WATER.load(Ordering::Acquire);
     for slot in &TABLE[..used] {
-        let start = slot.start.load(Ordering::Acquire);
-        let length = slot.length.load(Ordering::Relaxed);
-        if start == 0 || address.wrapping_sub(start) >= length {
-            continue;
-        }
+        let Some((start, length)) = slot.range().filter(|&(start, length)| address.wrapping_sub(start) < length) else { continue };
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: the range is a mapping that a live watch owns; whoever reads it treats it as memory that can change
         // under him, so replacing its content breaks no promise.
         let place = unsafe { libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        slot.lost.store(true, Ordering::Release);
+        slot.lose();
         LOSSES.fetch_add(1, Ordering::Release);
         return place != libc::MAP_FAILED;
     }
@@ -108,6 +97,7 @@ fn replace_mapping_of(address: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::memory::{Region, RegionTable};
 
     #[test]
@@ -117,13 +107,13 @@ mod tests {
         let table = RegionTable { guest_start: 0, length: 8192, user_start: 0, file_offset: 0 };
         let region = Region::map(table, file.try_clone().unwrap()).unwrap();
         let other = Region::anonymous(0, 4096).unwrap();
-        let before = super::losses();
+        let before = losses();
         file.set_len(0).unwrap();
         // SAFETY: the address is inside the mapping; the handler replaces the page under it.
         let byte = unsafe { region.host_start().add(4096).read_volatile() };
         assert_eq!(byte, 0);
         assert!(region.is_lost());
         assert!(!other.is_lost());
-        assert_ne!(super::losses(), before);
+        assert_ne!(losses(), before);
     }
 }

@@ -265,7 +265,7 @@ impl Worker {
     }
 
     fn tell_time(&mut self) {
-        self.now = crate::time::cycles();
+        self.now = crate::time::cycles_after(self.now);
         self.charged_until = self.now;
         self.second = self.rest.second(self.now);
         if self.second - self.ticked >= TICK {

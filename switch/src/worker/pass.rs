@@ -78,7 +78,7 @@ impl Worker {
         } else {
             counters.busy_passes.add(1);
             counters.frames.add(frames.into());
-            counters.busy_cycles.add(cycles().wrapping_sub(self.now));
+            counters.busy_cycles.add(cycles().saturating_sub(self.now));
         }
     }
 
@@ -161,8 +161,9 @@ impl Worker {
     /// Cycles since this was last asked.
     #[inline]
     fn take_time(&mut self) -> u64 {
-        let now = cycles();
-        now.wrapping_sub(std::mem::replace(&mut self.charged_until, now))
+        // Not before this pass, should the clock have gone back or been set right meanwhile.
+        let now = cycles().max(self.now);
+        now.saturating_sub(std::mem::replace(&mut self.charged_until, now))
     }
 
     /// Serves what waits here.

@@ -20,7 +20,7 @@ use super::looks::Looks;
 use super::source::State;
 use super::{Event, Mailbox, Worker};
 use crate::settings::{Poll, Settings};
-use crate::time::{Cycles, cycles, duration, frequency, in_cycles};
+use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
 use crate::worker::rings::Direction;
 use linger::Linger;
 
@@ -79,9 +79,10 @@ impl Rest {
 
     /// Whole seconds since the worker began.
     pub(super) fn second(&mut self, now: Cycles) -> u32 {
-        while now.wrapping_sub(self.next_second) as i64 >= 0 {
-            self.next_second = self.next_second.wrapping_add(frequency());
-            self.second += 1;
+        if let Some(over) = now.checked_sub(self.next_second) {
+            let seconds = 1 + over / frequency();
+            self.next_second = self.next_second.saturating_add(seconds.saturating_mul(frequency()));
+            self.second = self.second.saturating_add(u32::try_from(seconds).unwrap_or(u32::MAX));
         }
         self.second
     }
@@ -209,12 +210,12 @@ impl Worker {
             mailbox.sleep.cancel();
             return;
         }
-        let from = cycles();
+        let from = cycles_after(self.now);
         self.shared.counters.worker(self.index.into()).sleeps.add(1);
         let timeout = self.set_timer(from);
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
-        let now = cycles();
+        let now = cycles_after(from);
         if self.rest.poll == Poll::Adaptive && woken {
             self.rest.linger.slept_through(now.wrapping_sub(self.rest.busy_at), now);
             if let Some(memory) = self.rest.linger.memory() {
