@@ -1,6 +1,12 @@
-"""The command line: arguments in, exit code out. 0: done; 1: could not be done; 2: wrong arguments; 130: Ctrl-C."""
+"""The command line: arguments in, exit code out.
 
+0: done, and all that was expected holds; 1: could not be done, or an expectation fails; 2: wrong arguments; 3: nothing
+fails, but something is undecided; 130: Ctrl-C.
+"""
+
+import json
 import sys
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -8,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.table import Table
 
-from memlane_lab import comparison, experiment, guests, paths, shell, workloads
+from memlane_lab import comparison, experiment, guests, paths, schemas, shell, workloads
 from memlane_lab import demo as demonstration
 from memlane_lab import doctor as examination
 from memlane_lab import report as reporting
@@ -17,7 +23,10 @@ from memlane_lab.bed import Bed
 from memlane_lab.errors import LabError
 from memlane_lab.images import prepare as images
 from memlane_lab.progress import results, say
+from memlane_lab.report.tables import verdict as verdict_words
+from memlane_lab.results import read
 from memlane_lab.session import Session, exit_on_termination
+from memlane_lab.summary import Judgement
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -106,23 +115,60 @@ def _run(first: guests.Guest, command: list[str]) -> int:
 
 @app.command()
 def run(
-    experiments: Annotated[list[Path], typer.Argument(help="files that state experiments; see lab/experiments")],
+    experiments: Annotated[list[str], typer.Argument(help="names (see `memlane-lab list`), files, or `all`")],
     kind: GuestOption = Wanted.AUTO,
     out: OutOption = None,
-    repeat: Annotated[int | None, typer.Option(min=1, max=1000, help="samples of each variant")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
     seed: Annotated[int | None, typer.Option(help="of the order of samples; to repeat a run")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="LABEL or DIMENSION=LABEL: leave out other variants")] = None,
+    versus: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="another build of memlane: measure this one against it"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on in the folder --out, or add rounds there")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured, and for how long")] = False,
 ) -> None:
     """Measure experiments and report on them."""
     chosen = guests.choose(kind)
-    planned = runs.prepare(experiments, chosen, repeat)
+    planned = runs.prepare(experiment.files(experiments), chosen, repeat, only=only or (), versus=versus)
+    if dry_run:
+        results.print(runs.outlook(planned))
+        return
     images.prepare(chosen)
     folder = out or runs.default_folder()
     try:
-        runs.measure(planned, chosen, folder, seed)
+        runs.measure(planned, chosen, folder, seed, resume=resume)
     finally:
         _report(folder)
     if nothing := runs.unmeasured(folder):
         raise LabError(f"nothing could be measured of {', '.join(nothing)}: {folder / 'report.html'} says why")
+    raise typer.Exit(_tell_changes(folder, versus) if versus else tell_verdicts(folder))
+
+
+def _tell_changes(folder: Path, versus: Path) -> int:
+    changes = comparison.within(read(folder)[1])
+    for table in comparison.tables(changes, f"before: {versus}"):
+        results.print(table)
+    return comparison.exit_code(changes)
+
+
+def tell_verdicts(folder: Path) -> int:
+    """Says what does not hold; returns the exit code."""
+    judged = [verdict for each in reporting.judge(read(folder)[1]) for verdict in each]
+    counts = Counter(verdict.judgement for verdict in judged)
+    for verdict in judged:
+        if verdict.judgement is not Judgement.HOLDS:
+            what, title, wanted, _, word = verdict_words(verdict)
+            say(f"{what}: {title}, {wanted}: {word}")
+    if judged:
+        say(", ".join(f"{word}: {counts[word]}" for word in Judgement))
+    return 1 if counts[Judgement.FAILS] else 3 if counts[Judgement.UNDECIDED] else 0
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of experiment files, for editors."""
+    sys.stdout.write(json.dumps(schemas.experiments(), indent=2) + "\n")
 
 
 @app.command()
@@ -139,8 +185,10 @@ def report(
 @app.command()
 def compare(before: ResultsArgument, after: ResultsArgument) -> None:
     """Compare two runs that differ in one thing at most: another switch, another kernel, another kind of guests."""
-    for table in comparison.compare(before, after):
+    changes, what = comparison.compare(before, after)
+    for table in comparison.tables(changes, what):
         results.print(table)
+    raise typer.Exit(comparison.exit_code(changes))
 
 
 @app.command()

@@ -32,20 +32,20 @@ def table(result: ExperimentResult) -> Table:
     """What has been measured, and the ratio in the last column."""
     asked = result.experiment
     labels = summary.labels(asked)
-    other = next(label for label in labels if label != asked.baseline)
-    shown = Table("", *labels, f"{other} / {asked.baseline}", title=f"{result.guest} guests: {asked.title}")
+    ((other, base),) = summary.pairs(asked)
+    shown = Table("", *labels, f"{other} / {base}", title=f"{result.guest} guests: {asked.title}")
     rows = [row for name in asked.measures for row in summary.rows(result, name)]
     for work in dict.fromkeys(row.name for row in rows):
         for row in (row for row in rows if row.name == work):
-            shown.add_row(*_words(row, labels, other))
+            shown.add_row(*_words(row, labels, (other, base)))
         shown.add_section()
     return shown
 
 
-def _words(row: Row, labels: list[str], other: str) -> list[str]:
+def _words(row: Row, labels: list[str], pair: tuple[str, str]) -> list[str]:
     found = experiment.measure(row.measure)
     intervals = {label: row.cells[label].interval for label in labels}
     used = scale(found.unit, [interval.estimate for interval in intervals.values() if interval])
     cells = [used.text(interval.estimate) if interval else "-" for interval in intervals.values()]
-    ratio = row.contrasts[other].ratio if other in row.contrasts else None
+    ratio = row.contrasts[pair].ratio if pair in row.contrasts else None
     return [f"{row.name}: {found.title}", *cells, f"{significant(ratio.estimate)} x" if ratio else "-"]

@@ -9,16 +9,17 @@ The file is checked whole; all mistakes are told at once.
 """
 
 import tomllib
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from memlane_lab import measures, workloads
 from memlane_lab.errors import LabError
 from memlane_lab.measures import Measure
-from memlane_lab.setting import Strict
+from memlane_lab.setting import Strict, listed
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 """The experiments that come with the lab."""
@@ -59,15 +60,24 @@ class Expectation(Strict):
     where: dict[str, str] = {}
     """Labels of the variants that it is about."""
     versus: dict[str, str] = {}
-    """Labels that differ in the other variant; none: the baseline."""
+    """Labels that differ in the other variant; none: each baseline."""
     alone: bool = False
     """Whether the bounds are those of the measure itself, in its base unit; there is no other variant then."""
 
     @model_validator(mode="after")
-    def _alone_or_versus(self) -> Self:
+    def _means_something(self) -> Self:
         if self.alone and self.versus:
             raise ValueError("an expectation that stands alone is versus nothing; leave out one of the two")
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("an expectation needs a bound: at_least, at_most or both")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("nothing is at least so much and at most so little")
         return self
+
+    @field_validator("measure")
+    @classmethod
+    def _known_measure(cls, name: str) -> str:
+        return measure(name).name
 
 
 class Experiment(Strict):
@@ -87,10 +97,12 @@ class Experiment(Strict):
     """What the report tabulates, in this order."""
     compare: str = "path"
     """The dimension whose labels stand side by side."""
-    baseline: str = "bridge"
-    """The label that the others are compared with."""
-    repeat: int = Field(default=5, ge=1, le=1000)
-    """Samples of each variant."""
+    baseline: Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])] = (
+        "bridge",
+    )
+    """The label, or the labels, that the others are compared with."""
+    repeat: int = Field(default=8, ge=1, le=100)
+    """Samples of each variant: as many rounds."""
     seconds: int = Field(default=3, ge=1, le=600)
     """What is measured of a sample."""
     warm_up: int = Field(default=1, ge=0, le=60)
@@ -155,6 +167,16 @@ def _mistake(place: tuple[int | str, ...], message: str) -> str:
     where = ".".join(map(str, place))
     said = message.removeprefix("Value error, ")
     return f"{where}: {said}" if where else said
+
+
+def files(named: Sequence[str]) -> list[Path]:
+    """The files of experiments that are named: by their place, by their name if they come with the lab, or `all`."""
+    return [file for name in named for file in (supplied() if name == "all" else [_file(name)])]
+
+
+def _file(name: str) -> Path:
+    own = FOLDER / f"{name}.toml"
+    return own if own.exists() and not Path(name).exists() else Path(name)
 
 
 def supplied() -> list[Path]:

@@ -25,7 +25,9 @@ def applied(guests: Sequence[Guest], share: int) -> Iterator[None]:
 
 
 def _start(guest: Guest, share: int) -> Running:
-    return guest.spawn(["stress-ng", "--quiet", "--cpu", str(guest.processors), "--cpu-load", str(share)])
+    # Without a level it wants memory as large as the host's largest cache, which no guest may have.
+    small = ["--cache-level", "1"]
+    return guest.spawn(["stress-ng", "--quiet", *small, "--cpu", str(guest.processors), "--cpu-load", str(share)])
 
 
 def _computes(guest: Guest) -> bool:

@@ -1,18 +1,20 @@
 """A plan: an experiment's variants, and the order in which their samples are taken.
 
-Order: in rounds, each variant once a round, so that a slow change of the machine touches all variants alike. The
-variants that are compared with each other stand together within a round; everything else is shuffled by a seed.
+Order: in rounds, each variant once a round, so that a slow change of the machine touches all variants alike, whatever
+their path. The variants that are compared with each other stand together within a round; everything else is shuffled by
+a seed and the round's number, so that a run that goes on later goes on in the same order.
 """
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from memlane_lab import guests, workloads
+from memlane_lab import claims, guests, workloads
 from memlane_lab.experiment import BadExperiment, Experiment, told
 from memlane_lab.labels import Labels, words
 from memlane_lab.paths import PATHS
@@ -32,21 +34,9 @@ class Variant:
         """All its labels, for people."""
         return words(self.labels) or "the only one"
 
-    def matches(self, where: Mapping[str, str]) -> bool:
-        """Whether it has these labels."""
-        return all(self.labels.get(dimension) == label for dimension, label in where.items())
-
     def group(self, compared: str) -> Labels:
         """Its labels but the one that is compared: the same for variants that stand side by side."""
         return {dimension: label for dimension, label in self.labels.items() if dimension != compared}
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A variant that cannot be measured here, and why."""
-
-    variant: Variant
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -59,13 +49,66 @@ class Turn:
 
 def variants(experiment: Experiment) -> list[Variant]:
     """All variants, in the order in which the file states labels; raises if one of them cannot be."""
-    dimensions = experiment.dimensions()
-    combinations = [dict(zip(dimensions, labels, strict=True)) for labels in itertools.product(*dimensions.values())]
-    kept = [labels for labels in combinations if not _skipped(experiment, labels)]
-    _check_labels(experiment)
+    kept = [labels for labels in _combinations(experiment) if not _skipped(experiment, labels)]
+    if wrong := [*_wrong_labels(experiment), *claims.mistakes(experiment, kept)]:
+        raise BadExperiment(f"experiment {experiment.name}: {'; '.join(wrong)}")
     if not kept:
         raise BadExperiment(f"experiment {experiment.name} skips all its variants")
     return [Variant(labels, _setting(experiment, labels)) for labels in kept]
+
+
+def narrowed(experiment: Experiment, only: Sequence[str]) -> Experiment:
+    """The experiment with those variants only that have one of the labels in each dimension that `only` names.
+
+    A word of `only` is a label, or DIMENSION=LABEL. Expectations of variants that are left out are left out, too.
+    """
+    if not only:
+        return experiment
+    wanted: dict[str, set[str]] = {}
+    for word in only:
+        dimension, label = _named(experiment, word)
+        wanted.setdefault(dimension, set()).add(label)
+    left_out = [
+        each.labels
+        for each in variants(experiment)
+        if not all(each.labels[dimension] in labels for dimension, labels in wanted.items())
+    ]
+    return _without(experiment, left_out)
+
+
+def _named(experiment: Experiment, word: str) -> tuple[str, str]:
+    """The dimension and the label that a word of `--only` means."""
+    known = [(name, label) for name, labels in experiment.dimensions().items() for label in labels]
+    found = [pair for pair in known if word in {pair[1], f"{pair[0]}={pair[1]}"}]
+    if len(found) != 1:
+        raise BadExperiment(
+            f"experiment {experiment.name}: {word!r} names {'several labels' if found else 'no label'}; there are: "
+            + ", ".join(f"{name}={label}" for name, label in known)
+        )
+    return found[0]
+
+
+def _without(experiment: Experiment, left_out: Sequence[Labels]) -> Experiment:
+    """The experiment without some of its variants, and without what was expected of them."""
+    fewer = experiment.model_copy(update={"skip": (*experiment.skip, *left_out)})
+    kept = [labels for labels in _combinations(fewer) if not _skipped(fewer, labels)]
+    expect = tuple(each for each in fewer.expect if claims.about(fewer, each, kept))
+    return fewer.model_copy(update={"expect": expect})
+
+
+def versus(experiment: Experiment, binary: Path) -> Experiment:
+    """The experiment's variants on memlane, with another build of the switch before and this one after.
+
+    Expectations are left out, because they are about rivals.
+    """
+    others = [each.labels for each in variants(experiment) if each.setting.path != "memlane"]
+    fewer = experiment.model_copy(update={"expect": (), "paper": (), "skip": (*experiment.skip, *others)})
+    if not any(not _skipped(fewer, labels) for labels in _combinations(fewer)):
+        raise BadExperiment(f"experiment {experiment.name} has nothing on memlane: no two builds can be compared")
+    builds = {"before": {"program": str(binary.resolve())}, "after": {}}
+    return fewer.model_copy(
+        update={"compare": "build", "baseline": ("before",), "vary": {**experiment.vary, "build": builds}}
+    )
 
 
 def kinds(setting: Setting, chosen: GuestKind) -> list[GuestKind]:
@@ -93,36 +136,48 @@ def missing(variant: Variant, chosen: GuestKind) -> str | None:
     return None
 
 
-def turns(variants: Sequence[Variant], *, compared: str, rounds: int, seed: int) -> Iterator[Turn]:
-    """The order of the planned samples."""
-    order = random.Random(seed)
-    groups: dict[str, list[Variant]] = {}
+def turns(variants: Sequence[Variant], *, compared: str, number: int, seed: int) -> Iterator[Turn]:
+    """The order of round `number`: every one of the variants once, those of a group together."""
+    order = random.Random(f"{seed}/{number}")
+    found = list(groups(variants, compared).values())
+    for group in order.sample(found, len(found)):
+        for variant in order.sample(group, len(group)):
+            yield Turn(number, variant)
+
+
+def groups(variants: Sequence[Variant], compared: str) -> dict[str, list[Variant]]:
+    """The variants that stand side by side, by what they have in common."""
+    found: dict[str, list[Variant]] = {}
     for variant in variants:
-        groups.setdefault(str(variant.group(compared)), []).append(variant)
-    for number in range(rounds):
-        for group in order.sample(list(groups.values()), len(groups)):
-            for variant in order.sample(group, len(group)):
-                yield Turn(number, variant)
+        found.setdefault(words(variant.group(compared)), []).append(variant)
+    return found
+
+
+def _combinations(experiment: Experiment) -> list[Labels]:
+    dimensions = experiment.dimensions()
+    return [dict(zip(dimensions, labels, strict=True)) for labels in itertools.product(*dimensions.values())]
 
 
 def _skipped(experiment: Experiment, labels: Labels) -> bool:
     return any(all(labels.get(name) == label for name, label in skip.items()) for skip in experiment.skip)
 
 
-def _check_labels(experiment: Experiment) -> None:
+def _wrong_labels(experiment: Experiment) -> Iterator[str]:
     """Every label that the file mentions outside of `vary` must be one."""
     dimensions = experiment.dimensions()
     mentioned = [
         *(("skip", pair) for skip in experiment.skip for pair in skip.items()),
         *(("paper", pair) for figure in experiment.paper for pair in figure.where.items()),
         *(("expect", pair) for expected in experiment.expect for pair in (expected.where | expected.versus).items()),
+        *(
+            ("baseline", (experiment.compare, label))
+            for label in experiment.baseline
+            if experiment.compare in dimensions
+        ),
     ]
-    wrong = [f"{place}: no {name} is labelled {label!r}" for place, (name, label) in mentioned
-             if label not in dimensions.get(name, {})]  # fmt: skip
-    if experiment.compare in dimensions and experiment.baseline not in dimensions[experiment.compare]:
-        wrong.append(f"baseline: no {experiment.compare} is labelled {experiment.baseline!r}")
-    if wrong:
-        raise BadExperiment(f"experiment {experiment.name}: {'; '.join(wrong)}")
+    for place, (name, label) in mentioned:
+        if label not in dimensions.get(name, {}):
+            yield f"{place}: no {name} is labelled {label!r}"
 
 
 def _setting(experiment: Experiment, labels: Labels) -> Setting:

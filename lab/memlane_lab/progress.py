@@ -21,6 +21,11 @@ def say(text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
 
+def span(seconds: float) -> str:
+    """A time for people."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 @contextmanager
 def bar(title: str, total: float) -> Iterator[Callable[[float], None]]:
     """Shows work of size `total`; yields the function to call with the amount done so far."""

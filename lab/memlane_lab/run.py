@@ -6,21 +6,21 @@ What has been measured stays, whatever happens later: an interrupted run is repo
 import os
 import secrets
 import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from rich.table import Table
 
 from memlane_lab import alike, comparison, experiment, machine, plan, results
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment
 from memlane_lab.meters import placement
-from memlane_lab.paths import PATHS
 from memlane_lab.plan import Turn, Variant
 from memlane_lab.ports import GuestKind
-from memlane_lab.progress import say
+from memlane_lab.progress import say, span
 from memlane_lab.results import ExperimentResult, Missing, RunRecord, Sample, VariantRecord
 from memlane_lab.sample import Sampler
 from memlane_lab.scoreboard import Scoreboard
@@ -49,19 +49,38 @@ class Planned:
         return self.samples * (self.experiment.warm_up + self.experiment.seconds + _OVERHEAD)
 
 
-def prepare(files: Sequence[Path], kind: GuestKind, repeat: int | None) -> list[Planned]:
-    """Reads and checks all experiments before anything is started."""
+def prepare(
+    files: Sequence[Path],
+    kind: GuestKind,
+    repeat: int | None = None,
+    *,
+    only: Sequence[str] = (),
+    versus: Path | None = None,
+) -> list[Planned]:
+    """Reads and checks all experiments before anything is started; `only` and `versus` are those of `plan`."""
     found = [experiment.load(path) for path in files]
     names = [each.name for each in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise LabError(f"two experiments have the same name: {', '.join(sorted(twice))}")
+    for each in found:
+        plan.variants(each)  # what the file says is checked before it is changed
+    found = [plan.narrowed(each, only) for each in found]
+    if versus:
+        found = [plan.versus(each, versus) for each in found]
+    planned = [_planned(each, path, kind) for each, path in zip(found, files, strict=True)]
     if repeat:
-        found = [each.model_copy(update={"repeat": repeat}) for each in found]
-    return [_planned(each, path, kind) for each, path in zip(found, files, strict=True)]
+        changed = {"repeat": repeat}
+        planned = [replace(each, experiment=each.experiment.model_copy(update=changed)) for each in planned]
+    return planned
 
 
-def measure(planned: Sequence[Planned], kind: GuestKind, out: Path, seed: int | None = None) -> None:
-    """Measures all of them into the folder `out`, beside what was measured there before in the same circumstances."""
+def measure(
+    planned: Sequence[Planned], kind: GuestKind, out: Path, seed: int | None = None, *, resume: bool = False
+) -> None:
+    """Measures all of them into the folder `out`, beside what was measured there before in the same circumstances.
+
+    With `resume`, what was begun there goes on: with what an interruption left out, or with more rounds.
+    """
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     record = RunRecord(
         commands=[_command(planned, kind, seed)],
@@ -70,28 +89,67 @@ def measure(planned: Sequence[Planned], kind: GuestKind, out: Path, seed: int | 
         machine=machine.describe(),
         experiments=[each.experiment.name for each in planned],
     )
+    before: dict[str, ExperimentResult] = {}
     if (out / "run.json").exists():
-        record = _added(results.read(out)[0], record, out)
+        earlier, found = results.read(out)
+        before = {each.experiment.name: each for each in found}
+        record = _added(earlier, record, out, resume=resume)
     results.write(out, record)
-    for each in planned:  # so that a run that ends early can be read
-        results.write_experiment(out, _empty(each, kind, seed))
+    begun = [going_on(_empty(each, kind, seed), before.get(each.experiment.name)) for each in planned]
+    for each in begun:  # so that a run that ends early can be read
+        results.write_experiment(out, each)
     with Scoreboard(sum(each.seconds for each in planned)) as board:
-        for each in planned:
-            _measure(each, kind, out, seed, board)
+        for stated, result in zip(planned, begun, strict=True):
+            _measure(stated, result, kind, out, board)
     results.write(out, record.model_copy(update={"ended": _now()}))
 
 
-def _added(before: RunRecord, now: RunRecord, out: Path) -> RunRecord:
-    """The record of a folder to which experiments are added."""
-    if twice := set(before.experiments) & set(now.experiments):
-        raise LabError(f"{out} holds results of {', '.join(sorted(twice))} already: name another folder with --out")
+def outlook(planned: Sequence[Planned]) -> Table:
+    """What would be measured, and about how long that takes."""
+    table = Table("experiment", "variant", "samples", "about", "")
+    for each in planned:
+        for variant in each.variants:
+            seconds = each.seconds / len(each.variants)
+            table.add_row(each.experiment.name, variant.name, str(each.experiment.repeat), span(seconds), "")
+        for lost in each.missing:
+            table.add_row(each.experiment.name, lost.variant, "-", "-", f"missing: {lost.reason}")
+    table.add_section()
+    table.add_row(
+        "all", "", str(sum(each.samples for each in planned)), span(sum(each.seconds for each in planned)), ""
+    )
+    return table
+
+
+def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> ExperimentResult:
+    """An experiment that goes on where it was; raises if it is not the same."""
+    if before is None:
+        return asked
+    if changed := comparison.stated_differently(before.experiment, asked.experiment):
+        raise LabError(f"{asked.experiment.name} cannot go on, because it has changed: {changed}")
+    facts = {each.name: each.facts for each in before.variants}
+    variants = [each.model_copy(update={"facts": facts.get(each.name, {})}) for each in asked.variants]
+    known = {each.name for each in variants}
+    kept = [each for each in before.variants if each.name not in known]
+    return asked.model_copy(
+        update={"seed": before.seed, "samples": before.samples, "variants": [*variants, *kept], "complete": False}
+    )
+
+
+def _added(before: RunRecord, now: RunRecord, out: Path, *, resume: bool) -> RunRecord:
+    """The record of a folder to which experiments or samples are added."""
+    twice = set(before.experiments) & set(now.experiments)
+    if twice and not resume:
+        raise LabError(
+            f"{out} holds results of {', '.join(sorted(twice))} already: name another folder with --out, or go on "
+            "there with --resume"
+        )
     if changed := comparison.differences(before, now):
         raise LabError(f"{out} holds results of other circumstances ({changed}): name another folder with --out")
     return now.model_copy(
         update={
             "commands": [*before.commands, *now.commands],
             "began": before.began,
-            "experiments": [*before.experiments, *now.experiments],
+            "experiments": list(dict.fromkeys((*before.experiments, *now.experiments))),
         }
     )
 
@@ -121,12 +179,12 @@ def _empty(planned: Planned, kind: GuestKind, seed: int) -> ExperimentResult:
     )
 
 
-def _measure(planned: Planned, kind: GuestKind, out: Path, seed: int, board: Scoreboard) -> None:
-    result = _empty(planned, kind, seed)
+def _measure(planned: Planned, result: ExperimentResult, kind: GuestKind, out: Path, board: Scoreboard) -> None:
     board.begin(result, planned.seconds)
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
-    with Sampler(planned.experiment, kind, out / planned.experiment.name / "raw") as sampler:
+    raw = out / planned.experiment.name / "raw"
+    with Sampler(planned.experiment, kind, raw, first=len(result.samples) + 1) as sampler:
 
         def take(turn: Turn) -> Sample:
             nonlocal result
@@ -137,7 +195,7 @@ def _measure(planned: Planned, kind: GuestKind, out: Path, seed: int, board: Sco
             board.add(result, sample)
             return sample
 
-        _take_all(planned, take, seed)
+        take_all(planned, list(result.samples), take, result.seed)
     results.write_experiment(out, result.model_copy(update={"complete": True}))
     board.end()
 
@@ -150,39 +208,22 @@ def _with(result: ExperimentResult, sample: Sample, sampler: Sampler) -> Experim
     return result.model_copy(update={"samples": [*result.samples, sample], "variants": variants})
 
 
-def _take_all(planned: Planned, take: Callable[[Turn], Sample], seed: int) -> None:
-    """Takes the planned samples, then what is lacking to compare like with like."""
+def take_all(planned: Planned, taken: list[Sample], take: Callable[[Turn], Sample], seed: int) -> None:
+    """Takes the planned samples, then whole rounds of those groups that lack some to compare like with like."""
     asked = planned.experiment
-    taken: dict[str, list[Sample]] = defaultdict(list)
-    for turn in _in_order(planned, seed):
-        taken[turn.variant.name].append(take(turn))
-    if not asked.same_placement or placement.lack():
-        return
-    for number in range(asked.repeat, asked.repeat + asked.repeat // 2):
-        for turn in _lacking(planned, taken, number):
-            taken[turn.variant.name].append(take(turn))
+    more = asked.repeat // 2 if asked.same_placement and not placement.lack() else 0
+    groups = plan.groups(planned.variants, asked.compare).values()
+    for number in range(asked.repeat + more):
+        wanted = [group for group in groups if number < asked.repeat or _lacking(group, taken, asked.repeat)]
+        have = {(sample.round, sample.variant) for sample in taken}
+        of_round = [variant for group in wanted for variant in group]
+        turns = plan.turns(of_round, compared=asked.compare, number=number, seed=seed)
+        taken += [take(turn) for turn in turns if (number, turn.variant.name) not in have]
 
 
-def _in_order(planned: Planned, seed: int) -> Iterator[Turn]:
-    """The planned order; paths that poll come last, because nothing can be measured beside them."""
-    asked = planned.experiment
-    quiet = [variant for variant in planned.variants if not PATHS[variant.setting.path].polls]
-    polling = [variant for variant in planned.variants if PATHS[variant.setting.path].polls]
-    for variants in (quiet, polling):
-        yield from plan.turns(variants, compared=asked.compare, rounds=asked.repeat, seed=seed)
-
-
-def _lacking(planned: Planned, taken: dict[str, list[Sample]], number: int) -> list[Turn]:
-    """One more sample of each variant that has too few in its group's leading placement."""
-    groups: dict[str, list[Variant]] = defaultdict(list)
-    for variant in planned.variants:
-        groups[str(variant.group(planned.experiment.compare))].append(variant)
-    turns = []
-    for group in groups.values():
-        good = {each.name: [sample for sample in taken[each.name] if not sample.error] for each in group}
-        lack = alike.lacking(good, planned.experiment.repeat)
-        turns += [Turn(number, variant) for variant in group if variant.name in lack]
-    return turns
+def _lacking(group: Sequence[Variant], taken: Sequence[Sample], wanted: int) -> int:
+    good = {each.name: [one for one in taken if one.variant == each.name and not one.error] for each in group}
+    return alike.lacking(good, wanted)
 
 
 def _command(planned: Sequence[Planned], kind: GuestKind, seed: int) -> str:

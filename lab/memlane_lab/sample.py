@@ -39,11 +39,11 @@ _FAULTS = (LabError, OSError, ValueError, LookupError)
 class Sampler(AbstractContextManager["Sampler"]):
     """Takes an experiment's samples."""
 
-    def __init__(self, experiment: Experiment, kind: GuestKind, raw: Path) -> None:
-        """`raw` is the folder for what the guests' programs say."""
+    def __init__(self, experiment: Experiment, kind: GuestKind, raw: Path, *, first: int = 1) -> None:
+        """`raw` is the folder for what the guests' programs say; `first` is the first sample's number."""
         self._experiment, self._kind, self._raw = experiment, kind, raw
         self._raw.mkdir(parents=True, exist_ok=True)
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first)
         self._ports = itertools.count()
         self._kept: dict[str, tuple[ExitStack, Bed]] = {}
         self.facts: dict[str, dict[str, Any]] = {}

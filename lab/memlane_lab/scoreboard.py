@@ -11,7 +11,7 @@ from rich.table import Table
 
 from memlane_lab.experiment import measure
 from memlane_lab.measures import scale
-from memlane_lab.progress import console, say
+from memlane_lab.progress import console, say, span
 from memlane_lab.results import ExperimentResult, Sample
 
 _ROWS = 30
@@ -61,9 +61,9 @@ class Scoreboard:
         self._taken += 1
         left = self._left()
         done = self._past + self._share * min(1.0, self._taken / max(self._planned, 1))
-        self._progress.update(self._task, completed=done, left=f"about {_span(left)} left")
+        self._progress.update(self._task, completed=done, left=f"about {span(left)} left")
         if sample.error or not console.is_terminal:
-            say(f"  {self._taken}/{self._planned} {sample.variant}: {_told(result, sample)}; about {_span(left)} left")
+            say(f"  {self._taken}/{self._planned} {sample.variant}: {_told(result, sample)}; about {span(left)} left")
 
     def end(self) -> None:
         """The experiment has ended."""
@@ -105,7 +105,3 @@ def _table(result: ExperimentResult) -> Table:
 def _median(samples: list[Sample], name: str) -> str:
     values = [sample.values[name] for sample in samples if name in sample.values]
     return _text(name, statistics.median(values)) if values else ""
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

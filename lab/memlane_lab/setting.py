@@ -38,7 +38,8 @@ class Pinning(StrEnum):
     """Clients on the first CPU, servers on the second."""
 
 
-def _listed(stated: Any) -> Any:  # noqa: ANN401
+def listed(stated: Any) -> Any:  # noqa: ANN401
+    """One word where several may stand."""
     return [stated] if isinstance(stated, str) else stated
 
 
@@ -46,7 +47,9 @@ class Traffic(Strict):
     """A workload with its parameters, and whom it flows between. In the file, parameters stand beside."""
 
     workload: str
-    sources: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(default=(), alias="from")
+    sources: Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])] = Field(
+        default=(), alias="from"
+    )
     """Machines that send or ask; none: all clients."""
     target: str | None = Field(default=None, alias="to")
     """The machine that receives or answers; none: each source's partner."""
@@ -89,6 +92,8 @@ class Setting(Strict):
     pinning: Pinning = Pinning.FREE
     path_options: dict[str, Any] = {}
     """The path's own, such as memlane's `workers` or `poll`."""
+    program: str | None = None
+    """The switch's program, where it is not the one that is built here; only memlane's path has one."""
     traffic: tuple[Traffic, ...] = Field(min_length=1)
 
     @field_validator("path")

@@ -1,16 +1,21 @@
 """What samples say: variants side by side, each with its median and interval, and how they differ.
 
 A **row** is one group of variants that differ only in the compared dimension, and one measure; it has a **cell** for
-each compared label and, against the baseline, a **contrast**. A **verdict** judges one expectation.
+each compared label and, against each baseline, a **contrast**. A **verdict** judges one **claim** (`claims.py`): it
+holds or fails only if the whole interval does; all else is undecided.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from memlane_lab import alike, stats
-from memlane_lab.experiment import Expectation, Experiment, PaperFigure
+from memlane_lab import alike, claims, stats
+from memlane_lab.claims import Claim
+from memlane_lab.experiment import Experiment, PaperFigure
 from memlane_lab.experiment import measure as measure_of
 from memlane_lab.labels import Labels, words
+from memlane_lab.measures import Better, scale
 from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.stats import Interval
 
@@ -21,7 +26,7 @@ class Cell:
 
     values: list[float]
     interval: Interval | None
-    """Median and bootstrap interval; None where nothing was measured."""
+    """The median and its interval; None where nothing was measured."""
     failed: int
     """Samples that failed, of all placements."""
     reason: str | None
@@ -34,8 +39,11 @@ class Contrast:
     """How one variant differs from another."""
 
     ratio: Interval | None
+    """Of the first to the second, round by round; None where there is nothing to compare."""
     probability: float | None
-    """Of so clear a difference in ranks if there were none."""
+    """Of so clear a difference if there is none."""
+    rounds: int
+    placement: str
     paper: float | None = None
     """The ratio of the source's figures."""
 
@@ -49,8 +57,8 @@ class Row:
     placement: str
     cells: dict[str, Cell]
     """By the compared dimension's label."""
-    contrasts: dict[str, Contrast]
-    """Against the baseline."""
+    contrasts: dict[tuple[str, str], Contrast]
+    """By label and baseline."""
 
     @property
     def name(self) -> str:
@@ -58,34 +66,76 @@ class Row:
         return words(self.group) or "all"
 
 
+class Judgement(StrEnum):
+    """What came of an expectation."""
+
+    HOLDS = "holds"
+    """The whole interval is within the bounds."""
+    FAILS = "fails"
+    """The whole interval is outside of them."""
+    UNDECIDED = "undecided"
+    """A bound is within the interval, or there is none."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """An expectation, and what came of it."""
+    """An expectation of one variant, and what came of it."""
 
-    expectation: Expectation
-    what: str
-    versus: str
-    """What the other variant is; empty where the measure stands alone."""
+    claim: Claim
     found: Interval | None
-    """The ratio, or the measure itself; None if nothing was measured."""
-    contrast: Contrast | None
-    """None where the measure stands alone."""
+    """The ratio, or the measure itself; None if there is nothing to judge."""
+    rounds: int
     placement: str
+    lack: str = ""
+    """Why nothing can be judged."""
+    better: str = ""
+    """Where the measure stands alone: the baseline that does better all the same."""
+    probability: float | None = None
+    """Of so clear a difference between the two variants if there is none."""
+    corrected: float | None = None
+    """The same, for as many comparisons as the report judges."""
+
+    @property
+    def what(self) -> str:
+        """The variant that it is about."""
+        return words(self.claim.variant)
+
+    @property
+    def versus(self) -> str:
+        """What is different in the other variant; empty where the measure stands alone."""
+        other = self.claim.versus or {}
+        return words({name: label for name, label in other.items() if self.claim.variant.get(name) != label})
 
     @property
     def wanted(self) -> str:
         """The bounds in words."""
-        bounds = (("at least", self.expectation.at_least), ("at most", self.expectation.at_most))
-        unit = measure_of(self.expectation.measure).unit if self.expectation.alone else "x"
+        expected = self.claim.expectation
+        bounds = (("at least", expected.at_least), ("at most", expected.at_most))
+        unit = measure_of(expected.measure).unit if expected.alone else "x"
         return " and ".join(f"{word} {bound:g} {unit}".rstrip() for word, bound in bounds if bound is not None)
 
     @property
-    def holds(self) -> bool | None:
-        """Whether what was measured is within the bounds; None if nothing was."""
+    def judgement(self) -> Judgement:
+        """Holds or fails if the whole interval does."""
+        if self.found is None or self.found.bounds is None:
+            return Judgement.UNDECIDED
+        (low, high), expected = self.found.bounds, self.claim.expectation
+        least = -math.inf if expected.at_least is None else expected.at_least
+        most = math.inf if expected.at_most is None else expected.at_most
+        if least <= low and high <= most:
+            return Judgement.HOLDS
+        return Judgement.FAILS if high < least or low > most else Judgement.UNDECIDED
+
+    @property
+    def reason(self) -> str:
+        """Why it is undecided; empty if it is not."""
+        if self.judgement is not Judgement.UNDECIDED:
+            return ""
         if self.found is None:
-            return None
-        low, high = self.expectation.at_least or 0.0, self.expectation.at_most or float("inf")
-        return low <= self.found.estimate <= high
+            return self.lack
+        if self.found.bounds is None:
+            return f"{self.rounds} samples are too few for an interval"
+        return "the bound is within the interval"
 
 
 def labels(experiment: Experiment) -> list[str]:
@@ -102,15 +152,15 @@ def rows(result: ExperimentResult, measure: str) -> Iterator[Row]:
 
 
 def verdicts(result: ExperimentResult) -> list[Verdict]:
-    """Every expectation that the experiment states, for every variant that it is about."""
-    return [verdict for expected in result.experiment.expect for verdict in _verdicts(result, expected)]
+    """Every expectation that the experiment states, for every variant that it is about, measured or missing."""
+    return [_judged(result, claim) for claim in claims.of(result.experiment, known(result))]
 
 
-def contrast(values: Sequence[float], others: Sequence[float]) -> Contrast:
-    """The ratio of `values` to `others`, and the rank test between them."""
-    if not values or not others:
-        return Contrast(None, None)
-    return Contrast(stats.ratio(values, others), stats.rank_test(values, others))
+def corrected(judged: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of a whole report, each p corrected for their number."""
+    tested = [each.probability for each in judged if each.probability is not None]
+    told = iter(stats.holm(tested))
+    return [each if each.probability is None else replace(each, corrected=next(told)) for each in judged]
 
 
 def typical(result: ExperimentResult, labels_of: Labels, measure: str) -> Sample | None:
@@ -119,12 +169,16 @@ def typical(result: ExperimentResult, labels_of: Labels, measure: str) -> Sample
     return sorted(have, key=lambda sample: sample.values[measure])[len(have) // 2] if have else None
 
 
+def known(result: ExperimentResult) -> list[Labels]:
+    """The labels of all variants, measured or missing, in the file's order."""
+    found = [*(each.labels for each in result.variants), *(each.labels for each in result.missing)]
+    order = {name: list(stated) for name, stated in result.experiment.dimensions().items()}
+    return sorted(found, key=lambda one: [order[name].index(label) for name, label in one.items()])
+
+
 def _groups(result: ExperimentResult) -> list[Labels]:
-    known = [*(each.labels for each in result.variants), *(each.labels for each in result.missing)]
-    order = {name: list(found) for name, found in result.experiment.dimensions().items()}
-    known.sort(key=lambda one: [order[name].index(label) for name, label in one.items()])
     groups: list[Labels] = []
-    for one in known:
+    for one in known(result):
         group = {name: label for name, label in one.items() if name != result.experiment.compare}
         if group not in groups:
             groups.append(group)
@@ -134,15 +188,46 @@ def _groups(result: ExperimentResult) -> list[Labels]:
 def _row(result: ExperimentResult, group: Labels, measure: str) -> Row:
     asked = result.experiment
     variants = {label: _labelled(asked, group, label) for label in labels(asked)}
-    chosen = alike.choose({label: _good(result, variant) for label, variant in variants.items()})
-    cells = {label: _cell(result, variants[label], measure, chosen.samples[label]) for label in variants}
-    contrasts = {}
-    if base := cells.get(asked.baseline):
-        for label, cell in cells.items():
-            if label != asked.baseline and cell.values and base.values:
-                found = contrast(cell.values, base.values)
-                contrasts[label] = Contrast(found.ratio, found.probability, _paper_ratio(cell, base))
-    return Row(measure, group, chosen.placement, cells, contrasts)
+    good = {label: _good(result, variant) for label, variant in variants.items()}
+    place = alike.rounds({label: samples for label, samples in good.items() if samples}).placement
+    cells = {label: _cell(result, variants[label], measure, _at(good[label], place)) for label in variants}
+    contrasts = {
+        (label, base): _contrast(result, measure, *(variants[each] for each in (label, base)))
+        for label, base in pairs(asked)
+        if cells[label].values and cells[base].values
+    }
+    return Row(measure, group, place, cells, contrasts)
+
+
+def pairs(experiment: Experiment) -> list[tuple[str, str]]:
+    """Which labels are compared: each that is no baseline with each that is one."""
+    found = labels(experiment)
+    bases = [label for label in found if label in experiment.baseline]
+    return [(label, base) for label in found if label not in bases for base in bases]
+
+
+def _at(samples: Sequence[Sample], place: str) -> list[Sample]:
+    return [sample for sample in samples if place in {alike.MIXED, sample.placement}]
+
+
+def _contrast(result: ExperimentResult, measure: str, variant: Labels, other: Labels) -> Contrast:
+    place, values, others = _in_rounds(result, measure, variant, other)
+    figures = [_paper(result, each, measure) for each in (variant, other)]
+    paper = figures[0][0].value / figures[1][0].value if all(len(each) == 1 for each in figures) else None
+    return Contrast(stats.ratio(values, others), stats.swap_test(values, others), len(values), place, paper)
+
+
+def _in_rounds(
+    result: ExperimentResult, measure: str, variant: Labels, other: Labels
+) -> tuple[str, list[float], list[float]]:
+    """The placement that is compared in, and the two variants' values, round by round."""
+    have = {
+        side: [sample for sample in _good(result, each) if measure in sample.values]
+        for side, each in (("one", variant), ("other", other))
+    }
+    chosen = alike.rounds(have)
+    one, two = (_values(chosen.samples[side], measure) for side in ("one", "other"))
+    return chosen.placement, one, two
 
 
 def _labelled(asked: Experiment, group: Labels, label: str) -> Labels:
@@ -161,46 +246,63 @@ def _cell(result: ExperimentResult, variant: Labels, measure: str, samples: Sequ
         values=values,
         interval=stats.median(values) if values else None,
         failed=sum(sample.labels == variant for sample in result.failed),
-        reason=next((each.reason for each in result.missing if each.labels == variant), None),
-        paper=[
-            figure
-            for figure in result.experiment.paper
-            if figure.measure == measure and figure.where and _matches(variant, figure.where)
-        ],
+        reason=_missing(result, variant),
+        paper=_paper(result, variant, measure),
     )
 
 
-def _paper_ratio(cell: Cell, base: Cell) -> float | None:
-    if len(cell.paper) == 1 and len(base.paper) == 1:
-        return cell.paper[0].value / base.paper[0].value
-    return None
+def _missing(result: ExperimentResult, variant: Labels) -> str | None:
+    return next((each.reason for each in result.missing if each.labels == variant), None)
 
 
-def _matches(variant: Labels, where: Mapping[str, str]) -> bool:
-    return all(variant.get(name) == label for name, label in where.items())
+def _paper(result: ExperimentResult, variant: Labels, measure: str) -> list[PaperFigure]:
+    figures = (figure for figure in result.experiment.paper if figure.measure == measure and figure.where)
+    return [figure for figure in figures if claims.matches(variant, figure.where)]
 
 
-def _verdicts(result: ExperimentResult, expected: Expectation) -> Iterator[Verdict]:
-    for variant in (each.labels for each in result.variants):
-        if _matches(variant, expected.where):
-            yield from _alone(result, expected, variant) if expected.alone else _versus(result, expected, variant)
+def _judged(result: ExperimentResult, claim: Claim) -> Verdict:
+    for variant in filter(None, (claim.variant, claim.versus)):
+        if reason := _missing(result, variant):
+            return Verdict(claim, None, 0, "", f"{words(variant)} is missing: {reason}")
+    return _alone(result, claim) if claim.versus is None else _versus(result, claim, claim.versus)
 
 
-def _alone(result: ExperimentResult, expected: Expectation, variant: Labels) -> Iterator[Verdict]:
-    chosen = alike.choose({"": _good(result, variant)})
-    values = _values(chosen.samples[""], expected.measure)
-    found = stats.median(values) if values else None
-    yield Verdict(expected, words(variant), "", found, None, chosen.placement)
+def _alone(result: ExperimentResult, claim: Claim) -> Verdict:
+    name = claim.expectation.measure
+    samples = [sample for sample in _good(result, claim.variant) if name in sample.values]
+    if not samples:
+        return Verdict(claim, None, 0, "", "nothing was measured")
+    chosen = alike.apart({"": samples})
+    values = _values(chosen.samples[""], name)
+    found = stats.median(values)
+    return Verdict(claim, found, len(values), chosen.placement, better=_better(result, claim, found.estimate))
 
 
-def _versus(result: ExperimentResult, expected: Expectation, variant: Labels) -> Iterator[Verdict]:
-    versus = expected.versus or {result.experiment.compare: result.experiment.baseline}
-    other = variant | versus
-    if variant == other:
-        return
-    chosen = alike.choose({"one": _good(result, variant), "other": _good(result, other)})
-    found = contrast(*(_values(chosen.samples[side], expected.measure) for side in ("one", "other")))
-    yield Verdict(expected, words(variant), words(versus), found.ratio, found, chosen.placement)
+def _better(result: ExperimentResult, claim: Claim, estimate: float) -> str:
+    """The baselines that do better than the variant, with what they reach."""
+    asked, found = result.experiment, measure_of(claim.expectation.measure)
+    sign = {Better.MORE: 1, Better.LESS: -1, Better.NEITHER: 0}[found.better]
+    told = []
+    for label in asked.baseline if asked.compare in claim.variant else ():
+        samples = _good(result, claim.variant | {asked.compare: label})
+        if values := _values(samples, found.name):
+            theirs = stats.median(values).estimate
+            if sign * theirs > sign * estimate:
+                told.append(f"{label}: {scale(found.unit, [theirs]).text(theirs)}")
+    return ", ".join(told)
+
+
+def _versus(result: ExperimentResult, claim: Claim, other: Labels) -> Verdict:
+    place, values, others = _in_rounds(result, claim.expectation.measure, claim.variant, other)
+    if not values:
+        return Verdict(claim, None, 0, place, "there is no round in which both were measured")
+    found = stats.ratio(values, others)
+    if found is None:
+        dead = sum(each <= 0 for each in others)
+        return Verdict(
+            claim, None, len(values), place, f"{words(other)} gave nothing in {dead} of {len(others)} rounds"
+        )
+    return Verdict(claim, found, len(values), place, probability=stats.swap_test(values, others))
 
 
 def _values(samples: Sequence[Sample], measure: str) -> list[float]:

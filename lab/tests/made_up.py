@@ -23,7 +23,7 @@ STATED: dict[str, Any] = {
 }
 
 FACTS = {"kernel": "7.2.12", "offloads": {"tcp-segmentation-offload": "on"}, "tcp_rmem": "1 2 3", "tcp_wmem": "4 5 6"}
-SPREAD = (0.9, 0.95, 1.0, 1.05, 1.1)
+SPREAD = (0.9, 0.95, 0.98, 1.0, 1.0, 1.02, 1.05, 1.1)
 
 
 def usual(labels: dict[str, str]) -> dict[str, float]:
@@ -40,8 +40,8 @@ def result(
     asked = Experiment.model_validate(STATED | stated)
     variants = [each for each in plan.variants(asked) if each.labels.get("path") != "none"]
     samples = [
-        _sample(number, variant, values(variant.labels), factor)
-        for number, (factor, variant) in enumerate((f, v) for f in spread for v in variants)
+        _sample(number, turn, variant, values(variant.labels), factor)
+        for number, (turn, factor, variant) in enumerate((t, f, v) for t, f in enumerate(spread) for v in variants)
     ]
     failed = samples[0].model_copy(update={"number": 99, "error": "LabError: <the cable> broke", "values": {}})
     missing = [
@@ -66,14 +66,14 @@ def record(*names: str, **machine: Any) -> RunRecord:
     )  # fmt: skip
 
 
-def _sample(number: int, variant: plan.Variant, values: dict[str, float], factor: float) -> Sample:
+def _sample(number: int, turn: int, variant: plan.Variant, values: dict[str, float], factor: float) -> Sample:
     rate = values["throughput"] * factor
     flow = FlowRecord(
         name="c1 to s1, tcp", source="c1", target="s1", workload="tcp", values={"throughput": rate},
         series=[(0.5, rate), (1.0, rate * 1.1)], distribution=[(0.0, 5e-5), (0.5, 1e-4), (0.9, 3e-4), (0.99, 1e-3)],
     )  # fmt: skip
     return Sample(
-        number=number + 1, round=number, variant=variant.name, labels=variant.labels, began="2026-11-22T00:00:00",
+        number=number + 1, round=turn, variant=variant.name, labels=variant.labels, began="2026-11-22T00:00:00",
         took=5, placement="near", placements=("near", "near"), flows=[flow],
         values={name: value * factor if name == "throughput" else value for name, value in values.items()},
     )  # fmt: skip

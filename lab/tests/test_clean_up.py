@@ -43,7 +43,7 @@ with session:
         machine.wait_ready()
     reach("booted")
     for machine in machines:
-        machine.spawn("stress-ng --cpu 2 --timeout 1000")
+        machine.spawn("stress-ng --cache-level 1 --cpu 2 --timeout 1000")
         machine.spawn("setsid sleep 1000 & sleep 1000")
     reach("running")
 """

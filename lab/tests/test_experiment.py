@@ -1,13 +1,15 @@
 """Experiments and plans: what a file may say, what its mistakes are answered with, in which order samples are taken."""
 
 import re
-from collections import Counter
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
-from memlane_lab import experiment, plan
+from memlane_lab import experiment, plan, schemas
 from memlane_lab.experiment import BadExperiment, Experiment
 from memlane_lab.ports import GuestKind
 from memlane_lab.setting import Setting
@@ -20,6 +22,9 @@ traffic = { workload = "tcp" }
 [vary]
 path = ["bridge", "memlane"]
 """
+
+
+_EXPECT = '[[expect]]\nmeasure = "cpu"\n'
 
 
 def _read(tmp_path: Path, text: str) -> Experiment:
@@ -51,7 +56,7 @@ def test_the_papers_experiments_are_there() -> None:
 
 def test_a_file_takes_its_name_and_the_usual_timing(tmp_path: Path) -> None:
     asked = _read(tmp_path, MINIMAL)
-    assert (asked.name, asked.repeat, asked.baseline) == ("mine", 5, "bridge")
+    assert (asked.name, asked.repeat, asked.baseline) == ("mine", 8, ("bridge",))
 
 
 def test_variants_are_all_combinations_but_those_skipped(tmp_path: Path) -> None:
@@ -93,6 +98,18 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
             ("[vary]", '[[expect]]\nmeasure = "cpu"\nalone = true\nversus = { path = "bridge" }\n[vary]'),
             "stands alone is versus nothing",
         ),
+        (("[vary]", f"{_EXPECT}[vary]"), "an expectation needs a bound"),
+        (("[vary]", f"{_EXPECT}at_least = 2\nat_most = 1\n[vary]"), "nothing is at least so much"),
+        (("[vary]", f'{_EXPECT}at_most = 1\nwhere = {{ path = "bridge" }}\n[vary]'), "there is no variant bridge"),
+        (
+            ("[vary]", f'{_EXPECT}at_most = 1\nwhere = {{ path = "memlane" }}\n[[skip]]\npath = "memlane"\n[vary]'),
+            "expect.0: there is no variant memlane",
+        ),
+        (
+            ("[vary]", f'{_EXPECT}at_most = 1\nversus = {{ path = "bridge" }}\n[[skip]]\npath = "bridge"\n[vary]'),
+            "expect.0: memlane has no bridge to be compared with",
+        ),
+        (('[setting]', f"repeat = 5\n{_EXPECT}at_most = 1\n[setting]"), "at least 6 samples"),
         (("title", "title ="), "is no TOML"),
     ],
 )  # fmt: skip
@@ -134,19 +151,49 @@ def test_what_cannot_be_measured_is_told_with_its_reason() -> None:
     assert "two and two" in (plan.missing(shared, GuestKind.UML) or "")
 
 
+def _order(found: list[plan.Variant], rounds: Iterable[int], seed: int) -> list[str]:
+    turns = (turn for number in rounds for turn in plan.turns(found, compared="path", number=number, seed=seed))
+    return [turn.variant.name for turn in turns]
+
+
 def test_samples_are_interleaved_and_shuffled_by_the_seed(tmp_path: Path) -> None:
-    found = _variants(tmp_path, MINIMAL + "load = [0, 30, 60, 90]\n")
-    one, same, other = (
-        [turn.variant.name for turn in plan.turns(found, compared="path", rounds=4, seed=seed)] for seed in (1, 1, 2)
-    )
+    found = _variants(tmp_path, MINIMAL.replace('"bridge", ', '"bridge", "ovs-dpdk", ') + "load = [0, 30, 60, 90]\n")
+    one, same, other = (_order(found, range(4), seed) for seed in (1, 1, 2))
     assert one == same
     assert one != other
-    assert set(Counter(one).values()) == {4}
-    for start in range(0, len(one), 8):  # a round: every variant once, those compared side by side
-        assert len(set(one[start : start + 8])) == 8
-    for start in range(0, len(one), 2):
-        bridge, memlane = sorted(one[start : start + 2])
-        assert bridge.removeprefix("bridge") == memlane.removeprefix("memlane")
+    assert one[12:] == _order(found, (1, 2, 3), 1)  # a run that goes on does so in the same order
+    for start in range(0, len(one), 12):  # a round: every variant once
+        assert len(set(one[start : start + 12])) == 12
+    for start in range(0, len(one), 3):  # those compared side by side, those that poll among them
+        names = sorted(one[start : start + 3])
+        assert [name.split(",")[0] for name in names] == ["bridge", "memlane", "ovs-dpdk"]
+        assert len({name.split(",")[1] for name in names}) == 1
+
+
+def test_a_run_may_be_narrowed_to_labels(tmp_path: Path) -> None:
+    asked = _read(tmp_path, MINIMAL + f'load = [0, 90]\n{_EXPECT}at_most = 1\nwhere = {{ path = "memlane" }}\n')
+    idle = plan.narrowed(asked, ["load=0"])
+    assert [each.name for each in plan.variants(idle)] == ["bridge, load 0", "memlane, load 0"]
+    assert len(idle.expect) == 1
+    alone = plan.narrowed(asked, ["memlane", "90"])
+    assert ([each.name for each in plan.variants(alone)], alone.expect) == (["memlane, load 90"], ())
+    with pytest.raises(BadExperiment, match="'veth' names no label; there are: path=bridge"):
+        plan.narrowed(asked, ["veth"])
+
+
+def test_experiments_are_named_or_found() -> None:
+    assert experiment.files(["promises"]) == [experiment.FOLDER / "promises.toml"]
+    assert experiment.files(["all"]) == experiment.supplied()
+    assert experiment.files(["mine.toml"]) == [Path("mine.toml")]
+
+
+def test_editors_can_check_files_by_the_schema() -> None:
+    validate = jsonschema.Draft202012Validator(schemas.experiments())
+    for file in experiment.supplied():
+        assert list(validate.iter_errors(tomllib.loads(file.read_text()))) == []
+    assert list(validate.iter_errors(tomllib.loads(MINIMAL + "repeet = [1]\n"))) == []  # a dimension of that name
+    assert list(validate.iter_errors(tomllib.loads("repeet = 1\n" + MINIMAL)))
+    assert list(validate.iter_errors(tomllib.loads(MINIMAL.replace('"tcp"', '"tpc"'))))
 
 
 def test_the_example_in_the_documentation_is_an_experiment(tmp_path: Path) -> None:

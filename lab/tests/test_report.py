@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from memlane_lab import comparison, report, results, summary
+from memlane_lab import comparison, plan, report, results, stats, summary
 from memlane_lab.errors import LabError
 from memlane_lab.report import page, tables
 from memlane_lab.results import ExperimentResult
+from memlane_lab.summary import Judgement
 from tests import made_up
 
 
@@ -45,12 +47,12 @@ def test_samples_are_tidy(tmp_path: Path) -> None:
     with (tmp_path / "made_up" / "samples.csv").open() as file:
         rows = list(csv.DictReader(file))
     whole = [row for row in rows if row["measure"] == "throughput" and not row["flow"] and row["path"] == "memlane"]
-    assert len(whole) == 10
+    assert len(whole) == 16
     assert {row["unit"] for row in whole} == {"bit/s"}
     (failed,) = (row for row in rows if row["measure"] == "error")
     assert failed["value"] == "LabError: <the cable> broke"
     with (tmp_path / "made_up" / "series.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 2 * 21
+        assert len(list(csv.DictReader(file))) == 2 * 33
 
 
 def test_rows_stand_side_by_side_with_the_sources_figures() -> None:
@@ -59,31 +61,94 @@ def test_rows_stand_side_by_side_with_the_sources_figures() -> None:
     assert idle.cells["memlane"].interval is not None
     assert idle.cells["memlane"].interval.estimate == pytest.approx(4e9)
     assert idle.cells["none"].reason == "there is no veth here"
-    contrast = idle.contrasts["memlane"]
+    contrast = idle.contrasts["memlane", "bridge"]
     assert contrast.ratio is not None
     assert contrast.ratio.estimate == pytest.approx(2.0)
-    assert contrast.probability == pytest.approx(2 / 252)
+    assert contrast.probability == pytest.approx(2 / 2**8)
     assert contrast.paper == pytest.approx(2.5)
-    assert loaded.contrasts["memlane"].paper is None
+    assert loaded.contrasts["memlane", "bridge"].paper is None
+
+
+def _judgements(*expect: dict[str, Any], **made: Any) -> dict[str, Judgement]:
+    judged = summary.verdicts(made_up.result(expect=expect, **made))
+    return {each.what: each.judgement for each in judged}
 
 
 def test_expectations_are_judged() -> None:
     idle, loaded = summary.verdicts(made_up.result())
-    assert (idle.holds, idle.wanted, idle.versus) == (True, "at least 1.5 x", "bridge")
-    assert (loaded.holds, loaded.what) == (False, "memlane, load 90")
-    unmeasured = made_up.result(expect=[{"measure": "rtt_p99", "at_most": 1.0, "where": {"path": "memlane"}}])
-    assert [each.holds for each in summary.verdicts(unmeasured)] == [None, None]
+    assert (idle.judgement, idle.wanted, idle.versus) == (Judgement.HOLDS, "at least 1.5 x", "bridge")
+    assert (loaded.judgement, loaded.what) == (Judgement.FAILS, "memlane, load 90")
+    unmeasured = {"measure": "rtt_p99", "at_most": 1.0, "where": {"path": "memlane"}}
+    assert set(_judgements(unmeasured).values()) == {Judgement.UNDECIDED}
+
+
+def test_a_bound_within_the_interval_decides_nothing() -> None:
+    result = made_up.result(expect=[{"measure": "rtt_p50", "at_most": 1.0, "where": {"path": "memlane", "load": "0"}}])
+    wavering = [
+        each.model_copy(
+            update={"values": {"rtt_p50": 1.0 + (each.labels["path"] == "memlane") * 0.1 * (-1) ** each.round}}
+        )
+        for each in result.good
+    ]
+    (verdict,) = summary.verdicts(result.model_copy(update={"samples": wavering}))
+    assert (verdict.judgement, verdict.reason) == (Judgement.UNDECIDED, "the bound is within the interval")
+
+
+def test_a_bound_of_nothing_is_a_bound() -> None:
+    assert _judgements(
+        {"measure": "rtt_p50", "at_most": 0, "alone": True, "where": {"path": "memlane", "load": "0"}}
+    ) == {"memlane, load 0": Judgement.FAILS}
+
+
+def test_few_samples_decide_nothing() -> None:
+    (idle, _) = summary.verdicts(made_up.result(spread=(1.0, 1.0, 1.0, 1.0, 1.0)))
+    assert (idle.judgement, idle.reason) == (Judgement.UNDECIDED, "5 samples are too few for an interval")
+
+
+def test_a_missing_variant_does_not_vanish() -> None:
+    expected = {"measure": "throughput", "at_least": 1.0, "where": {"path": "none", "load": "0"}}
+    (verdict,) = summary.verdicts(made_up.result(expect=[expected]))
+    assert verdict.judgement is Judgement.UNDECIDED
+    assert verdict.reason == "none, load 0 is missing: there is no veth here"
+
+
+def test_nothing_is_proved_against_a_dead_baseline() -> None:
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | ({"throughput": 0.0} if labels["path"] == "bridge" else {})
+
+    (idle, _) = summary.verdicts(made_up.result(values))
+    assert idle.judgement is Judgement.UNDECIDED
+    assert idle.reason == "bridge, load 0 gave nothing in 8 of 8 rounds"
 
 
 def test_a_measure_may_be_judged_by_itself() -> None:
-    alone = {"measure": "throughput", "at_least": 3e9, "alone": True}
+    alone = {"measure": "throughput", "at_least": 3e9, "alone": True, "where": {"path": "memlane"}}
     judged = summary.verdicts(made_up.result(expect=[alone]))
-    found = {each.what: each.holds for each in judged}
-    assert found == {
-        "bridge, load 0": False, "bridge, load 90": False, "memlane, load 0": True, "memlane, load 90": False
-    }  # fmt: skip
-    _, _, wanted, shown, word = tables.verdict(judged[2])
+    assert [each.judgement for each in judged] == [Judgement.HOLDS, Judgement.FAILS]
+    _, _, wanted, shown, word = tables.verdict(judged[0])
     assert (wanted, shown.main, word) == ("at least 3e+09 bit/s", "4.00 Gbit/s", "holds")
+
+
+def test_who_is_better_than_what_holds_by_itself_is_said() -> None:
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | {"first_share": 5.8 if labels["path"] == "bridge" else 0.95}
+
+    alone = {"measure": "first_share", "at_least": 0.9, "alone": True, "where": {"path": "memlane", "load": "0"}}
+    (verdict,) = summary.verdicts(made_up.result(values, expect=[alone]))
+    assert tables.verdict(verdict)[-1] == "holds: but bridge: 5.80"
+
+
+def test_each_baseline_has_its_verdict() -> None:
+    labels = ["bridge", "ovs-dpdk", "memlane"]
+    made = made_up.result(vary={"path": labels, "load": [0]}, baseline=labels[:2], paper=[])
+    assert [each.versus for each in summary.verdicts(made)] == ["bridge", "ovs-dpdk"]
+    (row,) = summary.rows(made, "throughput")
+    assert list(row.contrasts) == [("memlane", "bridge"), ("memlane", "ovs-dpdk")]
+
+
+def test_probabilities_are_corrected_for_all_of_a_report() -> None:
+    (judged,) = page.judge([made_up.result()])
+    assert [each.corrected for each in judged] == [pytest.approx(2 * 2 / 2**8), 1.0]
 
 
 def test_a_table_with_small_and_large_values_gives_each_row_its_unit() -> None:
@@ -103,8 +168,8 @@ def test_the_page_says_all_that_is_known() -> None:
     text = page.render(made_up.record("made_up"), [made_up.result()])
     for word in (
         "Does the report show", "Made up &amp; &lt;escaped&gt;", "there is no veth here", "&lt;the cable&gt; broke",
-        "Failed samples: 1 of 21", "source: 2.50 Gbit/s (theirs)", "standing alone", "does not hold", "Abacus",
-        "memlane-lab run", "p = 0.0079", "tcp-segmentation-offload on", "7.2.12",
+        "Failed samples: 1 of 33", "source: 2.50 Gbit/s (theirs)", "standing alone", "fails", "Abacus",
+        "memlane-lab run", "p = 0.0078, of all 0.016", "tcp-segmentation-offload on", "7.2.12",
     ):  # fmt: skip
         assert word in text, word
 
@@ -160,21 +225,48 @@ def test_a_browser_draws_every_plot_without_a_network_or_an_error(tmp_path: Path
 
 
 def test_runs_that_differ_in_one_thing_are_compared(tmp_path: Path) -> None:
+    def faster(labels: dict[str, str]) -> dict[str, float]:
+        usual = made_up.usual(labels)
+        return usual | {"throughput": usual["throughput"] * 1.5, "rtt_p50": usual["rtt_p50"] * 1.2}
+
     before = _written(tmp_path / "one", made_up.result())
-    after = _written(tmp_path / "two", made_up.result(repeat=7), versions={"memlane": "2"})
-    (table,) = comparison.compare(before, after)
-    assert table.row_count == 12
-    assert 'version: memlane: "1" against "2"' in str(table.caption)
+    after = _written(tmp_path / "two", made_up.result(faster, repeat=7), versions={"memlane": "2"})
+    changes, what = comparison.compare(before, after)
+    assert what == 'version: memlane: "1" against "2"'
+    assert {(each.measure, each.verdict) for each in changes} == {
+        ("throughput", "better"), ("cpu_per_gb", "alike"), ("rtt_p50", "worse")
+    }  # fmt: skip
+    assert [table.row_count for table in comparison.tables(changes, what)] == [12]
+    assert comparison.exit_code(changes) == 1
+    same, _ = comparison.compare(before, before)
+    assert {each.verdict for each in same if each.measure != "throughput"} == {"alike"}
+    assert comparison.exit_code([each for each in same if each.measure != "throughput"]) == 0
+    assert comparison.exit_code(same) == 3  # a spread of 10 % with 8 samples does not show 5 %
+
+
+def test_two_builds_in_one_run_are_compared_within_rounds(tmp_path: Path) -> None:
+    binary = tmp_path / "memlane"
+    binary.touch()
+    asked = plan.versus(made_up.result().experiment, binary)
+    assert {each.labels["path"] for each in plan.variants(asked)} == {"memlane"}
+
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | {"throughput": 2e9 if labels["build"] == "after" else 1e9}
+
+    stated = asked.model_dump(mode="json")
+    changes = comparison.within([made_up.result(values, **stated)])
+    found = {each.variant: (each.verdict, each.ratio) for each in changes if each.measure == "throughput"}
+    assert found == {f"memlane, load {load}": ("better", stats.Interval(2.0, 2.0, 2.0)) for load in (0, 90)}
 
 
 def test_runs_that_differ_in_more_are_not(tmp_path: Path) -> None:
     before = _written(tmp_path / "one", made_up.result())
     after = _written(tmp_path / "two", made_up.result(seconds=9), versions={"memlane": "2"})
     with pytest.raises(LabError, match=r"version: memlane.*experiment made_up"):
-        list(comparison.compare(before, after))
+        comparison.compare(before, after)
     other = _written(tmp_path / "three", made_up.result(name="other"))
     with pytest.raises(LabError, match="only one of the two runs has measured made_up, other"):
-        list(comparison.compare(before, other))
+        comparison.compare(before, other)
 
 
 def test_what_two_runs_do_not_share_is_told() -> None:
@@ -184,7 +276,7 @@ def test_what_two_runs_do_not_share_is_told() -> None:
 
 def test_the_tables_can_be_had_in_markdown(tmp_path: Path) -> None:
     text = report.markdown(_written(tmp_path, made_up.result()))
-    assert "## What is expected: 1 of 2 hold" in text
+    assert "## What is expected: 1 hold, 1 fail, 0 undecided" in text
     assert "| load | bridge | memlane | none | memlane / bridge |" in text
     rows = [line for line in text.splitlines() if line.startswith("| 90 | **2.00**")]
     assert rows[0].count("|") == 6

@@ -31,9 +31,13 @@ class Memlane(NetworkPath):
     rank: ClassVar[int] = 40
     limits: ClassVar[bool] = True
 
-    def __init__(self, session: Session, **settings: Any) -> None:  # noqa: ANN401
-        """`settings` go to the top of the network's file: workers, cpus, poll; `ports` holds keys of ports, by name."""
+    def __init__(self, session: Session, *, program: str | None = None, **settings: Any) -> None:  # noqa: ANN401
+        """`settings` go to the top of the network's file: workers, cpus, poll; `ports` holds keys of ports, by name.
+
+        `program` is another build of the switch than the usual one.
+        """
         super().__init__(session)
+        self._program = program
         self._settings = settings
         self._port_settings: dict[str, dict[str, Any]] = self._settings.pop("ports", {})
         self._folder = session.folder / "memlane"
@@ -84,7 +88,7 @@ class Memlane(NetworkPath):
 
     def start(self) -> None:
         """Starts the daemon (again, after `stop` or `kill`) and waits until all its ports are there."""
-        binary = program()
+        binary = self._program or program()
         assert binary is not None
         daemon = self.session.start("memlane", [binary, "up", self._file])
         self._daemon = daemon

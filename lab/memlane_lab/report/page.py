@@ -1,7 +1,8 @@
 """The page: everything of a run on one HTML page, plotly's program included."""
 
 import statistics
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from memlane_lab.measures import significant
 from memlane_lab.report import plots, tables
 from memlane_lab.report.tables import MeasureTable, Text
 from memlane_lab.results import ExperimentResult, RunRecord
-from memlane_lab.summary import Verdict
+from memlane_lab.summary import Judgement, Verdict
 
 NAME = "report.html"
 
@@ -51,18 +52,15 @@ def render(record: RunRecord, found: list[ExperimentResult]) -> str:
     return (
         _environment(autoescape=True)
         .get_template("page.html.j2")
-        .render(
-            plotly=Markup(get_plotlyjs()), **_content(record, found, [_section(record, result) for result in found])
-        )
+        .render(plotly=Markup(get_plotlyjs()), **_content(record, found, draw=True))
     )
 
 
 def markdown(folder: Path) -> str:
     """The report in short: its tables in Markdown, without plots."""
     record, found = results.read(folder)
-    sections = [_section(record, result, draw=False) for result in found]
     template = _environment(autoescape=False).get_template("summary.md.j2")
-    return template.render(text=_in_line, **_content(record, found, sections))
+    return template.render(text=_in_line, **_content(record, found, draw=False))
 
 
 def _in_line(text: Text) -> str:
@@ -71,18 +69,24 @@ def _in_line(text: Text) -> str:
     return f"**{text.main}** ({small})" if small else text.main
 
 
-def _content(record: RunRecord, found: list[ExperimentResult], sections: list[Section]) -> dict[str, Any]:
-    judged = [(result.experiment.title, verdict) for result in found for verdict in summary.verdicts(result)]
+def judge(found: Sequence[ExperimentResult]) -> list[list[Verdict]]:
+    """The verdicts of each experiment of a report, their p corrected for the number of all."""
+    judged = [summary.verdicts(result) for result in found]
+    told = iter(summary.corrected([verdict for each in judged for verdict in each]))
+    return [[next(told) for _ in each] for each in judged]
+
+
+def _content(record: RunRecord, found: list[ExperimentResult], *, draw: bool) -> dict[str, Any]:
+    judged = judge(found)
+    sections = [_section(record, *each, draw=draw) for each in zip(found, judged, strict=True)]
     return {
         "record": record,
         "sections": sections,
-        "judged": [(f"{title}: {what}", *rest) for title, (what, *rest) in _worded(judged)],
-        "held": _held([verdict for _, verdict in judged]),
+        "judged": [
+            (f"{each.result.experiment.title}: {what}", *rest) for each in sections for what, *rest in each.verdicts
+        ],
+        "came": _came(judged),
     }
-
-
-def _worded(judged: list[tuple[str, Verdict]]) -> Iterator[tuple[str, tuple[str, str, str, Text, str]]]:
-    return ((title, tables.verdict(verdict)) for title, verdict in judged)
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
@@ -95,11 +99,16 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
 
 
-def _held(judged: list[Verdict]) -> str:
-    return f"{sum(each.holds is True for each in judged)} of {len(judged)} hold"
+def _came(judged: list[list[Verdict]]) -> str:
+    """How many expectations hold, fail and are undecided."""
+    counts = Counter(verdict.judgement for each in judged for verdict in each)
+    return ", ".join(f"{counts[judgement]} {word}" for judgement, word in _CAME.items())
 
 
-def _section(record: RunRecord, result: ExperimentResult, *, draw: bool = True) -> Section:
+_CAME = {Judgement.HOLDS: "hold", Judgement.FAILS: "fail", Judgement.UNDECIDED: "undecided"}
+
+
+def _section(record: RunRecord, result: ExperimentResult, judged: list[Verdict], *, draw: bool) -> Section:
     asked = result.experiment
     made = (tables.of_measure(result, name) for name in asked.measures)
     return Section(
@@ -108,7 +117,7 @@ def _section(record: RunRecord, result: ExperimentResult, *, draw: bool = True) 
         plots=[
             _html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result) if draw else ())
         ],
-        verdicts=[tables.verdict(each) for each in summary.verdicts(result)],
+        verdicts=[tables.verdict(each) for each in judged],
         alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
         noise=_noise(result),
         command=f"memlane-lab run {result.file} --guest {record.guest} --repeat {asked.repeat} --seed {result.seed}",

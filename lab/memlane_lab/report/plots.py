@@ -32,7 +32,7 @@ _BELOW = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "contai
 
 
 def bars(result: ExperimentResult, name: str) -> go.Figure | None:
-    """One measure of all variants, with bootstrap intervals."""
+    """One measure of all variants, with intervals."""
     rows = list(summary.rows(result, name))
     if not rows:
         return None
@@ -54,6 +54,7 @@ def bars(result: ExperimentResult, name: str) -> go.Figure | None:
 
 def _marks(name: str, known: list[tuple[str, Interval]], colour: str, *, dots: bool) -> Any:  # noqa: ANN401
     intervals = [interval for _, interval in known]
+    bounds = [interval.bounds or (interval.estimate, interval.estimate) for interval in intervals]
     stated = {
         "name": name,
         "x": [group for group, _ in known],
@@ -61,8 +62,8 @@ def _marks(name: str, known: list[tuple[str, Interval]], colour: str, *, dots: b
         "marker": {"color": colour, **({"size": 9} if dots else {})},
         "error_y": {
             "type": "data",
-            "array": [interval.high - interval.estimate for interval in intervals],
-            "arrayminus": [interval.estimate - interval.low for interval in intervals],
+            "array": [high - interval.estimate for interval, (_, high) in zip(intervals, bounds, strict=True)],
+            "arrayminus": [interval.estimate - low for interval, (low, _) in zip(intervals, bounds, strict=True)],
             "thickness": 1.2,
         },
     }

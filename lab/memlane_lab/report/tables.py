@@ -45,13 +45,13 @@ def of_measure(result: ExperimentResult, name: str) -> MeasureTable | None:
     wide = max(values, key=abs) > _WIDE * min(values, key=abs)
     shared = scale(measure(name).unit, values)
     labels = summary.labels(asked)
-    ratios = [label for label in labels if any(label in row.contrasts for row in rows)]
+    ratios = [pair for pair in summary.pairs(asked) if any(pair in row.contrasts for row in rows)]
     return MeasureTable(
         measure=measure(name),
         unit="" if wide else shared.unit,
         dimensions=[dimension for dimension in asked.vary if dimension != asked.compare],
         labels=labels,
-        ratios=ratios,
+        ratios=[f"{label} / {base}" for label, base in ratios],
         rows=[
             (list(row.group.values()), _cells(row, labels, None if wide else shared), _ratios(row, ratios))
             for row in rows
@@ -82,26 +82,24 @@ def _cell(cell: Cell, used: Scale, unit: str) -> Text:
     )
 
 
-def _ratios(row: Row, labels: list[str]) -> list[Text]:
-    return [ratio(row.contrasts.get(label), row.placement) for label in labels]
+def _ratios(row: Row, pairs: list[tuple[str, str]]) -> list[Text]:
+    return [_ratio(row.contrasts.get(pair)) for pair in pairs]
 
 
-def ratio(contrast: Contrast | None, placement: str) -> Text:
-    """A ratio with its interval, how sure it is, and the placement it was seen in."""
+def _ratio(contrast: Contrast | None) -> Text:
+    """A ratio with its interval and the placement it was seen in."""
     if contrast is None or contrast.ratio is None:
         return Text("-")
-    found = contrast.ratio
     below = [f"source: {significant(contrast.paper)} x"] if contrast.paper else []
-    sure = f"p = {significant(contrast.probability, 2)}" if contrast.probability is not None else ""
-    beside = (*_bounds(found, Scale(1, "")), *([sure] if sure else []), placement)
-    return Text(f"{significant(found.estimate)} x", ", ".join(beside), below)
+    beside = (*_bounds(contrast.ratio, Scale(1, "")), f"n = {contrast.rounds}", contrast.placement)
+    return Text(f"{significant(contrast.ratio.estimate)} x", ", ".join(beside), below)
 
 
 def _bounds(interval: Interval, used: Scale) -> list[str]:
     """The interval in words, where there is one."""
-    if interval.low == interval.high:
+    if interval.bounds is None or interval.low == interval.high:
         return []
-    return [f"{used.number(interval.low)} to {used.number(interval.high)}"]
+    return [f"{used.number(interval.bounds[0])} to {used.number(interval.bounds[1])}"]
 
 
 def paper(figure: PaperFigure) -> str:
@@ -111,17 +109,21 @@ def paper(figure: PaperFigure) -> str:
 
 
 def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
-    """Variant, measure, what was wanted, what was measured, and whether that is enough."""
-    word = {True: "holds", False: "does not hold", None: "not measured"}[judged.holds]
-    title = measure(judged.expectation.measure).title
-    if judged.contrast is None:
-        return judged.what, title, judged.wanted, _alone(judged), word
-    return judged.what, title, f"{judged.wanted} of {judged.versus}", ratio(judged.contrast, judged.placement), word
+    """Variant, measure, what was wanted, what was measured, and what follows."""
+    title = measure(judged.claim.expectation.measure).title
+    wanted = f"{judged.wanted} of {judged.versus}" if judged.versus else judged.wanted
+    because = judged.reason or (f"but {judged.better}" if judged.better else "")
+    return judged.what, title, wanted, _found(judged), ": ".join(filter(None, (judged.judgement, because)))
 
 
-def _alone(judged: Verdict) -> Text:
-    """The measure itself with its interval, and the placement it was seen in."""
+def _found(judged: Verdict) -> Text:
+    """The ratio or the measure itself, with its interval, how sure it is, and the placement it was seen in."""
     if judged.found is None:
         return Text("-")
-    used = scale(measure(judged.expectation.measure).unit, [judged.found.estimate])
-    return Text(used.text(judged.found.estimate), ", ".join((*_bounds(judged.found, used), judged.placement)))
+    estimate = judged.found.estimate
+    used = Scale(1, "x") if judged.versus else scale(measure(judged.claim.expectation.measure).unit, [estimate])
+    sure = [f"p = {significant(judged.probability, 2)}"] if judged.probability is not None else []
+    if judged.corrected is not None:
+        sure = [f"{sure[0]}, of all {significant(judged.corrected, 2)}"]
+    beside = (*_bounds(judged.found, used), f"n = {judged.rounds}", *sure, judged.placement)
+    return Text(used.text(estimate), ", ".join(beside))

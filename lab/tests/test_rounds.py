@@ -1,0 +1,89 @@
+"""In which order a run takes its samples, and how it ends: tried without guests."""
+
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import cli, results, run
+from memlane_lab.errors import LabError
+from memlane_lab.meters import placement
+from memlane_lab.plan import Turn
+from memlane_lab.ports import GuestKind
+from memlane_lab.results import Sample
+from tests import made_up
+
+STATED = """
+title = "t"
+question = "q?"
+repeat = 6
+[setting]
+traffic = { workload = "tcp" }
+[vary]
+path = ["bridge", "memlane"]
+load = [0, 90]
+"""
+
+
+def _planned(tmp_path: Path, text: str = STATED) -> run.Planned:
+    file = tmp_path / "rounds.toml"
+    file.write_text(text)
+    (planned,) = run.prepare([file], GuestKind.UML)
+    return planned
+
+
+def _sample(turn: Turn, place: str = "near") -> Sample:
+    return Sample(
+        number=1, round=turn.round, variant=turn.variant.name, labels=turn.variant.labels, began="", took=1,
+        placement=place, placements=(place, place), values={"throughput": 1.0},
+    )  # fmt: skip
+
+
+def test_whole_rounds_are_added_to_a_group_that_lacks_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "lack", lambda: None)
+    taken: list[tuple[int, str]] = []
+
+    def take(turn: Turn) -> Sample:
+        taken.append((turn.round, turn.variant.name))
+        return _sample(turn, "far" if taken[-1] in {(2, "bridge, load 0"), (6, "memlane, load 0")} else "near")
+
+    run.take_all(_planned(tmp_path), [], take, seed=1)
+    assert [len({name for at, name in taken if at == number}) for number in range(6)] == [4] * 6
+    added = [sorted(name for at, name in taken if at == number) for number in (6, 7, 8)]
+    assert added == [["bridge, load 0", "memlane, load 0"]] * 2 + [[]]
+
+
+def test_what_was_taken_before_is_not_taken_again(tmp_path: Path) -> None:
+    planned = _planned(tmp_path, STATED.replace("[setting]", "same_placement = false\n[setting]"))
+    whole: list[Turn] = []
+    run.take_all(planned, [], lambda turn: whole.append(turn) or _sample(turn), seed=1)  # type: ignore[func-returns-value]
+    rest: list[Turn] = []
+    before = [_sample(turn) for turn in whole[:9]]
+    run.take_all(planned, before, lambda turn: rest.append(turn) or _sample(turn), seed=1)  # type: ignore[func-returns-value]
+    assert rest == whole[9:]
+
+
+@pytest.mark.parametrize(("bound", "code"), [(0.5, 0), (3.0, 1), (1.0, 3)])
+def test_a_run_ends_with_what_came_of_its_expectations(tmp_path: Path, bound: float, code: int) -> None:
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | {"first_share": 1.0}
+
+    result = made_up.result(
+        values, expect=[{"measure": "first_share", "at_least": bound, "alone": True, "where": {"path": "memlane"}}]
+    )
+    wavering = [
+        each.model_copy(update={"values": {"first_share": 1.0 + 0.1 * (-1) ** each.round}}) for each in result.good
+    ]
+    results.write(tmp_path, made_up.record("made_up"))
+    results.write_experiment(tmp_path, result.model_copy(update={"samples": wavering}))
+    assert cli.tell_verdicts(tmp_path) == code
+
+
+def test_a_run_goes_on_only_with_what_it_was() -> None:
+    made = made_up.result()
+    asked = made.model_copy(update={"seed": 99, "samples": []})
+    assert run.going_on(asked, None) == asked
+    on = run.going_on(asked, made)
+    assert (on.seed, on.samples, on.complete) == (made.seed, made.samples, False)
+    other = asked.model_copy(update={"experiment": asked.experiment.model_copy(update={"seconds": 9})})
+    with pytest.raises(LabError, match="made_up cannot go on, because it has changed: seconds"):
+        run.going_on(other, made)
