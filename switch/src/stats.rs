@@ -53,7 +53,7 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The chain loops or is longer than the ring.
+    /// The chain loops, or is longer than the ring or than any frame needs.
     ChainLoop = "chain-loop",
     /// A `next` outside the indirect table.
     ChainNext = "chain-next-outside",
@@ -95,6 +95,8 @@ drop_reasons! {
     ReceiverStalled = "receiver-stalled",
     /// The receiver's buffers can never hold the frame.
     TooLongForReceiver = "too-long-for-receiver",
+    /// The receiver's buffers broke rules, one after the other.
+    BadReceiveChains = "bad-receive-chains",
     /// A flooded frame met a receiver without room, and enough of its sender's wait there already.
     FloodNoRoom = "flood-no-room",
     /// The link lost the frame, as its configuration says.

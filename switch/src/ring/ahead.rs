@@ -103,7 +103,9 @@ impl Ring {
         let (split, mut near) = (*split, *hint);
         for position in 0..missing {
             let position = ahead.until.wrapping_add(position);
-            let opened = Opened::read::<WRITABLE>(&split, position, memory, &mut near).ok_or(RingFault::HeadOutside)?;
+            let Some(opened) = Opened::read::<WRITABLE>(&split, position, memory, &mut near) else {
+                return Err(self.break_off(RingFault::HeadOutside));
+            };
             opened.fetch::<WRITABLE>();
             ahead.chains[usize::from(position) % DEPTH] = opened;
         }
@@ -154,7 +156,8 @@ impl Ring {
         if ahead < self.known() {
             return Ok(*self.known_chain(ahead));
         }
-        Opened::read::<WRITABLE>(&self.split, position, &self.memory, &mut self.hint).ok_or(RingFault::HeadOutside)
+        let opened = Opened::read::<WRITABLE>(&self.split, position, &self.memory, &mut self.hint);
+        opened.ok_or_else(|| self.break_off(RingFault::HeadOutside))
     }
 
     /// Moves past the next `count` chains.

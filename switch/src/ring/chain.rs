@@ -19,13 +19,14 @@ pub struct Piece {
 // SAFETY: a piece is an address, not an access; whoever uses it answers for the memory map being held.
 unsafe impl Send for Piece {}
 
-/// The entries that an indirect table may hold, however small the ring (what Linux and QEMU accept).
-const INDIRECT_LIMIT: u32 = 1024;
+/// Descriptors that a chain may have, those in its table and empty ones included, however large the ring; and entries that a table may have,
+/// however small the ring (what Linux and QEMU accept).
+const LIMIT: u32 = 1024;
 
 /// How a chain broke the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainFault {
-    /// More descriptors than the ring or the indirect table has: a loop.
+    /// More descriptors than the ring or the indirect table has, which is a loop, or than any frame needs.
     Loop,
     /// A `next` outside the indirect table.
     NextOutside,
@@ -74,6 +75,8 @@ pub struct Walk<'a> {
     pub indirect: bool,
     /// Most bytes that the pieces may have in all.
     pub limit: u32,
+    /// Descriptors that were walked.
+    pub walked: u32,
 }
 
 impl Walk<'_> {
@@ -84,6 +87,7 @@ impl Walk<'_> {
     /// The first [`ChainFault`] met; `pieces` then holds some prefix.
     pub fn resolve(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
         if first.flags() & (NEXT | INDIRECT) == 0 {
+            self.walked += 1;
             return self.add(&first, 0, pieces);
         }
         self.resolve_many(first, pieces)
@@ -96,6 +100,7 @@ impl Walk<'_> {
             if descriptor.flags() & INDIRECT != 0 {
                 return self.resolve_table(&descriptor, total, pieces);
             }
+            self.step()?;
             total = self.add(&descriptor, total, pieces)?;
             if descriptor.flags() & NEXT == 0 {
                 return Ok(total);
@@ -114,7 +119,7 @@ impl Walk<'_> {
             return Err(ChainFault::IndirectMisplaced);
         }
         let entries = table.length() / Descriptor::SIZE as u32;
-        let most = INDIRECT_LIMIT.max(self.ring.size().into());
+        let most = LIMIT.max(self.ring.size().into());
         if entries == 0 || entries > most || !table.length().is_multiple_of(Descriptor::SIZE as u32) {
             return Err(ChainFault::IndirectLength);
         }
@@ -124,6 +129,7 @@ impl Walk<'_> {
             if descriptor.flags() & INDIRECT != 0 {
                 return Err(ChainFault::IndirectMisplaced);
             }
+            self.step()?;
             total = self.add(&descriptor, total, pieces)?;
             if descriptor.flags() & NEXT == 0 {
                 return Ok(total);
@@ -134,6 +140,15 @@ impl Walk<'_> {
             }
         }
         Err(ChainFault::Loop)
+    }
+
+    /// Walks on to another descriptor that is not a table's.
+    fn step(&mut self) -> Result<(), ChainFault> {
+        if self.walked >= LIMIT {
+            return Err(ChainFault::Loop);
+        }
+        self.walked += 1;
+        Ok(())
     }
 
     fn table_entry(&mut self, table: u64, index: u32) -> Result<Descriptor, ChainFault> {

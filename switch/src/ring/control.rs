@@ -80,7 +80,8 @@ impl Control {
         self.pieces.clear();
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let first = split.descriptor(head);
-        let mut walk = Walk { ring: split, memory, hint, access: Access::Both, indirect: options.indirect, limit: LONGEST as u32 };
+        let mut walk =
+            Walk { ring: split, memory, hint, access: Access::Both, indirect: options.indirect, limit: LONGEST as u32, walked: 0 };
         let Ok(total @ 3..) = walk.resolve(first, &mut self.pieces) else { return 0 };
         let mut command = [0; LONGEST];
         let mut length = 0;

@@ -16,6 +16,11 @@ use crate::offload::{Offloads, Plan, plan};
 use crate::parcel::{MAX_PIECES, Parcel};
 use crate::stats::DropReason;
 
+/// Chains that break a rule after which the look for room ends: the guest gets them back at once, and could make them available again for ever.
+const BAD_CHAINS: u32 = 8;
+/// Descriptors after which it ends: far more than an honest guest's buffers have for the longest frame.
+const WALK: u64 = 4096;
+
 /// What became of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
@@ -60,13 +65,15 @@ pub struct Delivery {
     rooms: Vec<Piece>,
     buffers: Vec<Buffer>,
     bad_chains: u32,
+    walked: u64,
 }
 
 impl Delivery {
     /// A delivery on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers.
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_PIECES);
-        Self { ring, receiver, mergeable, rooms: Vec::with_capacity(most), buffers: Vec::with_capacity(most), bad_chains: 0 }
+        let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        Self { ring, receiver, mergeable, rooms, buffers, bad_chains: 0, walked: 0 }
     }
 
     /// The ring, for arming, publishing and moving.
@@ -79,15 +86,23 @@ impl Delivery {
         std::mem::take(&mut self.bad_chains)
     }
 
-    /// Reads ahead what the next `count` frames will be written to; returns how many buffers are known then. A fault shows itself again on
-    /// the general way.
+    /// Descriptors that were walked to find room since this was last asked: what the receiver's buffers cost beside the copy. At most a few
+    /// thousand for each [`Self::place`]; buffers of one descriptor that hold the frame alone are not counted.
+    pub fn take_walked(&mut self) -> u64 {
+        std::mem::take(&mut self.walked)
+    }
+
+    /// Reads ahead what the next `count` frames will be written to; returns how many buffers are known then.
+    ///
+    /// # Errors
+    /// A [`RingFault`], after which the ring must not be used.
     #[inline]
-    pub fn read_ahead(&mut self, count: u16) -> u16 {
-        if self.ring.left() == 0 && self.ring.look().is_err() {
-            return 0;
+    pub fn read_ahead(&mut self, count: u16) -> Result<u16, RingFault> {
+        if self.ring.left() == 0 {
+            self.ring.look()?;
         }
-        let _ = self.ring.read_ahead::<true>(count);
-        self.ring.known()
+        self.ring.read_ahead::<true>(count)?;
+        Ok(self.ring.known())
     }
 
     /// Delivers `parcel`, whose header was checked at intake.
@@ -210,7 +225,12 @@ impl Delivery {
     /// Cuts the frame and delivers as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Result<u32, Refusal> {
         let cutter = Cutter::new(parcel, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
+        let before = self.walked;
         while u32::from(parcel.segments_done) < cutter.count() {
+            if self.walked - before >= WALK {
+                // The rest another time: who has such buffers is served slowly.
+                return Err(Refusal::NoRoom);
+            }
             let segment = cutter.segment(parcel.segments_done.into());
             self.place_segment(parcel, &segment)?;
             parcel.segments_done += 1;
@@ -231,13 +251,18 @@ impl Delivery {
         Ok(())
     }
 
-    /// Fills `rooms` and `buffers` with what a frame of `length` bytes needs, taking nothing yet.
+    /// Fills `rooms` and `buffers` with what a frame of `length` bytes needs, taking nothing yet. The guest may make more available meanwhile, so
+    /// what bounds the look is what was done.
     fn collect(&mut self, length: u32) -> Result<(), Refusal> {
         let needed = length + u32::from(self.ring.options.header_length);
         self.rooms.clear();
         self.buffers.clear();
-        let mut capacity = 0;
+        let (mut capacity, mut bad) = (0, 0);
+        let enough = self.walked + WALK;
         while capacity < needed {
+            if bad == BAD_CHAINS || self.walked >= enough {
+                return Err(Refusal::Drop(if bad > 0 { DropReason::BadReceiveChains } else { DropReason::TooLongForReceiver }));
+            }
             let ahead = self.buffers.len() as u16;
             if ahead == self.ring.left() && self.ring.look()? == ahead {
                 return Err(self.too_little(ahead));
@@ -247,6 +272,7 @@ impl Delivery {
                 Some(room) => room,
                 None => {
                     self.give_back_bad(chain.head);
+                    bad += 1;
                     capacity = 0;
                     continue;
                 }
@@ -272,8 +298,10 @@ impl Delivery {
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let shortest = u32::from(options.header_length) + if self.mergeable { 0 } else { ETHERNET as u32 };
         let limit = wanted.max(shortest);
-        let mut walk = Walk { ring: split, memory, hint, access: Access::Write, indirect: options.indirect, limit };
-        walk.resolve(first, &mut self.rooms).ok().filter(|&room| room >= shortest)
+        let mut walk = Walk { ring: split, memory, hint, access: Access::Write, indirect: options.indirect, limit, walked: 0 };
+        let room = walk.resolve(first, &mut self.rooms).ok();
+        self.walked += u64::from(walk.walked.max(1));
+        room.filter(|&room| room >= shortest)
     }
 
     /// A bad chain goes back empty, and with it those collected before it: what a guest breaks, it pays for once.

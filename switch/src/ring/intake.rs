@@ -73,7 +73,8 @@ impl Intake {
         &mut self.ring
     }
 
-    /// Heads that cannot go back yet: their parcels are out, or, with IN_ORDER, those before them.
+    /// Heads that cannot go back yet: their parcels are out, or, with IN_ORDER, those before them. No more than the ring holds, which is what
+    /// [`Self::check_room`] is for.
     pub fn out_count(&self) -> u16 {
         if self.is_orderly() { self.out_count } else { self.order.len() as u16 }
     }
@@ -102,6 +103,7 @@ impl Intake {
         if !self.ring.has_chain::<false>()? {
             return Ok(Taken::Nothing);
         }
+        self.check_room()?;
         let head = self.ring.next_chain().head;
         if self.is_out(head) {
             self.give_back(head);
@@ -118,6 +120,13 @@ impl Intake {
         }
         parcel.head = head;
         Ok(Taken::Parcel)
+    }
+
+    /// A driver that has not got back as many chains as the ring holds has none to make available: what it does make available would be counted
+    /// as out beyond any bound.
+    #[inline]
+    fn check_room(&mut self) -> Result<(), RingFault> {
+        if usize::from(self.out_count()) < self.out.len() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyOut)) }
     }
 
     /// True if the parcel of `head` is out.
@@ -150,6 +159,7 @@ impl Intake {
     pub fn discard(&mut self) -> Result<bool, RingFault> {
         let any = self.ring.has_chain::<false>()?;
         if any {
+            self.check_room()?;
             self.give_back(self.ring.next_chain().head);
         }
         Ok(any)
@@ -197,7 +207,7 @@ impl Intake {
         self.scratch.clear();
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let limit = MAX_FRAME + u32::from(options.header_length);
-        let mut walk = Walk { ring: split, memory, hint, access: Access::Read, indirect: options.indirect, limit };
+        let mut walk = Walk { ring: split, memory, hint, access: Access::Read, indirect: options.indirect, limit, walked: 0 };
         walk.resolve(first, &mut self.scratch)
     }
 

@@ -47,6 +47,9 @@ pub enum RingFault {
     /// A head that is no descriptor.
     #[error("a descriptor head outside the ring")]
     HeadOutside,
+    /// More chains made available than the ring holds, while none of them could go back.
+    #[error("more chains than the ring holds were made available at once")]
+    TooManyOut,
 }
 
 /// What was agreed about a ring.
@@ -73,6 +76,10 @@ pub struct Ring {
     next_available: u16,
     /// The driver's index as last seen.
     seen_available: u16,
+    /// Entries from which on an index has jumped: one more than the ring holds, and none once the ring broke a rule.
+    jump: u16,
+    /// The rule that it broke.
+    broken: Option<RingFault>,
     /// Position of the next used element to write.
     next_used: u16,
     /// Used index that the driver was last shown.
@@ -94,6 +101,7 @@ impl Ring {
     /// made available before `base` was completed by whoever served the ring before, who may have left it saying that no kick is needed.
     pub fn new(split: SplitRing, memory: Arc<MemoryMap>, options: RingOptions, base: u16) -> Self {
         let used = split.used_index();
+        let jump = split.size() + 1;
         split.set_used_flags(0);
         Self {
             split,
@@ -102,6 +110,8 @@ impl Ring {
             options,
             next_available: base,
             seen_available: base,
+            jump,
+            broken: None,
             next_used: used,
             published_used: used,
             considered_used: used,
@@ -162,9 +172,22 @@ impl Ring {
     /// Looks at the driver's index; returns the entries not taken.
     #[inline]
     fn look(&mut self) -> Result<u16, RingFault> {
-        self.seen_available = self.split.available_index();
-        let left = self.left();
-        if left > self.size() { Err(RingFault::IndexJump) } else { Ok(left) }
+        let available = self.split.available_index();
+        let left = available.wrapping_sub(self.next_available);
+        if left >= self.jump {
+            return Err(self.break_off(RingFault::IndexJump));
+        }
+        self.seen_available = available;
+        Ok(left)
+    }
+
+    /// The ring broke a rule: nothing more is taken from it, whatever it holds by then, and every look says why. Returns its first fault.
+    #[cold]
+    fn break_off(&mut self, fault: RingFault) -> RingFault {
+        self.jump = 0;
+        self.seen_available = self.next_available;
+        self.forget_ahead();
+        *self.broken.get_or_insert(fault)
     }
 
     /// True if entries were seen and not taken.
@@ -208,6 +231,11 @@ impl Ring {
             self.published_used = self.next_used;
             self.split.publish_used(self.next_used);
         }
+    }
+
+    /// True if the driver was not shown yet all that was completed.
+    pub fn has_unshown(&self) -> bool {
+        self.next_used != self.published_used
     }
 
     /// Entries that were shown to the driver since calls were last considered.

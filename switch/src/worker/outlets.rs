@@ -162,7 +162,7 @@ impl Outlets {
         {
             race.went(parcel.source, weight, parcel.length.max(SHORTEST).into());
         }
-        if sent == Sent::Done || parcel.segments_done > 0 {
+        if sent == Sent::Done || outlet.has_unshown() {
             outlet.touch(slot, &mut self.touched);
         }
         sent
@@ -182,7 +182,15 @@ impl Outlets {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
-        while frames < most && delivery.read_ahead(most - frames) > 0 {
+        while frames < most {
+            match delivery.read_ahead(most - frames) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(fault) => {
+                    outlet.fail(fault, &mut self.faults);
+                    break;
+                }
+            }
             let carried = express::carry(intake, delivery, addresses, most - frames);
             frames += carried.0;
             bytes += carried.1;
@@ -348,6 +356,9 @@ impl Outlets {
                 Sent::MustWait => break,
             }
             outlet.turns.served(&mut self.parking);
+        }
+        if outlet.has_unshown() {
+            outlet.touch(slot, &mut self.touched);
         }
         if moved {
             outlet.stuck = Some(Stuck::begin(now));

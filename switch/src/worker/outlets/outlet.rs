@@ -196,9 +196,8 @@ impl Outlet {
             let open = self.policy.delivery.is_open(now);
             let given_up = open && self.stuck.is_some_and(|stuck| stuck.lasts_longer(patience, now));
             let place = |parcel: &mut Parcel| {
-                let before = parcel.segments_done;
                 let sent = self.place(parcel, now, faults);
-                moved |= sent == Sent::Done || parcel.segments_done != before;
+                moved |= sent == Sent::Done;
                 let sent = match sent {
                     Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
                     sent => sent,
@@ -220,7 +219,12 @@ impl Outlet {
             }
         }
         self.line = Some(line);
-        (served, moved)
+        (served, moved || self.has_unshown())
+    }
+
+    /// True if its ring's driver was not shown yet all that went there, be it buffers that broke a rule.
+    pub(super) fn has_unshown(&mut self) -> bool {
+        self.sink.ring().is_some_and(|ring| ring.has_unshown())
     }
 
     /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something, or that there is something to count.

@@ -1,0 +1,270 @@
+//! What a ring's guest can make the switch do in one step is bounded, and a rule that a ring broke stays broken.
+
+#[path = "../benches/bed/device.rs"]
+mod device;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use memlane::offload::Offloads;
+use memlane::parcel::Parcel;
+use memlane::port::PortId;
+use memlane::ring::{Delivery, Intake, Placed, RingFault, Taken};
+use memlane::settings::Settings;
+use memlane::stats::DropReason;
+use memlane::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, links};
+use memlane_rig::memory::GuestMemory;
+use memlane_rig::ring::{DESC_NEXT, DESC_WRITE, Descriptor, DriverRing, RingOptions as DriverOptions, SharedRing};
+
+/// A driver that writes into its ring what it likes.
+struct Driver {
+    memory: GuestMemory,
+    ring: DriverRing,
+    /// A buffer of 64 KB.
+    buffer: u64,
+}
+
+impl Driver {
+    fn new(size: u16) -> Self {
+        let memory = GuestMemory::new(4 << 20).unwrap();
+        let options = DriverOptions { size, event_idx: false, indirect: 0 };
+        let ring = DriverRing::new(&memory, options).unwrap();
+        let buffer = memory.allocate(1 << 16, 64).unwrap();
+        Self { memory, ring, buffer }
+    }
+
+    fn in_order(size: u16) -> Self {
+        let mut driver = Self::new(size);
+        driver.ring.expect_in_order();
+        driver
+    }
+
+    fn shared(&self) -> &SharedRing {
+        self.ring.shared()
+    }
+
+    fn intake(&self) -> Intake {
+        Intake::new(device::ring(&self.ring, &device::map(&self.memory), 0))
+    }
+
+    fn delivery(&self) -> Delivery {
+        Delivery::new(device::ring(&self.ring, &device::map(&self.memory), 0), Offloads::ALL, true)
+    }
+
+    /// Describes the buffer at `index`, `length` bytes of it.
+    fn describe(&self, index: u16, length: u32, flags: u16, next: u16) {
+        self.shared().set_descriptor(index, Descriptor { address: self.buffer, length, flags, next });
+    }
+
+    /// Offers `head` so many times more, and shows it.
+    fn offer(&self, head: u16, times: u16) {
+        let index = self.shared().available_index();
+        (0..times).for_each(|more| self.shared().set_available_entry(index.wrapping_add(more), head));
+        self.shared().set_available_index(index.wrapping_add(times));
+    }
+}
+
+/// A worker with two ports, each a driver's two rings.
+struct Bed {
+    worker: Worker,
+    events: Receiver<Event>,
+    shared: Arc<Shared>,
+    transmit: [Driver; 2],
+    receive: [Driver; 2],
+}
+
+impl Bed {
+    /// Rings of `size` entries, nothing posted; the worker knows where both ports' addresses are.
+    fn new(size: u16) -> Self {
+        let shared = Arc::new(Shared::new(1, vec![0; 2], 7, Settings::default()));
+        let mailbox = Mailbox::new().unwrap();
+        let links = links(&[Arc::clone(&mailbox)]).remove(0);
+        let (report, events) = channel();
+        let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, report).unwrap();
+        let [transmit, receive] = [(); 2].map(|()| [(); 2].map(|()| Driver::new(size)));
+        for port in 0..2 {
+            let key = |direction| RingKey { port: PortId(port), pair: 0, direction };
+            let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
+            let (intake, delivery) = (transmit[usize::from(port)].intake(), receive[usize::from(port)].delivery());
+            worker.add_intake(key(Direction::Intake), intake, Offloads::ALL, start());
+            let slot = worker.add_delivery(key(Direction::Delivery), delivery, start());
+            worker.set_route(PortId(port), vec![Place { worker: 0, slot }]);
+        }
+        let mut bed = Self { worker, events, shared, transmit, receive };
+        bed.send(1, 0);
+        bed
+    }
+
+    /// Has a frame go from one port to the other's address.
+    fn send(&mut self, from: u8, to: u8) {
+        let driver = &self.transmit[usize::from(from)];
+        let start = [[0; 12].as_slice(), &[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5]].concat();
+        driver.memory.write(driver.buffer, &start).unwrap();
+        driver.describe(0, 12 + 100, 0, 0);
+        driver.offer(0, 1);
+        self.worker.step();
+    }
+}
+
+/// A frame of 64 bytes.
+fn frame() -> Parcel {
+    Parcel::from_bytes(PortId(0), &[2; 64])
+}
+
+#[test]
+fn a_few_bad_chains_end_the_look_for_room() {
+    const SIZE: u16 = 1024;
+    let driver = Driver::new(SIZE);
+    (0..SIZE).for_each(|index| driver.describe(index, 0, DESC_WRITE | DESC_NEXT, (index + 1) % SIZE));
+    driver.offer(0, SIZE);
+    let mut delivery = driver.delivery();
+    assert_eq!(delivery.place(&mut frame()), Ok(Placed::Refused(DropReason::BadReceiveChains)));
+    assert!((1..=16).contains(&delivery.take_bad_chains()));
+    assert!(delivery.take_walked() <= 5 * u64::from(SIZE));
+    assert_eq!(delivery.take_walked(), 0);
+}
+
+#[test]
+fn a_chain_ends_after_1024_descriptors_of_whatever_length() {
+    for (empty, too_long) in [(1023, false), (1024, true), (32767, true)] {
+        let driver = Driver::new(32768);
+        let describe = |flag| {
+            (0..empty).for_each(|index| driver.describe(index, 0, flag | DESC_NEXT, index + 1));
+            driver.describe(empty, 1000, flag, 0);
+        };
+        describe(0);
+        driver.offer(0, 1);
+        let mut intake = driver.intake();
+        let taken = if too_long { Taken::Dropped(DropReason::ChainLoop) } else { Taken::Parcel };
+        assert_eq!(intake.look(1), Ok(1));
+        assert_eq!(intake.open(&mut Parcel::default()), Ok(taken), "{empty} empty descriptors");
+
+        describe(DESC_WRITE);
+        let mut delivery = driver.delivery();
+        let placed = if too_long { Placed::NoRoom } else { Placed::Whole(1) };
+        assert_eq!(delivery.place(&mut frame()), Ok(placed), "{empty} empty descriptors");
+        assert_eq!((delivery.take_bad_chains(), delivery.take_walked()), (too_long.into(), 1024));
+    }
+}
+
+#[test]
+fn a_frame_is_not_looked_for_room_for_ever() {
+    // Buffers that break no rule, of a byte more than the header each: chains of 1024 descriptors that hold 13 bytes.
+    const SIZE: u16 = 32768;
+    let driver = Driver::new(SIZE);
+    (0..1023).for_each(|index| driver.describe(index, 0, DESC_WRITE | DESC_NEXT, index + 1));
+    driver.describe(1023, 13, DESC_WRITE, 0);
+    driver.offer(0, SIZE);
+    let mut delivery = driver.delivery();
+    let mut parcel = frame();
+    assert_eq!(delivery.place(&mut parcel), Ok(Placed::Refused(DropReason::TooLongForReceiver)));
+    assert!(delivery.take_walked() <= 5 * 1024);
+}
+
+/// Has a parcel wait elsewhere, behind which nothing can go back, and then `take`s more than the driver has, until that ends.
+fn more_than_the_ring_holds(take: impl Fn(&mut Intake) -> Result<bool, RingFault>) {
+    const SIZE: u16 = 256;
+    let driver = Driver::in_order(SIZE);
+    driver.describe(0, 100, 0, 0);
+    driver.describe(1, 1, 0, 0);
+    driver.offer(0, 1);
+    let mut intake = driver.intake();
+    let mut parcel = Parcel::default();
+    assert_eq!(intake.look(1), Ok(1));
+    assert_eq!(intake.open(&mut parcel), Ok(Taken::Parcel));
+    intake.keep_out(&parcel, 1);
+    let mut taken = 0;
+    let fault = loop {
+        driver.offer(1, SIZE);
+        let result = (0..SIZE).try_for_each(|_| {
+            intake.look(1)?;
+            assert!(take(&mut intake)?);
+            taken += 1;
+            assert!(intake.out_count() > 0, "nothing is out, it says, after {taken} more");
+            Ok(())
+        });
+        if let Err(fault) = result {
+            break fault;
+        }
+    };
+    assert_eq!((fault, taken), (RingFault::TooManyOut, i32::from(SIZE) - 1));
+    assert_eq!(intake.look(1), Err(RingFault::TooManyOut));
+    // What is out comes back all the same, and with it everything.
+    intake.come_back(parcel.head);
+    intake.ring().publish();
+    assert_eq!((intake.out_count(), driver.shared().used_index()), (0, SIZE));
+}
+
+#[test]
+fn more_taken_than_the_ring_holds_is_a_fault() {
+    more_than_the_ring_holds(|intake| Ok(intake.open(&mut Parcel::default())? == Taken::Dropped(DropReason::Runt)));
+    more_than_the_ring_holds(Intake::discard);
+}
+
+#[test]
+fn a_jump_that_was_seen_once_stays_a_fault() {
+    let driver = Driver::new(64);
+    (0..64).for_each(|index| driver.describe(index, 2000, DESC_WRITE, 0));
+    driver.offer(0, 1);
+    let mut delivery = driver.delivery();
+    assert_eq!(delivery.place(&mut frame()), Ok(Placed::Whole(1)));
+    driver.shared().set_available_index(0);
+    assert_eq!(delivery.read_ahead(32), Err(RingFault::IndexJump));
+    // As if nothing had been.
+    driver.shared().set_available_index(2);
+    assert_eq!(delivery.read_ahead(32), Err(RingFault::IndexJump));
+    assert_eq!(delivery.place(&mut frame()), Err(RingFault::IndexJump));
+}
+
+#[test]
+fn a_head_outside_the_ring_that_was_seen_once_stays_a_fault() {
+    let driver = Driver::new(64);
+    driver.describe(0, 2000, DESC_WRITE, 0);
+    driver.offer(64, 1);
+    let mut delivery = driver.delivery();
+    assert_eq!(delivery.read_ahead(32), Err(RingFault::HeadOutside));
+    driver.shared().set_available_entry(0, 0);
+    assert_eq!(delivery.place(&mut frame()), Err(RingFault::HeadOutside));
+
+    let driver = Driver::new(64);
+    driver.describe(0, 100, 0, 0);
+    driver.offer(64, 1);
+    let mut intake = driver.intake();
+    assert_eq!(intake.look(1), Err(RingFault::HeadOutside));
+    driver.shared().set_available_entry(0, 0);
+    assert_eq!(intake.look(1), Err(RingFault::HeadOutside));
+}
+
+#[test]
+fn a_jump_that_the_express_lane_sees_ends_the_port() {
+    let mut bed = Bed::new(64);
+    (0..64).for_each(|index| bed.receive[1].describe(index, 2000, DESC_WRITE, 0));
+    bed.receive[1].offer(0, 2);
+    bed.send(0, 1);
+    bed.send(0, 1);
+    assert_eq!(bed.receive[1].shared().used_index(), 2);
+    // All buffers are taken, and the next frame is like the last one.
+    bed.receive[1].shared().set_available_index(1);
+    bed.send(0, 1);
+    assert_eq!(bed.receive[1].shared().used_index(), 2);
+    assert_eq!(bed.events.try_iter().collect::<Vec<_>>(), [Event::RingFault(PortId(1), 0, RingFault::IndexJump)]);
+    bed.receive[1].shared().set_available_index(3);
+    bed.send(0, 1);
+    assert_eq!(bed.receive[1].shared().used_index(), 2);
+}
+
+#[test]
+fn bad_chains_go_back_though_their_frame_is_lost_and_the_next_one_arrives() {
+    let mut bed = Bed::new(64);
+    bed.receive[1].describe(0, 2000, DESC_WRITE | DESC_NEXT, 0);
+    bed.receive[1].describe(1, 2000, DESC_WRITE, 0);
+    bed.receive[1].offer(0, 8);
+    bed.receive[1].offer(1, 1);
+    bed.send(0, 1);
+    assert_eq!(bed.receive[1].shared().used_index(), 8);
+    bed.send(0, 1);
+    assert_eq!(bed.receive[1].shared().used_index(), 9);
+    let totals = bed.shared.counters.totals(1);
+    assert_eq!((totals.bad_receive_chains, totals.delivery_frames), (8, 1));
+    assert_eq!(totals.drops.get("bad-receive-chains"), Some(&1));
+}
