@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, output, words};
 use crate::config::{Config, PortConfig, PortKind};
 use crate::port::default_address;
 
@@ -60,35 +60,40 @@ impl Attach {
             let text = format!("port '{}' has connect = true, but User Mode Linux can only connect itself", self.port);
             return Err(Failure::Configuration(text));
         }
-        println!("virtio_uml.device={}:1", meeting.path.display());
-        Ok(())
+        let path = meeting.path.display().to_string();
+        if path.contains(|c: char| c.is_whitespace() || ":\"".contains(c)) {
+            let text = format!("User Mode Linux cannot be given {path}: choose a path without spaces, colons and quotes");
+            return Err(Failure::Configuration(text));
+        }
+        output::print(&format!("{}\n", words::shell(&format!("virtio_uml.device={path}:1"))))
     }
 
     pub(super) fn print_libvirt(&self) -> Result<(), Failure> {
-        print!("{}", libvirt(&self.meeting()?));
-        Ok(())
+        output::print(&libvirt(&self.meeting()?))
     }
 }
 
 impl Qemu {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        println!("{}", self.arguments(&self.attach.meeting()?).join(" "));
-        Ok(())
+        let words: Vec<String> = self.arguments(&self.attach.meeting()?).iter().map(|word| words::shell(word)).collect();
+        output::print(&format!("{}\n", words.join(" ")))
     }
 
     fn arguments(&self, meeting: &Meeting) -> Vec<String> {
         let (name, pairs) = (&meeting.port.name, meeting.port.queues);
         let mut arguments = Vec::new();
+        let mut argument = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
         if let Some(memory) = &self.memory {
-            arguments.push(format!("-m {memory} -object memory-backend-memfd,id=memlane,size={memory},share=on"));
-            arguments.push("-machine memory-backend=memlane".into());
+            argument("-m", memory.clone());
+            argument("-object", format!("memory-backend-memfd,id=memlane,size={memory},share=on"));
+            argument("-machine", "memory-backend=memlane".into());
         }
         let manner = if meeting.connect { "server=on,wait=off" } else { "reconnect=1" };
-        arguments.push(format!("-chardev socket,id=char-{name},path={},{manner}", meeting.path.display()));
+        let path = words::qemu(&meeting.path.display().to_string());
+        argument("-chardev", format!("socket,id=char-{name},path={path},{manner}"));
         let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
-        arguments.push(format!("-netdev vhost-user,id=net-{name},chardev=char-{name}{queues}"));
-        let mut device =
-            format!("-device virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
+        argument("-netdev", format!("vhost-user,id=net-{name},chardev=char-{name}{queues}"));
+        let mut device = format!("virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
         if pairs > 1 {
             device.push_str(",mq=on");
         }
@@ -98,13 +103,13 @@ impl Qemu {
         if self.no_vectors {
             device.push_str(",vectors=0");
         }
-        arguments.push(device);
+        argument("-device", device);
         arguments
     }
 }
 
 fn libvirt(meeting: &Meeting) -> String {
-    let (path, mac) = (meeting.path.display(), &meeting.mac);
+    let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
     let source = if meeting.connect {
         format!("  <source type='unix' path='{path}' mode='server'/>\n")
     } else {
@@ -114,12 +119,30 @@ fn libvirt(meeting: &Meeting) -> String {
         1 => String::new(),
         pairs => format!(" queues='{pairs}'"),
     };
-    let mtu = meeting.port.mtu.map_or(String::new(), |mtu| format!("  <mtu size='{mtu}'/>\n"));
+    let alias = meeting.port.mtu.map_or(String::new(), |_| format!("  <alias name='{}'/>\n", alias(&meeting.port.name)));
     format!(
-        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking> -->\n\
+        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{} -->\n\
          <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
-         <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{mtu}</interface>\n"
+         <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
+        override_of_mtu(&meeting.port)
     )
+}
+
+/// What offers the port's MTU to the guest: libvirt's own `<mtu>` is for interfaces that the host has too, and with it no domain starts.
+fn override_of_mtu(port: &PortConfig) -> String {
+    let Some(mtu) = port.mtu else { return String::new() };
+    format!(
+        "\n  and, at its end, for the MTU (libvirt 8.2 or newer; xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' in <domain>):\n  \
+         <qemu:override><qemu:device alias='{}'><qemu:frontend>\n    \
+         <qemu:property name='host_mtu' type='unsigned' value='{mtu}'/>\n  \
+         </qemu:frontend></qemu:device></qemu:override>",
+        alias(&port.name)
+    )
+}
+
+/// A name for the guest's device as libvirt wants it from users, without the two hyphens that would end a comment.
+fn alias(port: &str) -> String {
+    format!("ua-{}", port.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -165,8 +188,17 @@ mod tests {
     fn libvirt_gets_well_formed_xml() {
         let xml = libvirt(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
         assert_eq!(xml.matches('<').count(), xml.matches('>').count());
-        for part in ["mode='client'", "queues='4'", "<mtu size='1400'/>", "access mode='shared'"] {
+        for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
             assert!(xml.contains(part), "{part} in {xml}");
         }
+    }
+
+    #[test]
+    fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
+        let xml = libvirt(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))));
+        assert!(!xml.contains("<mtu"), "{xml}");
+        assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
+        assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");
+        assert_eq!(xml.matches("--").count(), 2, "{xml}");
     }
 }

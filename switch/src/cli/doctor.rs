@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::Failure;
+use super::{Failure, output};
 use crate::memory::Region;
 
 /// Arguments of `memlane doctor`.
@@ -57,24 +57,26 @@ impl Doctor {
         let findings =
             [kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&findings).map_err(Failure::running)?);
+            output::print_json(&findings)?;
         } else {
-            findings.iter().for_each(print);
+            output::print(&findings.iter().map(line).collect::<String>())?;
         }
         if findings.iter().any(|finding| finding.grade == Grade::Lacking) { Err(Failure::Lacking) } else { Ok(()) }
     }
 }
 
-fn print(finding: &Finding) {
+/// A finding in one line, and its remedy in another.
+fn line(finding: &Finding) -> String {
     let mark = match finding.grade {
         Grade::Good => "ok  ",
         Grade::Note => "note",
         Grade::Lacking => "LACK",
     };
-    println!("{mark}  {:<22} {}", finding.subject, finding.text);
+    let mut text = format!("{mark}  {:<22} {}\n", finding.subject, finding.text);
     if let Some(remedy) = &finding.remedy {
-        println!("      {:<22} -> {remedy}", "");
+        text.push_str(&format!("      {:<22} -> {remedy}\n", ""));
     }
+    text
 }
 
 fn read(path: &str) -> String {

@@ -5,11 +5,14 @@
 
 mod attach;
 mod doctor;
+mod output;
 mod set;
 mod status;
 mod up;
+mod words;
 
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -115,7 +118,8 @@ pub fn main() -> ExitCode {
         Failure::Lacking => (3, String::new()),
     };
     if !text.is_empty() {
-        eprintln!("memlane: {text}");
+        // Where nobody can be told, the code still tells.
+        let _ = writeln!(std::io::stderr(), "memlane: {text}");
     }
     ExitCode::from(code)
 }
@@ -125,10 +129,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(up) => up.run(),
         Command::Check { net } => {
             let config = Config::load(&net)?;
-            println!("{}: {} ports on {} segments, no mistakes", net.display(), config.ports.len(), config.segments.len());
-            Ok(())
+            let (ports, segments) = (config.ports.len(), config.segments.len());
+            output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n", net.display()))
         }
-        Command::Schema => print_schema(),
+        Command::Schema => output::print_json(&document::schema()),
         Command::Status(status) => status.run(),
         Command::Set(set) => set.run(),
         Command::Qemu(qemu) => qemu.run(),
@@ -136,16 +140,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Libvirt(port) => port.print_libvirt(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "memlane", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "memlane", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
         }
     }
-}
-
-fn print_schema() -> Result<(), Failure> {
-    let schema = serde_json::to_string_pretty(&document::schema()).map_err(Failure::running)?;
-    println!("{schema}");
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, output};
 use crate::config::Config;
 use crate::control::{self, Change};
 use crate::policy::Limit;
@@ -40,18 +40,17 @@ impl Set {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::running)?;
         let allowance = runtime.block_on(control::change_port(&control, &self.port, &change)).map_err(Failure::running)?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&allowance).map_err(Failure::running)?);
+            output::print_json(&allowance)
         } else {
             let storm = if allowance.storm == 0 { "any number of".into() } else { allowance.storm.to_string() };
-            println!(
-                "{}: weight {}, intake {}, delivery {}, {storm} flooded frames/s",
+            output::print(&format!(
+                "{}: weight {}, intake {}, delivery {}, {storm} flooded frames/s\n",
                 self.port,
                 allowance.weight,
                 words(&allowance.intake),
                 words(&allowance.delivery)
-            );
+            ))
         }
-        Ok(())
     }
 }
 

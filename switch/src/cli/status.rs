@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, output};
 use crate::config::Config;
 use crate::control::{self, PortReport, Report};
 
@@ -31,12 +31,7 @@ impl Status {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::running)?;
         let report = runtime.block_on(control::ask(&control)).map_err(Failure::running)?;
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::running)?);
-        } else {
-            print!("{}", table(&report));
-        }
-        Ok(())
+        if self.json { output::print_json(&report) } else { output::print(&table(&report)) }
     }
 }
 

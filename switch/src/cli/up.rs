@@ -1,11 +1,12 @@
 //! `memlane up`: the daemon, from its start to a signal.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Failure;
+use super::{Failure, output};
 use crate::config::Config;
 use crate::control;
 use crate::daemon::Daemon;
@@ -38,7 +39,11 @@ async fn serve(config: Config) -> Result<(), Failure> {
             return Err(Failure::running(error));
         }
     };
-    println!("memlane: network {} is up, {} ports, control at {}", config.name, config.ports.len(), config.control.display());
+    let up =
+        format!("memlane: network {} is up, {} ports, control at {}\n", config.name, config.ports.len(), config.control.display());
+    if let Err(Failure::Running(cause)) = output::print(&up) {
+        tracing::warn!(%cause, "the network is up");
+    }
     tokio::select! {
         result = control::serve(listener, &config, daemon.network()) => result.map_err(Failure::running)?,
         _ = terminate.recv() => {}
@@ -52,5 +57,12 @@ async fn serve(config: Config) -> Result<(), Failure> {
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("MEMLANE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && !plain)
+        // It would complain of a log that cannot be written on standard error, which is that log, and end the thread.
+        .log_internal_errors(false)
+        .init();
 }

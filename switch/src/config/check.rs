@@ -1,7 +1,7 @@
 //! Every mistake in a file, each with its line.
 //!
-//! First each key is read by itself into the document's types, which finds unknown names and wrong types wherever they are; then the
-//! values are checked, alone and against each other.
+//! First each key is read by itself into the document's types, which finds unknown names and wrong types wherever they are. Then what could
+//! be read is checked, value by value and against each other, as if the rest were not there.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -76,18 +76,21 @@ impl std::error::Error for Mistakes {}
 /// # Errors
 /// All [`Mistakes`] at once.
 pub fn check(text: &str) -> Result<Document, Mistakes> {
-    let mut checker = Checker { text, list: Vec::new() };
+    check_in(text, Path::new(""))
+}
+
+/// As [`check`], where relative paths lie in `folder`.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
+    let mut checker = Checker { text, folder, list: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         checker.note(error.span().map_or(0, |span| span.start), error.message());
     }
-    if checker.list.is_empty() {
-        checker.check_keys(&table);
-    }
+    // What of a file can be relied on whose syntax is broken is anybody's guess.
     let document = if checker.list.is_empty() { checker.read(&table) } else { None };
-    if let Some(document) = &document {
-        checker.check_values(document, &table);
-    }
     checker.list.sort_by_key(|mistake| mistake.line);
     match document {
         Some(document) if checker.list.is_empty() => Ok(document),
@@ -99,6 +102,7 @@ type Table<'t> = Spanned<DeTable<'t>>;
 
 struct Checker<'t> {
     text: &'t str,
+    folder: &'t Path,
     list: Vec<Mistake>,
 }
 
@@ -109,36 +113,14 @@ impl<'t> Checker<'t> {
         self.list.push(Mistake { line, text: text.to_string() });
     }
 
-    /// Reads every key of the file and of each port by itself.
-    fn check_keys(&mut self, table: &Table<'t>) {
-        for (key, value) in table.get_ref() {
-            match (key.get_ref().as_ref(), value.get_ref()) {
-                ("port", DeValue::Array(ports)) => ports.iter().for_each(|port| self.check_port_keys(port)),
-                _ => self.check_key::<Document>(key, value),
+    /// Reads what can be read of the file, and checks it.
+    fn read(&mut self, whole: &Table<'t>) -> Option<Document> {
+        let readable = Spanned::new(whole.span(), self.readable(whole.get_ref()));
+        match Document::deserialize(readable.into_deserializer()) {
+            Ok(document) => {
+                self.check_values(&document, whole);
+                Some(document)
             }
-        }
-    }
-
-    fn check_port_keys(&mut self, port: &Spanned<DeValue<'t>>) {
-        match port.get_ref() {
-            DeValue::Table(table) => table.iter().for_each(|(key, value)| self.check_key::<PortEntry>(key, value)),
-            _ => self.note(port.span().start, "a port is a table: write it as [[port]]"),
-        }
-    }
-
-    /// Whether a `T` that has only this key can be read.
-    fn check_key<T: for<'d> Deserialize<'d>>(&mut self, key: &Spanned<std::borrow::Cow<'t, str>>, value: &Spanned<DeValue<'t>>) {
-        let mut alone = DeTable::new();
-        alone.insert(key.clone(), value.clone());
-        if let Err(error) = T::deserialize(Spanned::new(key.span(), alone).into_deserializer()) {
-            let what = error.message().trim().replace('`', "'");
-            self.note(key.span().start, format_args!("{}: {what}", key.get_ref()));
-        }
-    }
-
-    fn read(&mut self, table: &Table<'t>) -> Option<Document> {
-        match Document::deserialize(table.clone().into_deserializer()) {
-            Ok(document) => Some(document),
             Err(error) => {
                 self.note(error.span().map_or(0, |span| span.start), error.message());
                 None
@@ -146,8 +128,55 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_values(&mut self, document: &Document, table: &Table<'t>) {
-        let top = Place { table: table.get_ref(), start: 0 };
+    /// Reads every key of the file and of each port by itself, and keeps those that can be read.
+    fn readable(&mut self, whole: &DeTable<'t>) -> DeTable<'t> {
+        let mut readable = DeTable::new();
+        for (key, value) in whole {
+            if let ("port", DeValue::Array(ports)) = (key.get_ref().as_ref(), value.get_ref()) {
+                let ports =
+                    ports.iter().map(|port| Spanned::new(port.span(), DeValue::Table(self.readable_of_port(port)))).collect();
+                readable.insert(key.clone(), Spanned::new(value.span(), DeValue::Array(ports)));
+            } else if self.can_read::<Document>(key, value) {
+                readable.insert(key.clone(), value.clone());
+            }
+        }
+        readable
+    }
+
+    /// What is no table becomes a port without keys, so that the others keep their places.
+    fn readable_of_port(&mut self, port: &Spanned<DeValue<'t>>) -> DeTable<'t> {
+        let mut readable = DeTable::new();
+        let DeValue::Table(table) = port.get_ref() else {
+            self.note(port.span().start, "a port is a table: write it as [[port]]");
+            return readable;
+        };
+        for (key, value) in table {
+            if self.can_read::<PortEntry>(key, value) {
+                readable.insert(key.clone(), value.clone());
+            }
+        }
+        readable
+    }
+
+    /// Whether a `T` that has only this key can be read.
+    fn can_read<T: for<'d> Deserialize<'d>>(
+        &mut self,
+        key: &Spanned<std::borrow::Cow<'t, str>>,
+        value: &Spanned<DeValue<'t>>,
+    ) -> bool {
+        let mut alone = DeTable::new();
+        alone.insert(key.clone(), value.clone());
+        let result = T::deserialize(Spanned::new(key.span(), alone).into_deserializer());
+        if let Err(error) = &result {
+            let what = error.message().trim().replace('`', "'");
+            self.note(key.span().start, format_args!("{}: {what}", key.get_ref()));
+        }
+        result.is_ok()
+    }
+
+    /// Checks what of the `whole` file was read into `document`.
+    fn check_values(&mut self, document: &Document, whole: &Table<'t>) {
+        let top = Place { table: whole.get_ref(), start: 0 };
         let mut range = |key, value: u64, range: RangeInclusive<u64>| self.check_range(&top, key, value, range);
         range("workers", document.workers as u64, 1..=64);
         range("patience-ms", document.patience_ms, 1..=60_000);
@@ -161,17 +190,21 @@ impl<'t> Checker<'t> {
         if let Some(name) = &document.name {
             self.check_name(&top, name);
         }
-        if document.port.is_empty() {
+        if let Some(path) = &document.control {
+            self.check_socket(&top, "control", path);
+        }
+        if document.port.is_empty() && matches!(whole.get_ref().get("port").map(Spanned::get_ref), None | Some(DeValue::Array(_))) {
             self.note(0, "a network needs at least one [[port]]");
         }
         if document.port.len() > MAX_PORTS {
             self.note(0, format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
         }
-        let places = Place::of_ports(table.get_ref());
-        for (entry, place) in document.port.iter().zip(&places) {
+        let places = Place::of_ports(whole.get_ref());
+        let ports: Vec<_> = document.port.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
+        for (entry, place) in &ports {
             self.check_port(entry, place);
         }
-        self.check_unique(document, &places);
+        self.check_unique(&ports);
     }
 
     fn check_range(&mut self, place: &Place, key: &str, value: u64, range: RangeInclusive<u64>) {
@@ -197,18 +230,20 @@ impl<'t> Checker<'t> {
     fn check_port(&mut self, entry: &PortEntry, place: &Place) {
         match &entry.name {
             Some(name) => self.check_name(place, name),
+            None if place.has("name") => {}
             None => self.note(place.start, "a port needs a name"),
         }
         match (&entry.vhost_user, &entry.tap) {
-            (Some(path), None) => self.check_socket(place, path),
+            (Some(path), None) => self.check_socket(place, "vhost-user", path),
             (None, Some(name)) => self.check_tap(place, name),
+            (None, None) if place.has("vhost-user") || place.has("tap") => {}
             (None, None) => self.note(place.start, "a port needs either vhost-user = \"/path/of/socket\" or tap = \"name\""),
             (Some(_), Some(_)) => self.note(place.of("tap"), "a port is either vhost-user or tap, not both"),
         }
-        if entry.connect && entry.vhost_user.is_none() {
+        if entry.connect && !place.has("vhost-user") {
             self.note(place.of("connect"), "connect is for vhost-user ports");
         }
-        if entry.netns.is_some() && entry.tap.is_none() {
+        if entry.netns.is_some() && !place.has("tap") {
             self.note(place.of("netns"), "netns is for tap ports");
         }
         if entry.segment.is_empty() {
@@ -229,10 +264,15 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_socket(&mut self, place: &Place, path: &Path) {
+    fn check_socket(&mut self, place: &Place, key: &str, path: &Path) {
         let length = path.as_os_str().len();
-        if length == 0 || length > SOCKET_PATH {
-            self.note(place.of("vhost-user"), format_args!("a socket's path has 1 to {SOCKET_PATH} bytes, this one {length}"));
+        let whole = self.folder.join(path).as_os_str().len();
+        if length == 0 || whole > SOCKET_PATH {
+            let folder = if whole > length { ", its folder included" } else { "" };
+            self.note(place.of(key), format_args!("a socket's path has 1 to {SOCKET_PATH} bytes{folder}, this one {whole}"));
+        }
+        if path.to_string_lossy().contains(char::is_control) {
+            self.note(place.of(key), "a socket's path has no control characters");
         }
     }
 
@@ -254,9 +294,9 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_unique(&mut self, document: &Document, places: &[Place]) {
+    fn check_unique(&mut self, ports: &[(&PortEntry, &Place)]) {
         let mut seen: HashMap<String, &str> = HashMap::new();
-        for (entry, place) in document.port.iter().zip(places) {
+        for (entry, place) in ports {
             let name = entry.name.as_deref().unwrap_or_default();
             let socket = entry.vhost_user.as_ref().map(|path| ("vhost-user", format!("socket {}", path.display())));
             let tap = entry
@@ -281,13 +321,19 @@ struct Place<'a, 't> {
 }
 
 impl<'a, 't> Place<'a, 't> {
-    fn of_ports(document: &'a DeTable<'t>) -> Vec<Self> {
+    /// `None` for those that are no tables.
+    fn of_ports(document: &'a DeTable<'t>) -> Vec<Option<Self>> {
         let Some(DeValue::Array(ports)) = document.get("port").map(Spanned::get_ref) else { return Vec::new() };
         let place = |port: &'a Spanned<DeValue<'t>>| match port.get_ref() {
             DeValue::Table(table) => Some(Self { table, start: port.span().start }),
             _ => None,
         };
-        ports.iter().filter_map(place).collect()
+        ports.iter().map(place).collect()
+    }
+
+    /// Whether `key` is there, readable or not.
+    fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
     }
 
     /// Position of `key`, or of the table if it is not there.
@@ -308,7 +354,57 @@ mod tests {
     fn reports_every_mistake_with_its_line() {
         let text = "workers = 0\npol = \"never\"\npoll = 7\n[[port]]\nname = \"a\"\nvhost-user = 3\ncolour = \"red\"\n";
         let lines: Vec<usize> = mistakes(text).iter().map(|mistake| mistake.0).collect();
-        assert_eq!(lines, [2, 3, 6, 7]);
+        assert_eq!(lines, [1, 2, 3, 6, 7]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_hides_no_other_mistake() {
+        let text = r#"colour = "red"
+workers = "many"
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+mac = "02:00"
+[[port]]
+name = "a"
+vhost-user = "/tmp/b"
+intake = { rate = "quick" }
+[[port]]
+name = "c"
+sise = 3
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 2, 6, 8, 10, 11, 13], "{found:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_missing() {
+        for (text, wanted) in [
+            ("[[port]]\nname = 7\nvhost-user = \"/tmp/a\"\n", vec![2]),
+            ("[[port]]\nname = \"a\"\nvhost-user = 7\nconnect = true\n", vec![3]),
+            ("[[port]]\nname = \"a\"\ntap = 7\nnetns = \"x\"\n", vec![3]),
+            ("[port]\nname = \"a\"\n", vec![1]),
+            ("port = [3, { name = \"a\" }, { name = \"a\", tap = \"t\" }]\n", vec![1, 1, 1]),
+        ] {
+            let found = mistakes(text);
+            assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), wanted, "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_socket_has_a_path_that_the_kernel_takes() {
+        let text = "control = \"CONTROL\"\n[[port]]\nname = \"a\"\nvhost-user = \"web.sock\"\n";
+        let lines = |control: &str, folder: &str| -> Vec<usize> {
+            match check_in(&text.replace("CONTROL", control), Path::new(folder)) {
+                Ok(_) => Vec::new(),
+                Err(mistakes) => mistakes.list.iter().map(|mistake| mistake.line).collect(),
+            }
+        };
+        assert!(lines(&"c".repeat(107), "").is_empty());
+        assert_eq!(lines(&"c".repeat(108), ""), [1]);
+        assert!(lines("c", &"f".repeat(98)).is_empty());
+        assert_eq!(lines("c", &"f".repeat(99)), [4]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Document {
     /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame whose receiver has no room then holds up those
     /// behind it. By default only with poll = "always".
     pub in_order: Option<bool>,
-    /// Path of the control socket; by default NAME.control in the user's run-time folder.
+    /// Path of the control socket, from the file's folder; by default NAME.control in the user's run-time folder.
     pub control: Option<PathBuf>,
     /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
     #[schemars(range(min = 1, max = 60000))]
@@ -72,7 +72,7 @@ impl Default for Document {
 pub struct PortEntry {
     /// Name of the port, unique in the network.
     pub name: Option<String>,
-    /// Path of a vhost-user socket. memlane listens there.
+    /// Path of a vhost-user socket, from the file's folder. memlane listens there.
     pub vhost_user: Option<PathBuf>,
     /// memlane connects to the vhost-user socket instead, and keeps trying.
     pub connect: bool,

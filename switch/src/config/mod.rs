@@ -85,25 +85,29 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
         let text = std::fs::read_to_string(path).map_err(|error| Mistakes::unreadable(path, &error))?;
         let stem = path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
-        Self::parse(&text, &stem).map_err(|mistakes| mistakes.in_file(path))
+        Self::parse_in(&text, &stem, path.parent().unwrap_or(Path::new(""))).map_err(|mistakes| mistakes.in_file(path))
     }
 
-    /// Checks `text`; the network is called `default_name` if the text does not name it.
+    /// Checks `text`; the network is called `default_name` if the text does not name it. Relative paths are the working directory's.
     ///
     /// # Errors
     /// All [`Mistakes`] at once.
     pub fn parse(text: &str, default_name: &str) -> Result<Self, Mistakes> {
-        let document = check::check(text)?;
-        Ok(Self::from_document(&document, default_name))
+        Self::parse_in(text, default_name, Path::new(""))
+    }
+
+    /// As [`Self::parse`], but relative paths lie in `folder`.
+    fn parse_in(text: &str, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
+        Ok(Self::from_document(&check::check_in(text, folder)?, default_name, folder))
     }
 
     /// `document` was checked, so nothing can fail.
-    fn from_document(document: &Document, default_name: &str) -> Self {
+    fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
         let mut segments: Vec<String> = Vec::new();
-        let ports = document.port.iter().map(|entry| PortConfig::from_entry(entry, &mut segments)).collect();
+        let ports = document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &mut segments)).collect();
         Self {
-            control: document.control.clone().unwrap_or_else(|| default_control(&name)),
+            control: document.control.as_ref().map_or_else(|| default_control(&name), |path| folder.join(path)),
             name,
             workers: document.workers,
             cpus: document.cpus.clone(),
@@ -128,13 +132,13 @@ impl Config {
 }
 
 impl PortConfig {
-    fn from_entry(entry: &PortEntry, segments: &mut Vec<String>) -> Self {
+    fn from_entry(entry: &PortEntry, folder: &Path, segments: &mut Vec<String>) -> Self {
         let segment = segments.iter().position(|known| *known == entry.segment).unwrap_or_else(|| {
             segments.push(entry.segment.clone());
             segments.len() - 1
         });
         let kind = match (&entry.vhost_user, &entry.tap) {
-            (Some(path), _) => PortKind::VhostUser { path: path.clone(), connect: entry.connect },
+            (Some(path), _) => PortKind::VhostUser { path: folder.join(path), connect: entry.connect },
             (None, tap) => PortKind::Tap { name: tap.clone().unwrap_or_default(), netns: entry.netns.clone() },
         };
         Self {
