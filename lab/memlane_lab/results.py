@@ -24,7 +24,7 @@ from memlane_lab.experiment import Experiment, measure, told
 from memlane_lab.labels import Labels
 from memlane_lab.setting import Strict
 
-VERSION = 1
+VERSION = 2
 """Of the JSON files' format. A reader knows its own version only."""
 
 
@@ -39,8 +39,8 @@ class FlowRecord(Strict):
     """By measure, in base units."""
     series: list[tuple[float, float]] = []
     """(seconds since the measured part began, bit/s until then)."""
-    distribution: list[tuple[float, float]] = []
-    """(share of observations, not longer than so many seconds)."""
+    latencies: str | None = None
+    """Every one of them: a HdrHistogram of nanoseconds (V2, compressed, base64)."""
 
 
 class Sample(Strict):

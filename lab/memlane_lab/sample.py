@@ -220,5 +220,5 @@ def _record(stated: tuple[Flow, Traffic], result: FlowResult) -> FlowRecord:
         workload=traffic.workload,
         values=result.values,
         series=result.series,
-        distribution=result.distribution,
+        latencies=result.latencies.encoded() if result.latencies else None,
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from memlane_lab import plan
 from memlane_lab.experiment import Experiment
+from memlane_lab.latencies import Latencies
 from memlane_lab.results import ExperimentResult, FlowRecord, Missing, RunRecord, Sample, VariantRecord
 
 STATED: dict[str, Any] = {
@@ -23,6 +24,7 @@ STATED: dict[str, Any] = {
 }
 
 FACTS = {"kernel": "7.2.12", "offloads": {"tcp-segmentation-offload": "on"}, "tcp_rmem": "1 2 3", "tcp_wmem": "4 5 6"}
+LATENCIES = Latencies([(5e-5, 200), (1e-4, 700), (3e-4, 90), (1e-3, 10)]).encoded()
 SPREAD = (0.9, 0.95, 0.98, 1.0, 1.0, 1.02, 1.05, 1.1)
 
 
@@ -70,7 +72,7 @@ def _sample(number: int, turn: int, variant: plan.Variant, values: dict[str, flo
     rate = values["throughput"] * factor
     flow = FlowRecord(
         name="c1 to s1, tcp", source="c1", target="s1", workload="tcp", values={"throughput": rate},
-        series=[(0.5, rate), (1.0, rate * 1.1)], distribution=[(0.0, 5e-5), (0.5, 1e-4), (0.9, 3e-4), (0.99, 1e-3)],
+        series=[(0.5, rate), (1.0, rate * 1.1)], latencies=LATENCIES,
     )  # fmt: skip
     return Sample(
         number=number + 1, round=turn, variant=variant.name, labels=variant.labels, began="2026-11-22T00:00:00",

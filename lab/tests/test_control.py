@@ -21,7 +21,7 @@ from memlane_lab.wait import Timeout, until
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    return agent.build()
+    return agent.build()[0]
 
 
 @pytest.fixture

@@ -49,7 +49,10 @@ def _check_commands(guest: Guest) -> None:
     programs = ["iperf3", "sockperf", "stress-ng", "ethtool", "ip", "tc", "ss", "ping", "busybox"]
     for program in programs:
         assert guest.run(["which", program]).status == 0, program
-    assert "bogo ops" in guest.run("stress-ng --cache-level 1 --cpu 1 --timeout 1 --metrics-brief 2>&1", timeout=60).check().stdout
+    assert (
+        "bogo ops"
+        in guest.run("stress-ng --cache-level 1 --cpu 1 --timeout 1 --metrics-brief 2>&1", timeout=60).check().stdout
+    )
 
 
 def _check_accounts(guest: Guest) -> None:

@@ -36,7 +36,7 @@ def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
     _written(tmp_path, made_up.result())
     stated = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(stated | {"format_version": 99}))
-    with pytest.raises(LabError, match="format version 99, but this lab reads version 1"):
+    with pytest.raises(LabError, match="format version 99, but this lab reads version 2"):
         results.read(tmp_path)
     with pytest.raises(LabError, match=r"no run\.json"):
         results.read(tmp_path / "nowhere")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from memlane_lab import experiment, guests, plan, results, run
+from memlane_lab.latencies import Latencies
 from memlane_lab.measures import CPU_PARTIES
 from memlane_lab.paths.memlane import program
 from memlane_lab.ports import GuestKind
@@ -72,6 +73,7 @@ traffic = [
     { workload = "udp", from = "s1", to = "s2", message = 1000, rate = 1000000 },
     { workload = "ping", from = "c2" },
     { workload = "request-response", from = "c1", message = 100 },
+    { workload = "open-loop", from = "c2", rate = 200 },
 ]
 [vary]
 path = ["bridge", "e1000"]
@@ -82,15 +84,22 @@ path = ["bridge", "e1000"]
     (sample,) = result.samples
     assert sample.error is None
     assert [flow.name for flow in sample.flows] == [
-        "c1 to s2, tcp", "s1 to s2, udp", "c2 to s2, ping", "c1 to s1, request-response",
+        "c1 to s2, tcp", "s1 to s2, udp", "c2 to s2, ping", "c1 to s1, request-response", "c2 to s2, open-loop",
     ]  # fmt: skip
-    tcp, udp, ping, asking = (flow.values for flow in sample.flows)
+    tcp, udp, ping, asking, paced = (flow.values for flow in sample.flows)
     assert sample.values["overflows"] == sample.values["unassembled"] == 0  # so slow a flow loses nothing
     assert 0.3e6 < udp["throughput"] < 1.2e6
     assert sample.values["throughput"] == pytest.approx(tcp["throughput"] + udp["throughput"])
     assert 0 < ping["ping_p50"] <= ping["ping_p99"]
     assert 0 < asking["rtt_p50"] <= asking["rtt_p999"]
     assert asking["exchanges"] > 10
+    assert paced["exchanges"] == pytest.approx(200, rel=0.02)
+    assert paced["unanswered"] == 0
+    assert 0 < paced["response_p50"] <= paced["response_p999"]
+    counts = [Latencies.decoded(flow.latencies).count for flow in sample.flows if flow.latencies]
+    assert counts[0] > 0
+    assert counts[1] > 10
+    assert counts[2] == 800
     assert sample.values["cpu_programs"] > 0.05  # four guests compute for half of their time, if the host lets them
 
 

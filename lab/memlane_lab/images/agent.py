@@ -1,4 +1,4 @@
-"""The control agent, built statically from `lab/agent`, so that it runs in a guest without any library."""
+"""The lab's own programs for guests, built statically from `lab/agent`, so that they run without any library."""
 
 import os
 import subprocess
@@ -13,13 +13,13 @@ _TARGET = "x86_64-unknown-linux-gnu"
 
 
 def sources() -> list[Path]:
-    """The files that the agent is made from."""
-    return [SOURCE / "Cargo.toml", SOURCE / "Cargo.lock", *sorted((SOURCE / "src").glob("*.rs"))]
+    """The files that the programs are made from."""
+    return [SOURCE / "Cargo.toml", SOURCE / "Cargo.lock", *sorted((SOURCE / "src").rglob("*.rs"))]
 
 
-def build() -> Path:
-    """Builds the agent (a few seconds the first time) and returns the program."""
-    say("building the guests' control agent")
+def build() -> list[Path]:
+    """Builds the control agent and what else the lab brings (a few seconds the first time); returns the programs."""
+    say("building the guests' own programs")
     target = cache.folder() / "agent"
     command = ["cargo", "build", "--quiet", "--release", "--locked", "--target", _TARGET]
     environment = os.environ | {"CARGO_TARGET_DIR": str(target), "RUSTFLAGS": "-C target-feature=+crt-static"}
@@ -29,4 +29,4 @@ def build() -> Path:
         raise LabError("no Rust toolchain found (cargo): the guests' agent cannot be built; install one") from error
     if done.returncode:
         raise LabError(f"building the guests' agent in {SOURCE} failed:\n{done.stderr}")
-    return target / _TARGET / "release" / "memlane-agent"
+    return [target / _TARGET / "release" / name for name in ("memlane-agent", "exchange")]

@@ -74,7 +74,8 @@ def _lay_out(tree: Path) -> None:
     for name, text in _ETC.items():
         (tree / "etc" / name).write_text(text)
     _install(_HERE / "init", tree / "init")
-    _install(agent.build(), tree / "bin" / "memlane-agent")
+    for program in agent.build():
+        _install(program, tree / "bin" / program.name)
 
 
 def _install(source: Path, target: Path) -> None:

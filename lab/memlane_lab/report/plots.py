@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from memlane_lab import summary
 from memlane_lab.experiment import measure
 from memlane_lab.labels import Labels, words
+from memlane_lab.latencies import Latencies
 from memlane_lab.measures import CPU_PARTIES, Better, scale
 from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.stats import Interval
@@ -108,11 +109,14 @@ def latencies(result: ExperimentResult) -> go.Figure | None:
 
     def lines(sample: Sample) -> Iterator[tuple[str, list[float], list[float]]]:
         for flow in sample.flows:
-            points = [(1 / (1 - share), value) for share, value in flow.distribution if share < 1]
-            if points:
+            if flow.latencies:
+                told = Latencies.decoded(flow.latencies).distribution()
+                points = [(1 / (1 - share), value) for share, value in told]
                 yield flow.name, [point[0] for point in points], [point[1] * 1e6 for point in points]
 
-    told = next((name for name in ("rtt_p50", "ping_p50") if any(name in s.values for s in result.good)), None)
+    told = next(
+        (name for name in ("rtt_p50", "response_p50", "ping_p50") if any(name in s.values for s in result.good)), None
+    )
     figure = _by_group(result, told, lines) if told else None
     if figure:
         figure.update_layout(title_text="round trips", yaxis_title="µs")

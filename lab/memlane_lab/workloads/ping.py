@@ -1,6 +1,5 @@
 """Echo requests: the round trip of the guests' kernels alone, at a steady pace."""
 
-import math
 import re
 import time
 from typing import ClassVar
@@ -8,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from memlane_lab.errors import LabError
+from memlane_lab.latencies import Latencies
 from memlane_lab.measures import Across, Better, Measure
 from memlane_lab.sizes import Size
 from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
@@ -56,19 +56,13 @@ class _Run(Run):
     def finish(self) -> FlowResult:
         said = self._client.wait(self._timing.patience)
         answers = re.findall(r"icmp_seq=(\d+) .*time=([\d.]+) ms", said.stdout)
-        trips = sorted(float(trip) / 1e3 for number, trip in answers if int(number) > self._skipped)
+        trips = [float(trip) / 1e3 for number, trip in answers if int(number) > self._skipped]
         if not trips:
             raise LabError(f"ping of flow {self._flow.name} got no answer: {said.stdout[-300:]}{said.stderr}")
+        found = Latencies((trip, 1) for trip in trips)
         values = {
-            "ping_p50": percentile(trips, 0.5),
-            "ping_p99": percentile(trips, 0.99),
+            "ping_p50": found.percentile(0.5),
+            "ping_p99": found.percentile(0.99),
             "ping_loss": max(0.0, 1 - len(trips) / self._counted),
         }
-        shares = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
-        told = [(share, percentile(trips, share)) for share in shares if (1 - share) * len(trips) >= 1]
-        return FlowResult(values, distribution=told, said={"client": said.stdout})
-
-
-def percentile(rising: list[float], share: float) -> float:
-    """The smallest of `rising` that at least this share of them does not exceed."""
-    return rising[max(0, math.ceil(share * len(rising)) - 1)]
+        return FlowResult(values, latencies=found, said={"client": said.stdout})

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from memlane_lab.control import Running
 from memlane_lab.errors import LabError
+from memlane_lab.latencies import Latencies
 from memlane_lab.measures import Across, Better, Measure
 from memlane_lab.sizes import Size
 from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
@@ -50,12 +51,13 @@ class RequestResponse(Workload):
             *("sockperf", "ping-pong", *protocol, "--ip", flow.address, "--port", str(flow.port), "--full-rtt"),
             *("--time", str(timing.seconds + 1), "--msg-size", str(self.parameters.message)),
         ]
-        return _Run(flow, timing, server, command)
+        return _Run(flow, timing, server, command, f"/tmp/sockperf-{flow.port}")
 
 
 class _Run(Run):
-    def __init__(self, flow: Flow, timing: Timing, server: Running, command: list[str]) -> None:
-        self._flow, self._timing, self._server, self._command = flow, timing, server, command
+    def __init__(self, flow: Flow, timing: Timing, server: Running, command: list[str], log: str) -> None:
+        self._flow, self._timing, self._server, self._log = flow, timing, server, log
+        self._command = [*command, "--full-log", log]
         self._flowing: float | None = None
 
     def begin(self) -> None:
@@ -79,31 +81,35 @@ class _Run(Run):
         self._server.wait(10)
         if said.status:
             raise LabError(f"sockperf of flow {self._flow.name} failed: {said.stderr.strip() or said.stdout[-500:]}")
-        return _read(said.stdout)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", said.stdout)
+        found = self._latencies()
+        values = {
+            **{name: found.percentile(share) for name, share in _NAMED.items()},
+            "rtt_mean": found.mean,
+            "jitter": found.deviation,
+            "exchanges": found.count / float(_find(plain, r"\[Valid Duration\] RunTime=([\d.]+)")),
+        }
+        return FlowResult(values, latencies=found, said={"client": plain})
 
-
-def _read(said: str) -> FlowResult:
-    """What sockperf printed, in seconds."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)
-    count = int(_find(plain, r"Total (\d+) observations"))
-    percentiles = {
-        round(float(share) / 100, 6): float(value) / 1e6
-        for share, value in re.findall(r"percentile ([\d.]+) = +([\d.]+)", plain)
-    }
-    values = {
-        "rtt_mean": float(_find(plain, r"avg-rtt= *([\d.]+)")) / 1e6,
-        "jitter": float(_find(plain, r"std-dev= *([\d.]+)")) / 1e6,
-        "exchanges": count / float(_find(plain, r"\[Valid Duration\] RunTime=([\d.]+)")),
-        **{name: percentiles[share] for name, share in _NAMED.items()},
-    }
-    shortest = float(_find(plain, r"<MIN> observation = +([\d.]+)")) / 1e6
-    longest = float(_find(plain, r"<MAX> observation = +([\d.]+)")) / 1e6
-    # A share that not one observation lies beyond tells nothing but the maximum.
-    told = sorted((share, value) for share, value in percentiles.items() if (1 - share) * count >= 1)
-    return FlowResult(values, distribution=[(0.0, shortest), *told, (1 - 1 / count, longest)], said={"client": plain})
+    def _latencies(self) -> Latencies:
+        """Every round trip that counts, as sockperf has written them down."""
+        source = self._flow.source
+        counted = source.run(["awk", "-F", ", *", _COUNT, self._log], timeout=60).check().stdout
+        source.run(["rm", self._log]).check()
+        pairs = (line.split() for line in counted.splitlines())
+        return Latencies((float(value) / 1e9, int(count)) for value, count in pairs)
 
 
 _NAMED = {"rtt_p50": 0.5, "rtt_p90": 0.9, "rtt_p99": 0.99, "rtt_p999": 0.999}
+_COUNT = """
+/^[0-9]+, / {
+    value = int($4 * 1000); step = 1
+    while (value / step >= 1000) step *= 10
+    seen[int(value / step) * step + int(step / 2)]++
+}
+END { for (value in seen) print value, seen[value] }
+"""
+"""Nanoseconds to three significant digits, and how often each was seen."""
 
 
 def _find(text: str, pattern: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from memlane_lab.guests import Guest
+from memlane_lab.latencies import Latencies
 from memlane_lab.measures import Measure
 
 POINT = 0.25
@@ -50,8 +51,8 @@ class FlowResult:
     """By measure, in base units."""
     series: list[tuple[float, float]] = field(default_factory=list)
     """Its rate over time: (seconds since the measured part began, bit/s until then)."""
-    distribution: list[tuple[float, float]] = field(default_factory=list)
-    """Its latencies: (share of observations, not longer than so many seconds), rising."""
+    latencies: Latencies | None = None
+    """Every one of them."""
     said: dict[str, str] = field(default_factory=dict)
     """What the programs said, by a name for each."""
 
