@@ -72,7 +72,7 @@ fn a_chain_adds_up_and_stays_inside() {
         let ring = unsafe { SplitRing::new(areas, ENTRIES as u16) }.expect("a good size");
         let access = [Access::Read, Access::Write, Access::Both][usize::from(mode % 3)];
         let (mut hint, limit) = (Hint::default(), u32::from(limit));
-        let mut walk = Walk { ring: &ring, memory: &memory, hint: &mut hint, access, indirect: mode & 4 != 0, limit };
+        let mut walk = Walk { ring: &ring, memory: &memory, hint: &mut hint, access, indirect: mode & 4 != 0, limit, walked: 0 };
         let mut pieces: Vec<Piece> = Vec::with_capacity(usize::from(room % 8));
         let capacity = pieces.capacity();
         let result = walk.resolve(ring.descriptor(u16::from(mode >> 4)), &mut pieces);
