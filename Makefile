@@ -43,7 +43,7 @@ test: build lint rust-test loom lab-test
 rust-test: deps
 	cargo test --quiet --locked --workspace
 
-# Every interleaving of the hand-over between workers.
+# Every interleaving of what threads share without locks.
 loom: deps
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
 

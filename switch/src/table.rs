@@ -6,7 +6,10 @@
 //! Learning is fair: a port that holds its **share** of entries replaces its own, and a full bucket gives up an entry of the port that
 //! holds most, so no guest can push another's address out by inventing addresses.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::frame::MacAddress;
 use crate::port::PortId;
@@ -19,7 +22,7 @@ pub const DEFAULT_AGE: u32 = 300;
 const MOST: usize = 1 << 20;
 
 #[repr(align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Bucket([AtomicU64; WAYS]);
 
 /// See the module.
@@ -62,6 +65,11 @@ impl Entry {
 
     fn is(self, address: MacAddress) -> bool {
         self.0 >> 16 == address.number() && self.0 != 0
+    }
+
+    fn address(self) -> MacAddress {
+        let [a, b, c, d, e, f, ..] = (self.0 >> 16).to_le_bytes();
+        MacAddress::new([a, b, c, d, e, f])
     }
 
     fn port(self) -> PortId {
@@ -155,11 +163,7 @@ impl Table {
     pub fn entries(&self) -> Vec<(MacAddress, PortId, u32, bool)> {
         let all = self.slots().map(|(slot, confirmed)| (Entry(slot.load(Ordering::Relaxed)), confirmed.load(Ordering::Relaxed)));
         all.filter(|(entry, _)| entry.0 != 0)
-            .map(|(entry, confirmed)| {
-                let bytes = (entry.0 >> 16).to_le_bytes();
-                let address = MacAddress::new([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]);
-                (address, entry.port(), confirmed, entry.is_pinned())
-            })
+            .map(|(entry, confirmed)| (entry.address(), entry.port(), confirmed, entry.is_pinned()))
             .collect()
     }
 
@@ -171,10 +175,17 @@ impl Table {
         for (slot, confirmed) in self.slots() {
             let entry = Entry(slot.load(Ordering::Relaxed));
             let gone = entry.0 != 0 && condition(entry, confirmed.load(Ordering::Relaxed));
-            if gone && slot.compare_exchange(entry.0, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.count(entry, -1);
-                self.changed();
+            if gone {
+                self.remove(slot, entry);
             }
+        }
+    }
+
+    /// Empties `slot` if it still holds `entry`.
+    fn remove(&self, slot: &AtomicU64, entry: Entry) {
+        if slot.compare_exchange(entry.0, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.count(entry, -1);
+            self.changed();
         }
     }
 
@@ -199,7 +210,21 @@ impl Table {
         let Some(way) = self.giving_way(bucket, entry.port()) else { return Learned::NoRoom };
         let slot = &self.buckets[bucket].0[way];
         let old = Entry(slot.load(Ordering::Relaxed));
-        self.replace(slot, &self.confirmed[bucket * WAYS + way], old, entry, now)
+        let learned = self.replace(slot, &self.confirmed[bucket * WAYS + way], old, entry, now);
+        if learned == Learned::Changed {
+            self.keep_one(bucket, entry.address());
+        }
+        learned
+    }
+
+    /// Another worker may have inserted the same address in another way at the same moment, and would not find ours to move it later: all but
+    /// the first go. Of two who insert, at least one sees both, by the fence.
+    fn keep_one(&self, bucket: usize, address: MacAddress) {
+        fence(Ordering::SeqCst);
+        let ways = self.buckets[bucket].0.iter().map(|way| (way, Entry(way.load(Ordering::Relaxed))));
+        for (slot, entry) in ways.filter(|(_, entry)| entry.is(address)).skip(1) {
+            self.remove(slot, entry);
+        }
     }
 
     /// The way of `bucket` that a new entry of `port` may take: within its share a free one, or one of the port that holds most (itself
@@ -265,13 +290,20 @@ unsafe impl Zeroes for Bucket {}
 // SAFETY: an atomic of zero.
 unsafe impl Zeroes for AtomicU32 {}
 
+/// Loom's atomics are no numbers.
+#[cfg(loom)]
+fn zeroed<T: Zeroes + Default>(count: usize) -> Box<[T]> {
+    (0..count).map(|_| T::default()).collect()
+}
+
 /// Zeroes that cost no memory until they are written.
+#[cfg(not(loom))]
 fn zeroed<T: Zeroes>(count: usize) -> Box<[T]> {
     // SAFETY: what the trait promises.
     unsafe { Box::new_zeroed_slice(count).assume_init() }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -353,5 +385,142 @@ mod tests {
         assert_eq!(table.learn(address(1), PortId(1), 0), Learned::Pinned);
         assert_eq!(table.learn(address(1), PortId(0), 0), Learned::Known);
         assert_eq!(table.find(address(1)), Some(PortId(0)));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    const HERE: PortId = PortId(0);
+    const THERE: PortId = PortId(1);
+    /// Times that a thread is interrupted at most.
+    const SWITCHES: usize = 3;
+
+    /// A table of the smallest size, where each port may hold two entries, and addresses of one and the same bucket.
+    fn table() -> (Arc<Table>, [MacAddress; 3]) {
+        let table = Arc::new(Table::new(2, 2, 7));
+        let all = (1..64_u8).map(|n| MacAddress::new([2, 0, 0, 0, 0, n]));
+        let mut alike = all.filter(|&address| table.bucket(address) == 0);
+        let addresses = std::array::from_fn(|_| alike.next().expect("half of them are in each bucket"));
+        (table, addresses)
+    }
+
+    /// Runs `one` and `other` at once on a table where `prepare` was done, in all orders with so many [`SWITCHES`], then looks at it.
+    fn model(
+        prepare: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
+        one: impl Fn(&Table, [MacAddress; 3]) + Copy + Sync + Send + 'static,
+        other: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
+    ) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(SWITCHES);
+        builder.check(move || {
+            let (table, addresses) = table();
+            prepare(&table, addresses);
+            let theirs = Arc::clone(&table);
+            let thread = thread::spawn(move || one(&theirs, addresses));
+            other(&table, addresses);
+            thread.join().unwrap();
+            look(&table);
+        });
+    }
+
+    /// What holds of every table: who is said to hold so many entries holds them, and no address stands in two.
+    fn look(table: &Table) {
+        let entries = table.entries();
+        for port in [HERE, THERE] {
+            let of_port = entries.iter().filter(|entry| entry.1 == port).count();
+            assert_eq!(table.held(port) as usize, of_port, "entries of {port:?}");
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            assert!(entries[..index].iter().all(|earlier| earlier.0 != entry.0), "an address in two entries");
+        }
+    }
+
+    #[test]
+    fn two_ports_learn_the_same_address_at_once() {
+        model(
+            |_, _| {},
+            |table, [a, ..]| {
+                table.learn(a, HERE, 1);
+            },
+            |table, [a, ..]| {
+                table.learn(a, THERE, 1);
+            },
+        );
+    }
+
+    /// The one port has its share, so that its own entry gives way, and not the free one that the other port takes.
+    #[test]
+    fn an_address_is_learned_in_two_places_at_once() {
+        let prepare = |table: &Table, [_, b, c]: [MacAddress; 3]| {
+            table.learn(b, HERE, 0);
+            table.learn(c, HERE, 0);
+        };
+        model(
+            prepare,
+            |table, [a, ..]| {
+                table.learn(a, HERE, 1);
+            },
+            |table, [a, ..]| {
+                table.learn(a, THERE, 1);
+            },
+        );
+    }
+
+    #[test]
+    fn an_address_moves_while_it_is_forgotten() {
+        let prepare = |table: &Table, [a, ..]: [MacAddress; 3]| {
+            table.learn(a, HERE, 0);
+        };
+        model(
+            prepare,
+            |table, [a, ..]| {
+                table.learn(a, THERE, 9);
+            },
+            |table, _| table.expire(9, 5),
+        );
+        model(
+            prepare,
+            |table, [a, ..]| {
+                table.learn(a, THERE, 9);
+            },
+            |table, _| table.forget(HERE),
+        );
+    }
+
+    /// Whoever remembers where an address was, with the generation from before it looked, hears that it has moved or gone.
+    #[test]
+    fn what_is_remembered_is_void_once_it_is_wrong() {
+        let memory = |table: &Table, a| (table.generation(), table.find(a));
+        for moves in [true, false] {
+            let prepare = |table: &Table, [a, ..]: [MacAddress; 3]| {
+                table.learn(a, HERE, 0);
+            };
+            let change = move |table: &Table, [a, ..]: [MacAddress; 3]| {
+                if moves {
+                    {
+                        table.learn(a, THERE, 1);
+                    }
+                } else {
+                    table.forget(HERE)
+                }
+            };
+            let mut builder = loom::model::Builder::new();
+            builder.preemption_bound = Some(SWITCHES);
+            builder.check(move || {
+                let (table, addresses) = table();
+                prepare(&table, addresses);
+                let theirs = Arc::clone(&table);
+                let thread = thread::spawn(move || change(&theirs, addresses));
+                let (generation, found) = memory(&table, addresses[0]);
+                thread.join().unwrap();
+                let now = table.find(addresses[0]);
+                assert!(found == now || table.generation() != generation, "{found:?} is remembered where {now:?} is right");
+            });
+        }
     }
 }

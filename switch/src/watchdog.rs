@@ -5,12 +5,14 @@
 //! notes in its **stopwatch** when it begins; the watchdog looks at all stopwatches while calls are made, and interrupts a thread that has
 //! been calling for too long with a signal. The call then fails, and its port is quarantined. Without calls, the watchdog sleeps.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod stopwatch;
+
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 use crate::time::{cycles, in_cycles};
+use stopwatch::{Duty, Seen, Stopwatch};
 
 /// How long a call may take.
 const MOST: Duration = Duration::from_millis(100);
@@ -19,23 +21,19 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Looks without a call after which the watchdog sleeps.
 const CALM: u32 = 20;
 
-static STOPWATCHES: Mutex<Vec<Arc<Stopwatch>>> = Mutex::new(Vec::new());
-/// Set while the watchdog sleeps and wants to hear of the next call.
-static SLEEPS: AtomicBool = AtomicBool::new(false);
+static STOPWATCHES: Mutex<Vec<Arc<Timed>>> = Mutex::new(Vec::new());
+static DUTY: Duty = Duty::new();
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
-/// What one thread's calls are timed with.
+/// A thread whose calls are timed.
 #[derive(Debug)]
-struct Stopwatch {
+struct Timed {
     thread: libc::pthread_t,
-    /// When the thread began the call that it is in; zero if it is in none.
-    since: AtomicU64,
-    /// It has called since this was last looked at.
-    called: AtomicBool,
+    stopwatch: Stopwatch,
 }
 
 /// A thread's own stopwatch, which the watchdog forgets when the thread ends.
-struct Mine(Arc<Stopwatch>);
+struct Mine(Arc<Timed>);
 
 thread_local! {
     static MINE: Mine = Mine::new();
@@ -46,33 +44,30 @@ impl Mine {
         start();
         // SAFETY: no arguments, always succeeds.
         let thread = unsafe { libc::pthread_self() };
-        let stopwatch = Arc::new(Stopwatch { thread, since: AtomicU64::new(0), called: AtomicBool::new(false) });
-        stopwatches().push(Arc::clone(&stopwatch));
-        Self(stopwatch)
+        let timed = Arc::new(Timed { thread, stopwatch: Stopwatch::default() });
+        stopwatches().push(Arc::clone(&timed));
+        Self(timed)
     }
 }
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        stopwatches().retain(|stopwatch| !Arc::ptr_eq(stopwatch, &self.0));
+        stopwatches().retain(|timed| !Arc::ptr_eq(timed, &self.0));
     }
 }
 
-fn stopwatches() -> MutexGuard<'static, Vec<Arc<Stopwatch>>> {
+fn stopwatches() -> MutexGuard<'static, Vec<Arc<Timed>>> {
     STOPWATCHES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `call` under the eye of the watchdog.
 pub fn watched<T>(call: impl FnOnce() -> T) -> T {
-    MINE.with(|Mine(stopwatch)| {
-        stopwatch.since.store(cycles() | 1, Ordering::Relaxed);
-        // Sequentially consistent, so that either we see the watchdog sleep or it sees the call.
-        stopwatch.called.swap(true, Ordering::SeqCst);
-        if SLEEPS.load(Ordering::Relaxed) && SLEEPS.swap(false, Ordering::Relaxed) {
+    MINE.with(|Mine(timed)| {
+        if timed.stopwatch.begin(cycles(), &DUTY) {
             WATCHDOG.get().inspect(|watchdog| watchdog.unpark());
         }
         let result = call();
-        stopwatch.since.store(0, Ordering::Relaxed);
+        timed.stopwatch.end();
         result
     })
 }
@@ -98,7 +93,7 @@ fn watch() -> ! {
         std::thread::park_timeout(INTERVAL);
         calm = if look(most) { 0 } else { calm + 1 };
         if calm == CALM {
-            SLEEPS.store(true, Ordering::SeqCst);
+            DUTY.go_off();
             // A call that began before it could see the flag is found by one more look.
             if !look(most) {
                 sleep();
@@ -109,7 +104,7 @@ fn watch() -> ! {
 }
 
 fn sleep() {
-    while SLEEPS.load(Ordering::Relaxed) {
+    while DUTY.is_off() {
         std::thread::park();
     }
 }
@@ -119,15 +114,12 @@ fn look(most: u64) -> bool {
     // Held, so that no thread ends between being found late and being interrupted.
     let stopwatches = stopwatches();
     let mut called = false;
-    for stopwatch in stopwatches.iter() {
-        called |= stopwatch.called.swap(false, Ordering::SeqCst);
-        let since = stopwatch.since.load(Ordering::Relaxed);
-        if since != 0 {
-            called = true;
-            if cycles().saturating_sub(since) > most {
-                // SAFETY: the thread lives: it takes its stopwatch away, under this lock, before it ends.
-                unsafe { libc::pthread_kill(stopwatch.thread, signal()) };
-            }
+    for timed in stopwatches.iter() {
+        let seen = timed.stopwatch.look(cycles(), most);
+        called |= seen != Seen::Nothing;
+        if seen == Seen::Late {
+            // SAFETY: the thread lives: it takes its stopwatch away, under this lock, before it ends.
+            unsafe { libc::pthread_kill(timed.thread, signal()) };
         }
     }
     called

@@ -1,7 +1,49 @@
-//! The switch's hand-over queues, and the slots that its SIGBUS handler reads, compiled for loom: `make loom`.
+//! What threads of the switch share without locks, compiled for loom: `make loom`.
 
 #[path = "../../src/handover.rs"]
 pub mod handover;
 
 #[path = "../../src/memory/slot.rs"]
 pub mod slot;
+
+#[path = "../../src/worker/mailbox/post.rs"]
+pub mod post;
+
+#[path = "../../src/table.rs"]
+pub mod table;
+
+#[path = "../../src/watchdog/stopwatch.rs"]
+pub mod stopwatch;
+
+/// As the switch has it.
+pub mod time {
+    /// A moment or a span.
+    pub type Cycles = u64;
+}
+
+/// What the table needs of frames.
+pub mod frame {
+    /// An Ethernet address, as a number.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct MacAddress(u64);
+
+    impl MacAddress {
+        /// The address with these bytes.
+        pub fn new(bytes: [u8; 6]) -> Self {
+            let [a, b, c, d, e, f] = bytes;
+            Self(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
+        }
+
+        /// The address as a number.
+        pub fn number(self) -> u64 {
+            self.0
+        }
+    }
+}
+
+/// What the table needs of ports.
+pub mod port {
+    /// Number of a port.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PortId(pub u16);
+}

@@ -2,20 +2,21 @@
 //!
 //! A command is a closure over the worker. It may take locks and allocate: it belongs to the control side and is rare.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+mod post;
+
+use std::sync::{Arc, mpsc};
 
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::Worker;
 use crate::handover::Sleep;
+use post::Post;
 
 type Command = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// See the module. Its bell also rings when another worker hands something over.
 pub struct Mailbox {
-    post: Mutex<Vec<Command>>,
-    has_post: AtomicBool,
+    post: Post<Command>,
     /// Whether the worker sleeps.
     pub sleep: Sleep,
     bell: EventFd,
@@ -23,7 +24,7 @@ pub struct Mailbox {
 
 impl std::fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mailbox").field("has_post", &self.has_post).finish_non_exhaustive()
+        f.debug_struct("Mailbox").field("has_post", &self.has_post()).finish_non_exhaustive()
     }
 }
 
@@ -34,7 +35,7 @@ impl Mailbox {
     /// The kernel refuses an event descriptor.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
-        Ok(Arc::new(Self { post: Mutex::default(), has_post: AtomicBool::new(false), sleep: Sleep::default(), bell }))
+        Ok(Arc::new(Self { post: Post::default(), sleep: Sleep::default(), bell }))
     }
 
     /// The descriptor that becomes readable when the worker must wake.
@@ -55,21 +56,15 @@ impl Mailbox {
     /// True if there are commands.
     #[inline]
     pub fn has_post(&self) -> bool {
-        self.has_post.load(Ordering::Relaxed)
+        self.post.has_any()
     }
 
-    pub(super) fn collect(&self, mut each: impl FnMut(Command)) {
-        let post = {
-            let mut post = self.post.lock().unwrap_or_else(PoisonError::into_inner);
-            self.has_post.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *post)
-        };
-        post.into_iter().for_each(&mut each);
+    pub(super) fn collect(&self, each: impl FnMut(Command)) {
+        self.post.collect().into_iter().for_each(each);
     }
 
     fn send(&self, command: Command) {
-        self.post.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        self.has_post.store(true, Ordering::Release);
+        self.post.put(command);
         self.wake();
     }
 }
