@@ -4,7 +4,7 @@
 //! allowed, and answers with the [`Allowance`] that holds from then on; `memlane set` is a client of it.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -198,8 +198,7 @@ pub fn listen(path: &Path) -> Result<UnixListener, ControlError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         make_folder(folder).map_err(failed)?;
     }
-    let listener = port::vhost_user::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = port::vhost_user::socket::bind(path, Some(0o600)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     UnixListener::from_std(listener).map_err(failed)
 }

@@ -38,7 +38,17 @@ impl Bed {
         for (index, lines) in ports.iter().enumerate() {
             text.push_str(&format!("[[port]]\nname = \"p{index}\"\nvhost-user = \"{path}/p{index}.sock\"\n{lines}\n"));
         }
-        let config = Config::parse(&text, "test").unwrap();
+        Self::of_text(&text, folder)
+    }
+
+    /// A network of one port that connects to the front end's socket at `path`.
+    pub fn connecting(path: &std::path::Path) -> Self {
+        let text = format!("[[port]]\nname = \"p0\"\nconnect = true\nvhost-user = \"{}\"\n", path.display());
+        Self::of_text(&text, tempfile::tempdir().unwrap())
+    }
+
+    fn of_text(text: &str, folder: tempfile::TempDir) -> Self {
+        let config = Config::parse(text, "test").unwrap();
         let daemon = Some(Daemon::start(&config).unwrap());
         Self { daemon, config, folder }
     }

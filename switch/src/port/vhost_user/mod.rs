@@ -15,10 +15,11 @@ mod device;
 mod extra;
 pub mod features;
 mod session;
+pub mod socket;
 mod vring;
 pub mod wire;
 
-pub use session::{Endpoint, Session, bind, converse, run};
+pub use session::{Endpoint, Session, converse, run};
 
 use crate::frame::MacAddress;
 use crate::port::PortId;

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +13,7 @@ use vhost::vhost_user::BackendReqHandler;
 use super::PortSettings;
 use super::device::Device;
 use super::extra;
+use super::socket::{self, Waiter};
 use super::wire::{self, Message, WireError};
 use crate::network::Network;
 use crate::port::State;
@@ -44,21 +44,8 @@ impl Endpoint {
     /// # Errors
     /// Somebody listens there, or something else is in the way.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        Ok(Self::Listen(bind(path)?, path.to_path_buf()))
+        Ok(Self::Listen(socket::bind(path, None)?, path.to_path_buf()))
     }
-}
-
-/// A listening socket at `path`, in place of one that nobody listens at any more.
-///
-/// # Errors
-/// Somebody listens there, or something else is in the way.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() && UnixStream::connect(path).is_err() => std::fs::remove_file(path)?,
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")),
-        Err(_) => {}
-    }
-    UnixListener::bind(path)
 }
 
 impl Drop for Endpoint {
@@ -74,60 +61,61 @@ impl Drop for Endpoint {
 pub struct Session {
     quit: Arc<AtomicBool>,
     stream: Arc<Mutex<Option<UnixStream>>>,
-    endpoint: Arc<Endpoint>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    waiter: Arc<Waiter>,
+    thread: std::thread::JoinHandle<()>,
 }
 
 /// Serves front ends at `endpoint`, one after the other, in a thread of its own.
 ///
 /// # Errors
-/// The kernel refuses a thread.
+/// The kernel refuses a thread or descriptors.
 pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) -> io::Result<Session> {
-    let endpoint = Arc::new(endpoint);
-    let session = Session { quit: Arc::default(), stream: Arc::default(), endpoint: Arc::clone(&endpoint), thread: None };
-    let (quit, stream) = (Arc::clone(&session.quit), Arc::clone(&session.stream));
+    let waiter = Arc::new(match &endpoint {
+        Endpoint::Listen(listener, _) => Waiter::new(Some(listener))?,
+        Endpoint::Connect(_) => Waiter::new(None)?,
+    });
+    let quit: Arc<AtomicBool> = Arc::default();
+    let stream: Arc<Mutex<Option<UnixStream>>> = Arc::default();
+    let (theirs, their_stream, their_waiter) = (Arc::clone(&quit), Arc::clone(&stream), Arc::clone(&waiter));
     let name = format!("port-{}", settings.id.0);
     let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-        while !quit.load(Ordering::Acquire) {
-            let Some(connection) = meet(&endpoint, &quit) else { return };
-            *stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
-            if !quit.load(Ordering::Acquire) {
+        while let Some(connection) = meet(&endpoint, &their_waiter, &theirs) {
+            *their_stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
+            if !theirs.load(Ordering::Acquire) {
                 serve(&network, &settings, connection);
             }
-            stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            their_stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     })?;
-    Ok(Session { thread: Some(thread), ..session })
+    Ok(Session { quit, stream, waiter, thread })
 }
 
 impl Session {
     /// Ends all conversations, then the rings, then the connections and the threads. In this order: a front end that sees the connection end
     /// takes the used indices that it finds then for where the next back end goes on. Those that do not read their last answer delay
-    /// this by a second, all together.
+    /// this by a second, all together; those whose thread the kernel holds, because it waits for a file of theirs, by another, and are left
+    /// behind: they end with the process.
     pub fn stop(sessions: Vec<Self>) {
         sessions.iter().for_each(Self::end_conversation);
-        let deadline = Instant::now() + PATIENCE;
-        sessions.into_iter().for_each(|session| session.end(deadline));
+        await_all(&sessions);
+        // Whoever goes on is in an answer that its front end does not read.
+        sessions.iter().for_each(|session| session.shut(Shutdown::Both));
+        await_all(&sessions);
+        for session in sessions {
+            if session.thread.is_finished() {
+                // A thread that panicked has said so on standard error; the others still end.
+                let _ = session.thread.join();
+            } else {
+                let name = session.thread.thread().name().unwrap_or_default().to_owned();
+                tracing::warn!(thread = %name, "left behind, for the kernel holds it: its front end sent a file whose server does not answer");
+            }
+        }
     }
 
     fn end_conversation(&self) {
         self.quit.store(true, Ordering::Release);
+        self.waiter.ring();
         self.shut(Shutdown::Read);
-        if let Endpoint::Listen(_, path) = &*self.endpoint {
-            // Ends the accept() that the thread may be in.
-            let _ = UnixStream::connect(path);
-        }
-    }
-
-    /// Waits until the rings have ended, and ends the connection by `deadline` even if they have not.
-    fn end(mut self, deadline: Instant) {
-        let Some(thread) = self.thread.take() else { return };
-        while !thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(GLANCE);
-        }
-        // It may be in an answer that the front end does not read.
-        self.shut(Shutdown::Both);
-        let _ = thread.join();
     }
 
     fn shut(&self, how: Shutdown) {
@@ -137,19 +125,31 @@ impl Session {
     }
 }
 
+/// Waits until all threads have ended, but no longer than a moment.
+fn await_all(sessions: &[Session]) {
+    let deadline = Instant::now() + PATIENCE;
+    while sessions.iter().any(|session| !session.thread.is_finished()) && Instant::now() < deadline {
+        std::thread::sleep(GLANCE);
+    }
+}
+
 /// The next connection; `None` when told to quit.
-fn meet(endpoint: &Endpoint, quit: &AtomicBool) -> Option<UnixStream> {
+fn meet(endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixStream> {
     let mut pause = RETRY.0;
     while !quit.load(Ordering::Acquire) {
         let connection = match endpoint {
             Endpoint::Listen(listener, _) => listener.accept().map(|(stream, _)| stream),
-            Endpoint::Connect(path) => UnixStream::connect(path),
+            Endpoint::Connect(path) => socket::connect(path),
         };
-        if let Ok(stream) = connection {
-            return (!quit.load(Ordering::Acquire)).then_some(stream);
+        match (connection, endpoint) {
+            (Ok(stream), _) => return Some(stream),
+            (Err(error), Endpoint::Listen(..)) if error.kind() == io::ErrorKind::WouldBlock => waiter.wait(None),
+            (Err(_), Endpoint::Listen(..)) => std::thread::sleep(RETRY.0),
+            (Err(_), Endpoint::Connect(_)) => {
+                waiter.wait(Some(pause));
+                pause = (pause * 2).min(RETRY.1);
+            }
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(RETRY.1);
     }
     None
 }
@@ -229,5 +229,24 @@ impl Crates {
             Err(error) => return Err(error),
         }
         result.map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_the_kernel_holds_does_not_hold_up_the_end() {
+        let (_never, held) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || held.recv().unwrap_or_default());
+        let waiter = Arc::new(Waiter::new(None).unwrap());
+        let session = Session { quit: Arc::default(), stream: Arc::default(), waiter, thread };
+        let (tell, stopped) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            Session::stop(vec![session]);
+            tell.send(()).unwrap();
+        });
+        assert_eq!(stopped.recv_timeout(Duration::from_secs(20)), Ok(()));
     }
 }
