@@ -7,7 +7,7 @@ Own code, because the output must not depend on who builds it: everything belong
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,10 +15,15 @@ _MAGIC = b"070701"
 _TRAILER = "TRAILER!!!"
 
 
-def write(folder: Path, archive: Path) -> None:
-    """Writes all of `folder` to the file `archive`, uncompressed: a guest under emulation unpacks slowly."""
+def write(folder: Path, archive: Path, leave_out: Collection[str] = ()) -> None:
+    """Writes all of `folder` to the file `archive`, uncompressed: a guest under emulation unpacks slowly.
+
+    `leave_out` are names of files under `folder` that the archive does not get.
+    """
     with archive.open("wb") as out:
         for number, (name, path) in enumerate(_entries(folder), start=1):
+            if name in leave_out:
+                continue
             status = path.lstat()
             _write_entry(out, name, number, status.st_mode, _content(path, status.st_mode))
         _write_entry(out, _TRAILER, 0, 0, b"")

@@ -79,15 +79,16 @@ class Archive:
             self._run(["apt-get", "download", "-q", package], cwd=folder)
             return next(folder.glob(f"{package}_*.deb"))
 
-    def download_with_dependencies(self, packages: Sequence[str]) -> list[Path]:
-        """Fetches the packages and all that they depend on, as for an empty machine; returns the files."""
+    def unpack_with_dependencies(self, packages: Sequence[str], folder: Path) -> None:
+        """Fetches the packages and all that they need, as for an empty machine, and unpacks them under `folder`."""
         say(f"downloading Debian packages {', '.join(packages)} and what they need")
         with cache.locked("apt"):
             for old in self._packages.glob("*.deb"):
                 old.unlink()
             command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "--download-only"]
             self._run([*command, "-o", f"Dir::State::status={self._home}/empty-status", *packages])
-            return sorted(self._packages.glob("*.deb"))
+            for package in sorted(self._packages.glob("*.deb")):  # while no other maker takes them away
+                unpack(package, folder)
 
     def _show(self, package: str) -> str:
         return self._run(["apt-cache", "show", "--no-all-versions", package], allow_failure=True)

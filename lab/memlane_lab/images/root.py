@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +60,10 @@ def _make(folder: Path) -> None:
     tree = folder / "tree"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         packages = Path(scratch)
-        for package in debian.Archive().download_with_dependencies(list(PROGRAMS)):
-            debian.unpack(package, packages)
+        debian.Archive().unpack_with_dependencies(list(PROGRAMS), packages)
         _lay_out(tree)
-        _Harvest(packages, tree).gather()
+        Harvest(packages, tree).take(PROGRAMS)
+    link_busybox(tree)
     cpio.write(tree, folder / "root.cpio")
 
 
@@ -73,17 +74,19 @@ def _lay_out(tree: Path) -> None:
         (tree / name).symlink_to(target)
     for name, text in _ETC.items():
         (tree / "etc" / name).write_text(text)
-    _install(_HERE / "init", tree / "init")
+    install(_HERE / "init", tree / "init")
     for program in agent.build():
-        _install(program, tree / "bin" / program.name)
+        install(program, tree / "bin" / program.name)
 
 
-def _install(source: Path, target: Path) -> None:
+def install(source: Path, target: Path) -> None:
+    """Copies a program; nothing of it is shared with a file that was there before."""
+    target.unlink(missing_ok=True)
     shutil.copyfile(source, target)
     target.chmod(0o755)
 
 
-class _Harvest:
+class Harvest:
     """Takes programs and the libraries they load from unpacked packages into the tree."""
 
     def __init__(self, packages: Path, tree: Path) -> None:
@@ -92,15 +95,18 @@ class _Harvest:
         self._folders = [path for path in packages.glob("**/lib/x86_64-linux-gnu") if path.is_dir()]
         self._loader = self._find("lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2")
 
-    def gather(self) -> None:
-        """Takes every program of `PROGRAMS`, with its libraries, and busybox under its many names."""
-        _install(self._loader, self._tree / "lib64" / "ld-linux-x86-64.so.2")
-        for program in (name for names in PROGRAMS.values() for name in names):
+    def take(self, programs: Mapping[str, Sequence[str]]) -> None:
+        """Takes every program of `programs` (a package's name: programs taken from it), with its libraries."""
+        install(self._loader, self._tree / "lib64" / "ld-linux-x86-64.so.2")
+        for program in (name for names in programs.values() for name in names):
             source = self._find(*(f"{folder}/{program}" for folder in ("usr/bin", "usr/sbin", "bin", "sbin")))
-            _install(source, self._tree / "bin" / program)
-            for library in self._libraries(source):
-                _install(library, self._tree / "lib" / library.name)
-        self._link_busybox()
+            install(source, self._tree / "bin" / program)
+            self.take_libraries(source)
+
+    def take_libraries(self, program: Path) -> None:
+        """Takes what a program, or a module of one, loads."""
+        for library in self._libraries(program):
+            install(library, self._tree / "lib" / library.name)
 
     def _find(self, *names: str) -> Path:
         found = next((path for name in names if (path := self._packages / name).exists()), None)
@@ -120,9 +126,11 @@ class _Harvest:
         paths = [line.split("=>")[1].split("(")[0].strip() for line in listed.splitlines() if "=>" in line]
         return [Path(path) for path in paths if path.startswith(str(self._packages)) and "ld-linux" not in path]
 
-    def _link_busybox(self) -> None:
-        binaries = self._tree / "bin"
-        applets = subprocess.run([binaries / "busybox", "--list"], capture_output=True, text=True, check=True).stdout
-        for applet in applets.split():
-            if not (binaries / applet).is_symlink() and not (binaries / applet).exists():
-                (binaries / applet).symlink_to("busybox")
+
+def link_busybox(tree: Path) -> None:
+    """Gives busybox its many names, where nothing better has them."""
+    binaries = tree / "bin"
+    applets = subprocess.run([binaries / "busybox", "--list"], capture_output=True, text=True, check=True).stdout
+    for applet in applets.split():
+        if not (binaries / applet).is_symlink() and not (binaries / applet).exists():
+            (binaries / applet).symlink_to("busybox")
