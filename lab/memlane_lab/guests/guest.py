@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from memlane_lab.control import Control, Result, Running
 from memlane_lab.errors import LabError
+from memlane_lab.images import root
+from memlane_lab.images.root import RootImage
 from memlane_lab.ports import GuestKind, Nic
 from memlane_lab.process import HostProcess
 from memlane_lab.procfs import CpuTime
@@ -99,17 +101,27 @@ class Guest(ABC):
         memory: int | None = None,
         processors: int = 1,
         cpus: Sequence[int] = (),
+        image: RootImage | None = None,
     ) -> None:
-        """Describes a guest of `memory` MiB (None: the kind's usual), kept on the host's CPUs `cpus` (none: any)."""
+        """Describes a guest of `memory` MiB (None: the kind's usual), kept on the host's CPUs `cpus` (none: any).
+
+        `image` is its root tree; None: the usual one.
+        """
         self.session = session
         self.name = name
         self.nics = list(nics)
         self.memory = memory or self._usual_memory()
         self.processors = processors
         self.cpus = cpus
+        self._image = image
         self._process: HostProcess | None = None
         self._control: Control | None = None
         session.callback(self.kill)
+
+    @property
+    def image(self) -> RootImage:
+        """Its root tree."""
+        return self._image or root.image()
 
     @classmethod
     @abstractmethod
@@ -162,6 +174,11 @@ class Guest(ABC):
         if self._control is None:
             raise LabError(f"guest {self.name} has not been started")
         return self._control
+
+    @property
+    def started(self) -> bool:
+        """Whether it ever had a host process."""
+        return self._process is not None
 
     @property
     def alive(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from memlane_lab import network
 from memlane_lab.errors import LabError
 from memlane_lab.guests.guest import Guest, GuestCpu, HostUse, InsideCpu
-from memlane_lab.images import root
 from memlane_lab.ports import Device, GuestKind, Nic
 from memlane_lab.process import HostProcess
 from memlane_lab.session import Session
@@ -36,7 +35,7 @@ class NetnsGuest(Guest):
         isolate = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
         return self.session.start(
             f"guest-{self.name}",
-            [*isolate, "chroot", root.image().tree, "/init"],
+            [*isolate, "chroot", self.image.tree, "/init"],
             namespace=self._namespace,
             cpus=self.cpus,
             environment={"lab_channel": "-", "lab_name": self.name},

@@ -11,7 +11,7 @@ from typing import ClassVar
 from memlane_lab.errors import LabError
 from memlane_lab.guests import kvm
 from memlane_lab.guests.guest import Guest
-from memlane_lab.images import machine_kernel, root
+from memlane_lab.images import machine_kernel
 from memlane_lab.images.machine_kernel import Flavour, MachineKernel
 from memlane_lab.ports import GuestKind, Nic, Tap, VhostUser
 from memlane_lab.process import HostProcess
@@ -72,10 +72,10 @@ class QemuGuest(Guest):
 
     def _initramfs(self, kernel: MachineKernel) -> str:
         """One file: the kernel reads archives that follow each other."""
-        joined = self.session.folder / f"initramfs-{self._kernel().kernel.parent.name}"
+        joined = self.session.folder / f"initramfs-{self.image.tree.parent.name}-{kernel.kernel.parent.name}"
         if not joined.exists():
             with joined.open("wb") as out:
-                for part in (root.image().initramfs, kernel.modules):
+                for part in (self.image.initramfs, kernel.modules):
                     out.write(part.read_bytes())
         return str(joined)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from memlane_lab.errors import LabError
 from memlane_lab.guests import mconsole
 from memlane_lab.guests.guest import Guest, GuestCpu, HostUse, InsideCpu
-from memlane_lab.images import root, uml_kernel
+from memlane_lab.images import uml_kernel
 from memlane_lab.images.uml_kernel import UmlKernel
 from memlane_lab.ports import Device, GuestKind, Tap, VhostUser
 from memlane_lab.process import HostProcess
@@ -53,7 +53,7 @@ class UmlGuest(Guest):
             f"uml_dir={self._folder}",
             f"mem={self.memory}M",
             *(["seccomp=on"] if kernel.has_seccomp else []),
-            *("root=/dev/root", "rootfstype=hostfs", f"rootflags={root.image().tree}", "ro", "init=/init"),
+            *("root=/dev/root", "rootfstype=hostfs", f"rootflags={self.image.tree}", "ro", "init=/init"),
             *("con=null", "con0=null,fd:1", f"ssl0=fd:{channel.fileno()}"),
             *("panic=-1", "lab_channel=/dev/ttyS0", f"lab_name={self.name}"),
             *(self._nic(index) for index in range(len(self.nics))),
