@@ -146,9 +146,9 @@ def test_a_namespace_survives_a_crash_with_its_nic(session: Session) -> None:
     assert_reachable(pair, 0, 1)
 
 
-@pytest.mark.parametrize("kind", [UML, TCG])
-def test_open_vswitch_carries_traffic(session: Session, kind: GuestKind) -> None:
-    pair = Bed(session, paths.make(session, "ovs-dpdk"), [kind, kind])
+@pytest.mark.parametrize("kinds", [(UML, UML), (TCG, TCG), (NETNS, UML)])
+def test_open_vswitch_carries_traffic(session: Session, kinds: tuple[GuestKind, GuestKind]) -> None:
+    pair = Bed(session, paths.make(session, "ovs-dpdk"), kinds)
     assert_reachable(pair, 0, 1)
     assert tcp_throughput(pair, 0, 1) > 10e6
     (switch,) = pair.path.parties()

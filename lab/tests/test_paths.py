@@ -32,7 +32,6 @@ def _port(name: str, kind: GuestKind = GuestKind.UML) -> Port:
         ("none", GuestKind.UML, "veth"),
         ("e1000", GuestKind.UML, "only QEMU"),
         ("e1000", GuestKind.NETNS, "only QEMU"),
-        ("ovs-dpdk", GuestKind.NETNS, "vhost-user"),
     ],
 )
 def test_a_path_says_why_it_cannot_serve_a_guest(session: Session, path: str, kind: GuestKind, why: str) -> None:

@@ -151,5 +151,9 @@ class Memlane(NetworkPath):
         if self._daemon:
             self._daemon.kill()
 
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
     def clear(self) -> None:
         self.stop()

@@ -13,7 +13,7 @@ from memlane_lab import network
 from memlane_lab.errors import LabError
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
 from memlane_lab.process import HostProcess
 from memlane_lab.session import Session
 from memlane_lab.wait import until
@@ -48,8 +48,8 @@ class OvsDpdk(NetworkPath):
         return network.may_change() or (None if _SWITCH.exists() else f"{_SWITCH} is not installed: run make deps")
 
     @classmethod
-    def refuses(cls, kind: GuestKind) -> str | None:
-        return "its ports are vhost-user; a namespace has no such NIC" if kind == GuestKind.NETNS else None
+    def refuses(cls, kind: GuestKind) -> str | None:  # noqa: ARG003
+        return None
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir()
@@ -97,6 +97,8 @@ class OvsDpdk(NetworkPath):
         return settings if self._cpu is None else [*settings, f"pmd-cpu-mask={1 << self._cpu:#x}"]
 
     def _plug(self, port: Port) -> Endpoint:
+        if port.kind == GuestKind.NETNS:
+            return self._plug_namespace(port)
         socket = self._folder / f"{port.name}.sock"
         masked = port.kind == GuestKind.UML
         server = self._folder / f"{port.name}.ovs" if masked else socket
@@ -107,6 +109,13 @@ class OvsDpdk(NetworkPath):
         if port.delivery_rate:
             self._limit(port)
         return VhostUser(socket, guest_listens=not masked)
+
+    def _plug_namespace(self, port: Port) -> Endpoint:
+        """A veth pair, one end of it read by the switch as any of the host's devices."""
+        device = self._interface(port)
+        network.add_veth(device, port.name, namespace=self._namespace, mtu=port.mtu)
+        self._control("add-port", _BRIDGE, device)
+        return Device(port.name, self._namespace)
 
     def _limit(self, port: Port) -> None:
         """By the only means that its user-space datapath has: a policer, which drops."""
@@ -131,7 +140,13 @@ class OvsDpdk(NetworkPath):
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Each port's statistics, up to a second old; their "rx" is what came from the guest."""
-        return {name: _statistics(self._control("get", "Interface", name, "statistics")) for name in self.nics}
+        names = {name: self._interface(nic.port) for name, nic in self.nics.items()}
+        return {name: _statistics(self._control("get", "Interface", own, "statistics")) for name, own in names.items()}
+
+    @staticmethod
+    def _interface(port: Port) -> str:
+        """What the switch calls the port."""
+        return f"port-{port.name}" if port.kind == GuestKind.NETNS else port.name
 
     def tallies(self) -> dict[str, float]:
         ports = self.counters().values()

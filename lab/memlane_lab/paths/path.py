@@ -79,6 +79,10 @@ class NetworkPath(ABC):
         """The processes that are the network; none where the host's kernel does its work inside others' calls."""
         return []
 
+    def restart(self) -> None:
+        """Ends the network's process as a crash would, and starts it again."""
+        raise NotAvailable(f"path {self.name} has no process that could be restarted")
+
     @abstractmethod
     def clear(self) -> None:
         """Takes the path away while its guests may still live. Needless at the session's end."""
