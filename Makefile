@@ -76,10 +76,13 @@ rust-lint: deps
 lab-test: build
 	lab/install-packages test
 	cargo test --quiet --locked --manifest-path lab/agent/Cargo.toml
+	cargo test --quiet --locked --manifest-path lab/shop/application/Cargo.toml
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest
 
 lab-lint: deps
 	cargo fmt --check --manifest-path lab/agent/Cargo.toml
+	cargo fmt --check --manifest-path lab/shop/application/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --manifest-path lab/agent/Cargo.toml -- -D warnings
+	cargo clippy --quiet --locked --all-targets --manifest-path lab/shop/application/Cargo.toml -- -D warnings
 	cd lab && ../.venv/bin/ruff format --check . && ../.venv/bin/ruff check . && ../.venv/bin/mypy

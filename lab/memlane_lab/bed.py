@@ -24,12 +24,13 @@ class Bed:
         queues: int = 1,
         delivery_rates: Mapping[str, int] | None = None,
         cpus: Sequence[Sequence[int]] = (),
+        memories: Mapping[str, int] | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
         """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
 
         `names` are the guests', if not a, b, c ... `delivery_rates` are bit/s by a guest's name; see `Port`. `cpus` are
-        the host's CPUs that each guest is kept on; none: any.
+        the host's CPUs that each guest is kept on; none: any. `memories` are MiB by name, for guests that need more.
         """
         self.path = path
         rates = delivery_rates or {}
@@ -40,15 +41,26 @@ class Bed:
             )
         ]
         nics = path.lay(wanted)
+
+        def own(named: str) -> dict[str, Any]:
+            return options | ({"memory": memories[named]} if memories and named in memories else {})
+
         self.guests: list[Guest] = [
-            guests.make(session, nic.port.kind, nic.port.name, [nic], cpus=kept, **options)
+            guests.make(session, nic.port.kind, nic.port.name, [nic], cpus=kept, **own(nic.port.name))
             for nic, kept in zip(nics, cpus or [()] * len(nics), strict=True)
         ]
+        self.named = {guest.name: guest for guest in self.guests}
+        self.services: dict[str, Any] = {}
+        """What workloads have started that lasts as long as the bed, by names of theirs."""
         for guest in self.guests:
             guest.start()
         for index in range(len(self.guests)):
             self.guests[index].wait_ready()
             self.address(index)
+
+    def address_of(self, named: str) -> str:
+        """The IPv4 address of the guest of that name."""
+        return ipv4(list(self.named).index(named))
 
     def address(self, index: int) -> None:
         """Gives a guest its addresses (again, after a reboot or a new plug)."""

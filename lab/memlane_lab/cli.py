@@ -134,7 +134,7 @@ def run(
     if dry_run:
         results.print(runs.outlook(planned))
         return
-    images.prepare(chosen)
+    images.prepare(chosen, runs.shops(planned))
     folder = out or runs.default_folder()
     try:
         runs.measure(planned, chosen, folder, seed, resume=resume)

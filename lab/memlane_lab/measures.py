@@ -54,6 +54,7 @@ COMMON = (
     Measure("cpu_per_gbit_s", "CPUs, all parties, per Gbit/s", "CPU/(Gbit/s)", Better.LESS),
     Measure("cpu_per_frame", "CPU, all parties, per frame", "s", Better.LESS),
     Measure("cpu_per_exchange", "CPU, all parties, per request and answer", "s", Better.LESS),
+    Measure("cpu_per_interaction", "CPU, all parties, per interaction", "s", Better.LESS),
     Measure("cpu_programs", "guests: programs", "CPU", Better.LESS),
     Measure("cpu_guest_kernel", "guests: kernel", "CPU", Better.LESS),
     Measure("cpu_guest_softirq", "guests: softirq", "CPU", Better.LESS),

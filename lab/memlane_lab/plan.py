@@ -115,8 +115,9 @@ def kinds(setting: Setting, chosen: GuestKind) -> list[GuestKind]:
     """What each of the setting's machines is run by, when guests shall be of the `chosen` kind."""
     guest = PATHS[setting.path].only or chosen
     client, server = setting.ends.split("-")
-    runs = {"c": client, "s": server}
-    return [guest if runs[machine[0]] == "guest" else GuestKind.NETNS for machine in setting.machines()]
+    runs = {"c": client, "s": server, "load": "host"}  # the machines of a shop's tiers are guests
+    roles = [machine.rstrip("0123456789") for machine in setting.machines()]
+    return [guest if runs.get(role, "guest") == "guest" else GuestKind.NETNS for role in roles]
 
 
 def missing(variant: Variant, chosen: GuestKind) -> str | None:

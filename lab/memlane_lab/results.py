@@ -41,6 +41,8 @@ class FlowRecord(Strict):
     """(seconds since the measured part began, bit/s until then)."""
     latencies: str | None = None
     """Every one of them: a HdrHistogram of nanoseconds (V2, compressed, base64)."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    """Further things over time, by name: (seconds since the measured part began, value until then)."""
 
 
 class Sample(Strict):

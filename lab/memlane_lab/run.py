@@ -104,6 +104,12 @@ def measure(
     results.write(out, record.model_copy(update={"ended": _now()}))
 
 
+def shops(planned: Sequence[Planned]) -> set[tuple[int, int]]:
+    """The sizes of all shops that the experiments need: books and customers."""
+    found = [variant.setting.shop for each in planned for variant in each.variants]
+    return {(shop.items, shop.customers) for shop in found if shop}
+
+
 def outlook(planned: Sequence[Planned]) -> Table:
     """What would be measured, and about how long that takes."""
     table = Table("experiment", "variant", "samples", "about", "")

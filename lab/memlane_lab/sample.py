@@ -16,6 +16,7 @@ from typing import Any
 from memlane_lab import bed as beds
 from memlane_lab import load, machine, paths, workloads
 from memlane_lab.bed import Bed
+from memlane_lab.calibration import Limits
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Boot, Experiment
 from memlane_lab.meters import account, placement
@@ -24,6 +25,7 @@ from memlane_lab.ports import GuestKind
 from memlane_lab.results import FlowRecord, Sample
 from memlane_lab.session import Session
 from memlane_lab.setting import Pinning, Setting, Traffic
+from memlane_lab.shop import machines as shops
 from memlane_lab.wait import until
 from memlane_lab.workloads import Flow, FlowResult, Run, Timing
 
@@ -46,6 +48,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         self._numbers = itertools.count(first)
         self._ports = itertools.count()
         self._kept: dict[str, tuple[ExitStack, Bed]] = {}
+        self._limits = Limits(self._limit)
         self.facts: dict[str, dict[str, Any]] = {}
         """By variant: what its machines say about themselves."""
 
@@ -82,14 +85,24 @@ class Sampler(AbstractContextManager["Sampler"]):
         )
 
     def _measure(self, variant: Variant, number: int) -> tuple[account.Values, list[FlowRecord]]:
-        with self._bed(variant.setting) as bed:
+        setting = self._limits.applied(variant.setting)
+        with self._bed(setting) as bed:
             self._ask_facts(variant, bed)
-            with load.applied(bed.guests, variant.setting.load):
-                flows = [self._flow(bed, variant.setting, *ends) for ends in variant.setting.flows()]
+            with load.applied(bed.guests, setting.load):
+                flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
                 values, results = self._run(bed, flows)
+        if limit := self._limits.of(variant.setting):
+            values["limit"] = limit
         for (flow, _), result in zip(flows, results, strict=True):
             self._keep_said(number, flow, result)
         return values, [_record(*each) for each in zip(flows, results, strict=True)]
+
+    def _limit(self, setting: Setting) -> float:
+        """What the setting's shops get done together."""
+        with Session() as session:
+            bed = lay(session, setting, self._kind)
+            values, _ = self._run(bed, [self._flow(bed, setting, *ends) for ends in setting.flows()])
+        return values["interactions"]
 
     def _run(self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]]) -> tuple[account.Values, list[FlowResult]]:
         asked = self._experiment
@@ -108,6 +121,8 @@ class Sampler(AbstractContextManager["Sampler"]):
             # A guest that is flooded may find no time to tell its meters. What its flows tell is none the worse.
             return self._without_meters(runs, end)
         _watch(runs, end)
+        if any(run.disturbs for run in runs):
+            return self._without_meters(runs, end)
         after = account.take(bed)
         results = [run.finish() for run in runs]
         return account.measured(bed, before, after, results), results
@@ -127,6 +142,7 @@ class Sampler(AbstractContextManager["Sampler"]):
             target=bed.guests[machines.index(target)],
             address=beds.ipv4(machines.index(target)),
             port=port,
+            bed=bed,
         )
         return flow, traffic
 
@@ -177,6 +193,8 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         delivery_rates=setting.delivery_rates,
         cpus=[_cpus(setting.pinning, machine) for machine in setting.machines()],
         memory=setting.memory,
+        memories=shops.memories(setting),
+        image=shops.image(setting),
         processors=setting.processors,
     )
 
@@ -221,4 +239,5 @@ def _record(stated: tuple[Flow, Traffic], result: FlowResult) -> FlowRecord:
         values=result.values,
         series=result.series,
         latencies=result.latencies.encoded() if result.latencies else None,
+        lines=result.lines,
     )

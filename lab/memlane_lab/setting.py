@@ -71,13 +71,30 @@ class Traffic(Strict):
         return self
 
 
+class Shop(Strict):
+    """Shops of three tiers beside the pairs: machines load1, web1, app1, db1, load2 ..."""
+
+    copies: int = Field(default=1, ge=1, le=16)
+    together: bool = False
+    """Whether the three tiers are in one guest, web1: the case without a network between them."""
+    items: int = Field(default=10_000, ge=100, le=1_000_000)
+    """Books."""
+    customers: int = Field(default=100_000, ge=100, le=10_000_000)
+
+    def machines(self) -> list[str]:
+        """The machines of all copies."""
+        tiers = ("load", "web") if self.together else ("load", "web", "app", "db")
+        return [f"{tier}{number}" for number in range(1, self.copies + 1) for tier in tiers]
+
+
 class Setting(Strict):
     """Everything that is the same in all samples of a variant."""
 
     path: str
     ends: Ends = Ends.GUEST_GUEST
-    pairs: int = Field(default=1, ge=1, le=64)
-    """Clients; each has a server of its own, or all share one."""
+    pairs: int = Field(default=1, ge=0, le=64)
+    """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
+    shop: Shop | None = None
     shared_receiver: bool = False
     """Whether the only server is s1."""
     load: int = Field(default=0, ge=0, le=100)
@@ -108,6 +125,19 @@ class Setting(Strict):
     def _one_or_several(cls, stated: Any) -> Any:  # noqa: ANN401
         return [stated] if isinstance(stated, dict) else stated
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_shop_alone(cls, stated: Any) -> Any:  # noqa: ANN401
+        return {"pairs": 0, **stated} if isinstance(stated, dict) and stated.get("shop") is not None else stated
+
+    @model_validator(mode="after")
+    def _shops_where_needed(self) -> Self:
+        if any(workloads.kind(traffic.workload).in_shops for traffic in self.traffic) and self.shop is None:
+            raise ValueError("a shop's browsers need a shop: state shop = {}")
+        if not self.pairs and self.shop is None:
+            raise ValueError("no pairs and no shop: there is no machine at all")
+        return self
+
     @model_validator(mode="after")
     def _check_machines(self) -> Self:
         known = self.machines()
@@ -121,12 +151,15 @@ class Setting(Strict):
     def machines(self) -> list[str]:
         """All machines; partners stand together: c1, s1, c2, s2 ..., or s1, c1, c2 ... where all share a server."""
         numbers = range(1, self.pairs + 1)
+        shops = self.shop.machines() if self.shop else []
         if self.shared_receiver:
-            return ["s1", *(f"c{number}" for number in numbers)]
-        return [name for number in numbers for name in (f"c{number}", f"s{number}")]
+            return ["s1", *(f"c{number}" for number in numbers), *shops]
+        return [name for number in numbers for name in (f"c{number}", f"s{number}")] + shops
 
     def partner(self, machine: str) -> str:
         """Whom a machine talks to where nothing is said; the shared server talks to the first client."""
+        if machine.startswith("load"):
+            return machine.replace("load", "web")
         role, number = machine[0], machine[1:]
         if role == "c":
             return "s1" if self.shared_receiver else f"s{number}"
@@ -135,6 +168,7 @@ class Setting(Strict):
     def flows(self) -> Iterator[tuple[str, str, Traffic]]:
         """Each flow's source, target and what it carries."""
         for traffic in self.traffic:
-            sources = traffic.sources or [name for name in self.machines() if name[0] == "c"]
+            start = "load" if workloads.kind(traffic.workload).in_shops else "c"
+            sources = traffic.sources or [name for name in self.machines() if name.startswith(start)]
             for source in sources:
                 yield source, traffic.target or self.partner(source), traffic

@@ -161,6 +161,8 @@ def _costs(values: Values) -> Values:
     if throughput := values.get("throughput"):
         costs |= _ratio("cpu_per_gb", cpu, throughput / 8e9)
         costs |= _ratio("cpu_per_gbit_s", cpu, throughput / 1e9)
+    if interactions := values.get("interactions"):
+        costs |= _ratio("cpu_per_interaction", cpu, interactions)
     if exchanges := values.get("exchanges"):
         costs |= _ratio("cpu_per_exchange", cpu, exchanges)
     costs |= _ratio("cpu_per_frame", cpu, frames)

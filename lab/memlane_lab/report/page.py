@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from memlane_lab import results, summary
 from memlane_lab.measures import significant
-from memlane_lab.report import plots, tables
+from memlane_lab.report import plots, shop_plots, tables
 from memlane_lab.report.tables import MeasureTable, Text
 from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.summary import Judgement, Verdict
@@ -133,7 +133,7 @@ def _noise(result: ExperimentResult) -> str:
 
 def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
     drawn: list[Any] = [plots.bars(result, name) for name in result.experiment.measures]
-    drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result)]
+    drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result), *shop_plots.figures(result)]
     yield from (figure for figure in drawn if figure is not None)
 
 

@@ -1,6 +1,6 @@
 """Plots: bars with intervals, who used the CPU, rates over time, how latencies are spread."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -20,7 +20,7 @@ _OTHERS = ("#2f6db5", "#d1853a", "#5a9a58", "#b3568b", "#7a66ad", "#8c6d4f", "#3
 _PARTIES = ("#9ecae1", "#4292c6", "#08519c", "#c7c7c7", "#fdae6b", "#238b45", "#d94801")
 _WIDE = 20
 """Times the smallest that the largest value is when bars no longer show both: then dots, on a logarithmic axis."""
-_LAYOUT = {
+LAYOUT = {
     "template": "plotly_white",
     "font": {"family": "system-ui, sans-serif", "size": 13},
     "margin": {"l": 70, "r": 20, "t": 50, "b": 60},
@@ -29,7 +29,7 @@ _LAYOUT = {
     "title": {"x": 0, "xref": "paper", "font": {"size": 15}},
 }
 
-_BELOW = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
+BELOW = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
 
 
 def bars(result: ExperimentResult, name: str) -> go.Figure | None:
@@ -42,12 +42,12 @@ def bars(result: ExperimentResult, name: str) -> go.Figure | None:
     used = scale(found.unit, values)
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     figure = go.Figure()
-    for label, colour in _coloured(summary.labels(result.experiment)):
+    for label, colour in coloured(summary.labels(result.experiment)):
         shown = [(row.name, row.cells[label].interval) for row in rows]
         known = [(group, interval.scaled(1 / used.factor)) for group, interval in shown if interval]
         figure.add_trace(_marks(label or "all", known, colour, dots=wide))
     better = "" if found.better is Better.NEITHER else f" ({found.better} is better)"
-    figure.update_layout(barmode="group", scattermode="group", **_LAYOUT)
+    figure.update_layout(barmode="group", scattermode="group", **LAYOUT)
     figure.update_layout(title_text=f"{found.title}{better}", yaxis_title=used.unit, xaxis_type="category")
     figure.update_yaxes(type="log" if wide else "linear")
     return figure
@@ -78,13 +78,13 @@ def cpu_stack(result: ExperimentResult) -> go.Figure | None:
         return None
     per_gb = all("throughput" in sample.values for sample in result.good)
     figure = go.Figure()
-    names = _categories(result, variants)
+    names = categories(result, variants)
     for party, colour in zip(CPU_PARTIES, _PARTIES, strict=True):
         heights = [_middle(result, labels, party, per_gb) for labels in variants]
         figure.add_bar(name=measure(party).title, x=heights, y=names, marker_color=colour, orientation="h")
     title, unit = ("CPU time by party, per GB", "s/GB") if per_gb else ("CPU by party", "CPUs in use")
-    figure.update_layout(barmode="stack", **_LAYOUT)
-    figure.update_layout(title_text=title, xaxis_title=unit, legend=_BELOW, height=200 + 24 * len(variants))
+    figure.update_layout(barmode="stack", **LAYOUT)
+    figure.update_layout(title_text=title, xaxis_title=unit, legend=BELOW, height=200 + 24 * len(variants))
     figure.update_yaxes(autorange="reversed", automargin=True)
     return figure
 
@@ -97,7 +97,7 @@ def rates(result: ExperimentResult) -> go.Figure | None:
             if flow.series:
                 yield flow.name, [point[0] for point in flow.series], [point[1] / 1e9 for point in flow.series]
 
-    figure = _by_group(result, "throughput", lines)
+    figure = by_group(result, "throughput", lines)
     if figure:
         figure.update_layout(title_text="each flow over time", xaxis_title="s", yaxis_title="Gbit/s")
         figure.update_yaxes(rangemode="tozero")
@@ -115,9 +115,14 @@ def latencies(result: ExperimentResult) -> go.Figure | None:
                 yield flow.name, [point[0] for point in points], [point[1] * 1e6 for point in points]
 
     told = next(
-        (name for name in ("rtt_p50", "response_p50", "ping_p50") if any(name in s.values for s in result.good)), None
+        (
+            name
+            for name in ("rtt_p50", "response_p50", "felt_p50", "ping_p50")
+            if any(name in s.values for s in result.good)
+        ),
+        None,
     )
-    figure = _by_group(result, told, lines) if told else None
+    figure = by_group(result, told, lines) if told else None
     if figure:
         figure.update_layout(title_text="round trips", yaxis_title="µs")
         marks = {1: "0", 2: "50 %", 10: "90 %", 100: "99 %", 1000: "99.9 %", 10_000: "99.99 %"}
@@ -131,7 +136,7 @@ def latencies(result: ExperimentResult) -> go.Figure | None:
 Lines = Callable[[Sample], Iterator[tuple[str, list[float], list[float]]]]
 
 
-def _by_group(result: ExperimentResult, by: str, lines: Lines) -> go.Figure | None:
+def by_group(result: ExperimentResult, by: str, lines: Lines) -> go.Figure | None:
     """A figure of lines whose group is chosen from a list above it."""
     groups: dict[str, list[Any]] = {}
     for labels in (each.labels for each in result.variants):
@@ -144,21 +149,27 @@ def _by_group(result: ExperimentResult, by: str, lines: Lines) -> go.Figure | No
     first = next(iter(groups))
     shown = [(group, trace) for group, traces in groups.items() for trace in traces]
     figure = go.Figure([trace.update(visible=group == first) for group, trace in shown])
-    figure.update_layout(**_LAYOUT)
-    figure.update_layout(legend=_BELOW)
+    figure.update_layout(**LAYOUT)
+    figure.update_layout(legend=BELOW)
+    choose(figure, [group for group, _ in shown])
+    return figure
+
+
+def choose(figure: go.Figure, owners: Sequence[str]) -> None:
+    """Puts a list above the figure that chooses whose traces are shown; `owners` is each trace's group."""
+    groups = list(dict.fromkeys(owners))
     if len(groups) > 1:
         buttons = [
-            {"label": group, "method": "update", "args": [{"visible": [own == group for own, _ in shown]}]}
+            {"label": group, "method": "update", "args": [{"visible": [own == group for own in owners]}]}
             for group in groups
         ]
         menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.18, "showactive": True}
         figure.update_layout(updatemenus=[menu])
-    return figure
 
 
 def _traces(result: ExperimentResult, sample: Sample, labels: Labels, lines: Lines) -> Iterator[Any]:
     label = labels.get(result.experiment.compare, "")
-    colour = dict(_coloured(summary.labels(result.experiment)))[label]
+    colour = dict(coloured(summary.labels(result.experiment)))[label]
     dashes = cycle(("solid", "dot", "dash", "dashdot", "longdash"))
     for name, across, up in lines(sample):
         title = f"{label}: {name}" if label else name
@@ -176,7 +187,7 @@ def _group(result: ExperimentResult, labels: Labels) -> str:
     return words(labels, but=result.experiment.compare) or "all"
 
 
-def _categories(result: ExperimentResult, variants: list[Labels]) -> list[Any]:
+def categories(result: ExperimentResult, variants: list[Labels]) -> list[Any]:
     """Two columns of names beside the bars: the group, and in it the compared label."""
     groups = [_group(result, labels) for labels in variants]
     compared = [labels.get(result.experiment.compare, "") for labels in variants]
@@ -192,6 +203,7 @@ def _middle(result: ExperimentResult, labels: Labels, party: str, per_gb: bool) 
     return used / (sample.values["throughput"] / 8e9) if per_gb and sample.values["throughput"] else used
 
 
-def _coloured(labels: list[str]) -> list[tuple[str, str]]:
+def coloured(labels: list[str]) -> list[tuple[str, str]]:
+    """Each label with its colour."""
     spare = cycle(_OTHERS)
     return [(label, COLOURS.get(label) or next(spare)) for label in labels]

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from memlane_lab.bed import Bed
 from memlane_lab.guests import Guest
 from memlane_lab.latencies import Latencies
 from memlane_lab.measures import Measure
@@ -26,6 +27,8 @@ class Flow:
     """The target's, as the source reaches it."""
     port: int
     """Free for this flow at the target."""
+    bed: Bed | None = None
+    """Where it flows: for a workload that needs more of it than two guests."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class FlowResult:
     """Its rate over time: (seconds since the measured part began, bit/s until then)."""
     latencies: Latencies | None = None
     """Every one of them."""
+    lines: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Further things over time, by a name for each, as in `series`."""
     said: dict[str, str] = field(default_factory=dict)
     """What the programs said, by a name for each."""
 
@@ -76,6 +81,11 @@ class Run(ABC):
     def finish(self) -> FlowResult:
         """Waits for its end; tells what came of it, or raises why nothing did."""
 
+    @property
+    def disturbs(self) -> bool:
+        """Whether it ended guests or the network in between, so that meters that were read before tell nothing."""
+        return False
+
 
 class Workload(ABC):
     """A kind of traffic, with its parameters."""
@@ -86,6 +96,8 @@ class Workload(ABC):
     """What it is, in a few words."""
     settling: ClassVar[int] = 0
     """Seconds that its programs need before anything flows; flows beside it warm up for so much longer."""
+    in_shops: ClassVar[bool] = False
+    """Whether it flows in shops (see `Setting.shop`), not between pairs."""
     measures: ClassVar[tuple[Measure, ...]] = ()
     """What it tells beside what meters find (the throughput is among those)."""
 
