@@ -86,6 +86,7 @@ impl Daemon {
                 id,
                 mac: port.mac.unwrap_or_else(|| default_address(&config.name, &port.name)),
                 mtu: port.mtu,
+                delivery_offloads: port.delivery_offloads,
                 pairs: port.queues,
             };
             self.sessions.push(vhost_user::run(Arc::clone(&self.network), settings, endpoint)?);

@@ -265,7 +265,7 @@ fn a_reset_device_starts_anew() {
 #[test]
 fn the_small_messages_are_answered() {
     let bed = Bed::with("", &["mac = \"02:11:22:33:44:55\"\nmtu = 9000", ""]);
-    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    let (mut a, mut b) = (bed.guest_like(0, bed.builder(0).habit(Habit::DPDK)), bed.guest(1));
     let front = a.frontend().unwrap();
     front.set_status(15).unwrap();
     assert_eq!(front.status().unwrap(), 15);

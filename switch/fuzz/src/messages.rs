@@ -115,7 +115,13 @@ impl Bed {
 }
 
 fn settings(port: u16) -> PortSettings {
-    PortSettings { id: PortId(port), mac: MacAddress::new([2, 0, 0, 0, 0, port as u8]), mtu: Some(9000), pairs: 2 }
+    PortSettings {
+        id: PortId(port),
+        mac: MacAddress::new([2, 0, 0, 0, 0, port as u8]),
+        mtu: Some(9000),
+        delivery_offloads: true,
+        pairs: 2,
+    }
 }
 
 /// An honest guest on port `number`.

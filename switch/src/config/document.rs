@@ -87,6 +87,8 @@ pub struct PortEntry {
     /// MTU offered to the guest.
     #[schemars(range(min = 68, max = 65535))]
     pub mtu: Option<u16>,
+    /// Whether large frames and frames without checksums may come to the guest, as Linux takes them; false for a guest that loads XDP programs.
+    pub delivery_offloads: bool,
     /// Queue pairs, where the front end does not decide that itself.
     #[schemars(range(min = 1, max = 16))]
     pub queues: u16,
@@ -121,6 +123,7 @@ impl Default for PortEntry {
             segment: "lan".into(),
             mac: None,
             mtu: None,
+            delivery_offloads: true,
             queues: 1,
             weight: 1,
             intake: Limit::default(),

@@ -48,6 +48,8 @@ pub struct PortConfig {
     pub mac: Option<MacAddress>,
     /// MTU offered to the guest.
     pub mtu: Option<u16>,
+    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    pub delivery_offloads: bool,
     /// Queue pairs.
     pub queues: u16,
     /// What the operator allows it.
@@ -146,6 +148,7 @@ impl PortConfig {
             segment,
             mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
             mtu: entry.mtu,
+            delivery_offloads: entry.delivery_offloads,
             queues: entry.queues,
             allowance: entry.allowance(),
             link: entry.link.clone(),

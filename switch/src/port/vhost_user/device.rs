@@ -36,6 +36,14 @@ pub struct Device {
     rings: Vec<Vring>,
     control: Option<ControlQueue>,
     status: u8,
+    /// SET_OWNER came.
+    owned: bool,
+    /// What was offered; once asked, it stays.
+    protocol_offer: Option<VhostUserProtocolFeatures>,
+    /// The ring that the guest broke. None starts until it is set up anew.
+    broken: Option<u32>,
+    /// What the guest did wrong, until the session has heard of it.
+    fault: Option<String>,
     /// Kept open for messages to the front end.
     backend_channel: Option<Backend>,
 }
@@ -57,8 +65,31 @@ impl Device {
             rings: (0..RINGS).map(|_| Vring::default()).collect(),
             control: None,
             status: 0,
+            owned: false,
+            protocol_offer: None,
+            broken: None,
+            fault: None,
             backend_channel: None,
         }
+    }
+
+    /// What the guest did wrong since this was asked last: its port is to be in quarantine, but its front end, which only passed it on, goes on.
+    pub fn take_fault(&mut self) -> Option<String> {
+        self.fault.take()
+    }
+
+    /// Whether there is one to take.
+    pub fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// The guest broke ring `index`, which has to be set up anew.
+    fn broke(&mut self, index: u32, cause: impl ToString) -> Error {
+        let ring = &mut self.rings[index as usize];
+        (ring.size, ring.kick) = (0, None);
+        self.broken = Some(index);
+        self.fault = Some(cause.to_string());
+        refuse(cause)
     }
 
     /// Protocol features that the front end agreed to.
@@ -94,6 +125,10 @@ impl Device {
         }
     }
 
+    fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
+        *self.protocol_offer.get_or_insert_with(|| features::protocol(self.owned))
+    }
+
     fn key(&self, index: usize) -> RingKey {
         let direction = if index.is_multiple_of(2) { Direction::Delivery } else { Direction::Intake };
         RingKey { port: self.settings.id, pair: index as u16 / 2, direction }
@@ -113,10 +148,14 @@ impl Device {
     fn start_if_complete(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
         let ring = &mut self.rings[index as usize];
-        if ring.running || !ring.is_complete() || self.memory.regions().is_empty() {
+        if ring.running || !ring.is_complete() || self.memory.regions().is_empty() || self.broken.is_some() {
             return Ok(());
         }
-        let mut parts = ring.parts(key, self.features, &self.memory).map_err(refuse)?;
+        let mut parts = match ring.parts(key, self.features, &self.memory) {
+            Ok(parts) => parts,
+            Err(cause) => return Err(self.broke(index, cause)),
+        };
+        let ring = &mut self.rings[index as usize];
         parts.start.session = self.network.port(key.port).session();
         ring.running = true;
         if self.is_control(index) {
@@ -145,12 +184,14 @@ impl Device {
     /// Stops ring `index` and returns its base.
     fn stop_ring(&mut self, index: u32) -> Result<u16> {
         let key = self.key(index as usize);
+        self.broken = None;
         let ring = self.ring(index)?;
+        // It starts with the next kick descriptor, whether it has run or only waited for something.
+        ring.kick = None;
         if !ring.running {
             return Ok(ring.base);
         }
         ring.running = false;
-        ring.kick = None;
         if self.is_control(index) {
             let base = self.control.take().and_then(|control| control.stop());
             self.rings[index as usize].base = base.unwrap_or_default();
@@ -236,6 +277,7 @@ impl From<&VhostUserMemoryRegion> for RegionTable {
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
+        self.owned = true;
         Ok(())
     }
 
@@ -254,6 +296,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(features::offer(Circumstances {
             pairs: self.settings.pairs,
             has_mtu: self.settings.mtu.is_some(),
+            delivery_offloads: self.settings.delivery_offloads,
             in_order: self.network.shared().settings.in_order,
             protocol: self.protocol,
         }))
@@ -320,8 +363,14 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        let size = Vring::check_size(num).map_err(refuse)?;
-        self.stopped_ring(index)?.size = size;
+        self.stopped_ring(index)?;
+        if self.broken == Some(index) {
+            self.broken = None;
+        }
+        match Vring::check_size(num) {
+            Ok(size) => self.rings[index as usize].size = size,
+            Err(cause) => return Err(self.broke(index, cause)),
+        }
         self.start_if_complete(index)
     }
 
@@ -396,11 +445,11 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(features::PROTOCOL)
+        Ok(self.protocol_offer())
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        let surplus = features & !features::PROTOCOL.bits();
+        let surplus = features & !self.protocol_offer().bits();
         if surplus != 0 {
             return Err(refuse(format!("protocol features {surplus:#x}, which were not offered")));
         }

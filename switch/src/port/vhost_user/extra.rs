@@ -1,10 +1,11 @@
-//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, which it does not know; and
-//! SET_VRING_ENABLE, which it takes only after SET_FEATURES, while QEMU sends it before.
+//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, which it does not know;
+//! SET_VRING_ENABLE, which it takes only after SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where it takes for a broken message
+//! what the guest alone decides.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 
-use vhost::vhost_user::message::FrontendReq;
+use vhost::vhost_user::message::{FrontendReq, VhostUserVringAddrFlags};
 use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures as Protocol};
 
 use super::device::Device;
@@ -15,7 +16,8 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-const OURS: [FrontendReq; 5] = [
+const OURS: [FrontendReq; 6] = [
+    FrontendReq::SET_VRING_ADDR,
     FrontendReq::SET_VRING_ENABLE,
     FrontendReq::SEND_RARP,
     FrontendReq::NET_SET_MTU,
@@ -33,7 +35,11 @@ pub(super) fn is_ours(message: &Message) -> Option<FrontendReq> {
 /// # Errors
 /// The message breaks a rule, or the connection ended.
 pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device, stream: &UnixStream) -> io::Result<()> {
-    let wanted = if request == FrontendReq::GET_STATUS { 0 } else { 8 };
+    let wanted = match request {
+        FrontendReq::GET_STATUS => 0,
+        FrontendReq::SET_VRING_ADDR => 40,
+        _ => 8,
+    };
     let well_formed = message.flags & VERSION_MASK == VERSION && message.flags & REPLY == 0;
     if !well_formed || message.payload.len() != wanted || !message.files.is_empty() {
         return Err(io::Error::other("a malformed message"));
@@ -63,13 +69,20 @@ fn needed(request: FrontendReq) -> Protocol {
 
 /// Does what is asked. The inner result is what the front end is told if it wants to know; the outer one ends the connection.
 fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<Result<(), vhost::vhost_user::Error>> {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(payload);
-    let number = u64::from_ne_bytes(bytes);
+    let (number, rest) = first_number(payload);
+    // Where there are two words instead of the number, they lie in this order in memory.
+    let [index, second] = words(number);
     match request {
+        FrontendReq::SET_VRING_ADDR => {
+            let flags = VhostUserVringAddrFlags::from_bits(second).ok_or_else(|| io::Error::other("a malformed message"))?;
+            let (descriptors, rest) = first_number(rest);
+            let (used, rest) = first_number(rest);
+            let (available, rest) = first_number(rest);
+            let result = device.set_vring_addr(index, flags, descriptors, used, available, first_number(rest).0);
+            return if device.has_fault() { Ok(result) } else { result.map(Ok).map_err(io::Error::other) };
+        }
         FrontendReq::SET_VRING_ENABLE => {
-            let [a, b, c, d, e, f, g, h] = bytes;
-            let (index, enable) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+            let enable = second;
             if enable > 1 {
                 return Err(io::Error::other("a ring enabled by something other than 0 or 1"));
             }
@@ -80,6 +93,16 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
         _ => device.set_status(number as u8),
     }
     Ok(Ok(()))
+}
+
+/// The first eight bytes of `payload`, whose length was checked, and the others.
+fn first_number(payload: &[u8]) -> (u64, &[u8]) {
+    payload.split_first_chunk().map_or((0, &[]), |(bytes, rest)| (u64::from_ne_bytes(*bytes), rest))
+}
+
+fn words(number: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
+    [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes)
 }
 
 fn reply(stream: &UnixStream, request: u32, value: u64) -> io::Result<()> {

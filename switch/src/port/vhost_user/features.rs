@@ -45,16 +45,31 @@ const ALWAYS: u64 = VERSION_1
     | bit(net::VIRTIO_NET_F_GUEST_USO4)
     | bit(net::VIRTIO_NET_F_GUEST_USO6);
 
+/// What lets frames come to a driver with work left undone.
+const DELIVERY_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
+    | bit(net::VIRTIO_NET_F_GUEST_TSO4)
+    | bit(net::VIRTIO_NET_F_GUEST_TSO6)
+    | bit(net::VIRTIO_NET_F_GUEST_ECN)
+    | bit(net::VIRTIO_NET_F_GUEST_USO4)
+    | bit(net::VIRTIO_NET_F_GUEST_USO6);
+
 /// Protocol features that a port serves.
-pub const PROTOCOL: Protocol = Protocol::MQ
+const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::RARP)
     .union(Protocol::REPLY_ACK)
     .union(Protocol::MTU)
     .union(Protocol::BACKEND_REQ)
-    .union(Protocol::CONFIG)
     .union(Protocol::RESET_DEVICE)
     .union(Protocol::CONFIGURE_MEM_SLOTS)
     .union(Protocol::STATUS);
+
+/// Protocol features to offer a front end that has sent SET_OWNER before it asks (`owned`), or not.
+///
+/// CONFIG is for front ends that show the guest our configuration space: UML takes the address from there. All of these begin with SET_OWNER.
+/// QEMU, which has a space of its own and warns of a CONFIG that it does not use once for every queue pair, asks first.
+pub fn protocol(owned: bool) -> Protocol {
+    if owned { PROTOCOL | Protocol::CONFIG } else { PROTOCOL }
+}
 
 /// What decides on the offer beside the port's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +78,8 @@ pub struct Circumstances {
     pub pairs: u16,
     /// An MTU is configured.
     pub has_mtu: bool,
+    /// Frames may come to the guest with work left undone.
+    pub delivery_offloads: bool,
     /// IN_ORDER is wanted, see [`crate::settings::Settings::in_order`].
     pub in_order: bool,
     /// Protocol features that the front end agreed to, so far.
@@ -89,7 +106,7 @@ pub fn offer(circumstances: Circumstances) -> u64 {
     if circumstances.in_order {
         offer |= IN_ORDER;
     }
-    offer
+    if circumstances.delivery_offloads { offer } else { offer & !DELIVERY_OFFLOADS }
 }
 
 /// A driver's choice of features.
@@ -165,7 +182,16 @@ mod tests {
     use super::*;
 
     fn offered(pairs: u16, protocol: Protocol) -> u64 {
-        offer(Circumstances { pairs, has_mtu: false, in_order: false, protocol: protocol.bits() })
+        offer(Circumstances { pairs, has_mtu: false, delivery_offloads: true, in_order: false, protocol: protocol.bits() })
+    }
+
+    #[test]
+    fn a_guest_without_delivery_offloads_gets_whole_frames_only() {
+        let circumstances =
+            Circumstances { pairs: 1, has_mtu: false, delivery_offloads: false, in_order: false, protocol: PROTOCOL.bits() };
+        let agreed = Agreed(offer(circumstances));
+        assert_eq!(agreed.receiver(), Offloads::default());
+        assert_eq!(agreed.sender(), Agreed(ALWAYS).sender());
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct PortSettings {
     pub mac: MacAddress,
     /// MTU offered to the guest; `None` leaves it to the guest.
     pub mtu: Option<u16>,
+    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    pub delivery_offloads: bool,
     /// Queue pairs offered to guests whose front end does not decide that itself.
     pub pairs: u16,
 }

@@ -166,12 +166,16 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
             port.set_state(State::Waiting);
         }
         Err(cause) => {
-            network.quarantine(settings.id, &cause.to_string());
-            // A front end that breaks rules again and again gets a small part of a CPU for it.
-            std::thread::sleep(PENALTY);
+            quarantine(network, settings, &cause.to_string());
         }
     }
     port.forget_front_end();
+}
+
+/// Whoever breaks rules again and again gets a small part of a CPU for it.
+fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
+    network.quarantine(settings.id, cause);
+    std::thread::sleep(PENALTY);
 }
 
 /// Answers messages until the front end goes. What it started is then still to be stopped. For sessions, and for fuzzers, which bring a
@@ -195,6 +199,12 @@ pub fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStr
             }
             None => crates.serve(&message, &stream),
         };
+        let fault = device.lock().unwrap_or_else(PoisonError::into_inner).take_fault();
+        if let Some(cause) = fault {
+            // Its guest broke a rule, not the front end.
+            quarantine(network, settings, &cause);
+            continue;
+        }
         match served {
             Ok(()) => {}
             // It was killed, or rebooted, before it could read the answer: that breaks no rule.

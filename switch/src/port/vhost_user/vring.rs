@@ -22,8 +22,8 @@ pub(super) struct Addresses {
 /// Why a ring cannot be.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum VringError {
-    #[error("a ring size that is no power of two between 1 and 32768")]
-    Size,
+    #[error("a ring of {0} descriptors: a power of two up to 32768 works; for QEMU set rx_queue_size and tx_queue_size")]
+    Size(u32),
     #[error("a ring outside guest memory")]
     Address,
     #[error("a ring that is not aligned")]
@@ -52,15 +52,17 @@ pub(super) struct Vring {
 }
 
 impl Vring {
-    /// Whether enough is known to run.
+    /// Whether enough is known to run. A ring of no descriptors is one that is not used: DPDK tells of those too.
     pub(super) fn is_complete(&self) -> bool {
         self.size > 0 && self.addresses.is_some() && self.kick.is_some()
     }
 
-    /// Checks a size that the front end asks for.
+    /// Checks a size that the front end asks for; 0 for a ring that is not used.
     pub(super) fn check_size(size: u32) -> Result<u16, VringError> {
-        let size = u16::try_from(size).map_err(|_| VringError::Size)?;
-        if size.is_power_of_two() && size <= shared::MAX_SIZE { Ok(size) } else { Err(VringError::Size) }
+        match u16::try_from(size) {
+            Ok(good) if good == 0 || good.is_power_of_two() && good <= shared::MAX_SIZE => Ok(good),
+            _ => Err(VringError::Size(size)),
+        }
     }
 
     /// The ring in `memory`.
