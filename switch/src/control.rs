@@ -1,7 +1,7 @@
 //! The control interface: HTTP on a Unix socket that only its owner may use.
 //!
 //! `GET /v1/network` answers with a [`Report`]; `memlane status` is a client of it. `PUT /v1/ports/NAME` with a [`Change`] changes what a port is
-//! allowed, and answers with the [`Allowance`] that holds from then on; `memlane set` is a client of it.
+//! allowed and its link, and answers with the [`Terms`] that hold from then on; `memlane set` is a client of it.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -18,6 +18,7 @@ use thiserror::Error;
 use tokio::net::UnixListener;
 
 use crate::config::{Config, PortKind};
+use crate::link::Impairment;
 use crate::network::Network;
 use crate::policy::{Allowance, Limit};
 use crate::port;
@@ -57,7 +58,7 @@ pub enum ControlError {
 }
 
 /// A running network, as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
     /// Name of the network.
@@ -81,7 +82,7 @@ pub struct Report {
 }
 
 /// A port, as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortReport {
     /// Its name.
@@ -103,6 +104,9 @@ pub struct PortReport {
     pub stations: usize,
     /// What it is allowed.
     pub allowance: Allowance,
+    /// What frames to it go through.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub link: Option<Impairment>,
     /// Its counters.
     #[serde(flatten)]
     pub totals: PortTotals,
@@ -148,6 +152,7 @@ impl Report {
                 quarantines: status.quarantines(),
                 stations: stations[index],
                 allowance: status.allowance(),
+                link: status.link(),
                 totals: shared.counters.totals(index),
             }
         });
@@ -236,7 +241,7 @@ async fn report(State(served): State<Served>) -> Json<Report> {
 }
 
 /// What is to change about a port; what is left out stays as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Change {
     /// See [`Allowance`].
@@ -251,17 +256,33 @@ pub struct Change {
     /// See [`Allowance`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storm: Option<u64>,
+    /// What frames to the port go through: all of it anew; an empty table for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Impairment>,
+}
+
+/// What holds for a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Terms {
+    /// What it is allowed.
+    #[serde(flatten)]
+    pub allowance: Allowance,
+    /// What frames to it go through.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub link: Option<Impairment>,
 }
 
 impl Change {
     /// `before` with this change.
-    pub fn of(self, before: Allowance) -> Allowance {
-        Allowance {
+    pub fn of(self, before: Terms) -> Terms {
+        let Terms { allowance: before, link } = before;
+        let allowance = Allowance {
             weight: self.weight.unwrap_or(before.weight),
             intake: self.intake.unwrap_or(before.intake),
             delivery: self.delivery.unwrap_or(before.delivery),
             storm: self.storm.unwrap_or(before.storm),
-        }
+        };
+        Terms { allowance, link: self.link.map_or(link, |link| (link != Impairment::default()).then_some(link)) }
     }
 }
 
@@ -271,22 +292,27 @@ async fn change(
     State(served): State<Served>,
     UrlPath(name): UrlPath<String>,
     Json(change): Json<Change>,
-) -> Result<Json<Allowance>, Refusal> {
+) -> Result<Json<Terms>, Refusal> {
     let port = served.network.ports().iter().find(|port| port.name == name);
     let port = port.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no port '{name}'")))?;
-    let allowance = change.of(port.allowance());
-    if let Some((key, mistake)) = allowance.mistakes().into_iter().next() {
+    let before = Terms { allowance: port.allowance(), link: port.link() };
+    let terms = change.of(before.clone());
+    let of_link = terms.link.iter().flat_map(Impairment::mistakes);
+    if let Some((key, mistake)) = terms.allowance.mistakes().into_iter().chain(of_link).next() {
         return Err((StatusCode::UNPROCESSABLE_ENTITY, format!("{key}: {mistake}")));
     }
-    served.network.set_allowance(port.id, &allowance);
-    Ok(Json(allowance))
+    served.network.set_allowance(port.id, &terms.allowance);
+    if terms.link != before.link {
+        served.network.set_link(port.id, terms.link.clone());
+    }
+    Ok(Json(terms))
 }
 
-/// Changes what `port` of the network at the control socket `path` is allowed; returns what it is allowed now.
+/// Makes a `change` of `port` of the network at the control socket `path`; returns what holds for it now.
 ///
 /// # Errors
 /// [`ControlError::Unreachable`], [`ControlError::Answer`], [`ControlError::Refused`].
-pub async fn change_port(path: &Path, port: &str, change: &Change) -> Result<Allowance, ControlError> {
+pub async fn change_port(path: &Path, port: &str, change: &Change) -> Result<Terms, ControlError> {
     let nonsense = |error: serde_json::Error| ControlError::Answer(error.to_string());
     let body = serde_json::to_vec(change).map_err(nonsense)?;
     let answer = fetch(path, hyper::Method::PUT, &format!("/v1/ports/{port}"), body).await?;

@@ -59,7 +59,11 @@ impl Daemon {
             .ports
             .iter()
             .enumerate()
-            .map(|(n, port)| PortStatus::new(PortId(n as u16), &port.name, port.allowance.clone()))
+            .map(|(n, port)| {
+                let status = PortStatus::new(PortId(n as u16), &port.name, port.allowance.clone());
+                status.set_link(port.link.clone());
+                status
+            })
             .collect();
         let network = Network::start(shared(config)?, statuses, config.workers, &config.cpus)?;
         let mut daemon = Self { network, sessions: Vec::new() };
@@ -113,10 +117,10 @@ fn shared(config: &Config) -> io::Result<Shared> {
         return Err(io::Error::last_os_error());
     }
     let segment_of = config.ports.iter().map(|port| port.segment).collect();
-    let mut shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
+    let shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
     for (index, port) in config.ports.iter().enumerate() {
         shared.policies[index].set(&port.allowance);
-        shared.lines[index] = port.link.as_ref().map(|link| Arc::new(link.into()));
+        shared.set_path(PortId(index as u16), (&port.link).into());
         if let Some(mac) = port.mac {
             shared.tables[port.segment].pin(mac, PortId(index as u16));
         }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::link::Impairment;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::policy::Allowance;
@@ -278,6 +279,13 @@ impl Network {
         self.port(port).set_allowance(allowance.clone());
         // Whoever sleeps until an old limit opens looks again.
         self.workers.iter().for_each(|worker| worker.tell(|_| {}));
+    }
+
+    /// Frames to `port` go through `link` from now on; those under way arrive when they would have.
+    pub fn set_link(&self, port: PortId, link: Option<Impairment>) {
+        self.shared.set_path(port, (&link).into());
+        self.port(port).set_link(link);
+        self.workers.iter().for_each(|worker| worker.tell(move |worker| worker.follow_path(port)));
     }
 
     /// Tells every worker where frames for `port` go now, and returns when all know.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bed::Bed;
 use memlane::link::{GilbertElliott, Impairment};
+use memlane::port::PortId;
 use memlane::settings::Settings;
 use memlane::stats::DropReason;
 
@@ -159,4 +160,46 @@ fn a_rate_and_bursts_of_losses_reach_real_rings() {
     // 1250 bytes at 100 Mbit/s take 100 us.
     assert!(begin.elapsed() >= Duration::from_micros(100) * got[0]);
     assert!(lost() > 0);
+}
+
+#[test]
+fn a_link_is_changed_while_frames_are_under_way() {
+    let mut bed = bed(Impairment { delay: Some("50ms".into()), ..Impairment::default() });
+    let mut got = [0; 3];
+    bed.guests[1].send(1, 0, 60, 1);
+    bed.guests[2].send(2, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
+    let begin = Instant::now();
+    bed.guests[0].send(0, 1, 60, 1);
+    while bed.shared.counters.port(0, 0).intake_frames.get() < 1 {
+        bed.worker.step();
+    }
+    // Clear: what is under way arrives when it would have, and what follows passes it.
+    change(&mut bed, 1, &Impairment::default());
+    bed.guests[2].send(2, 1, 60, 1);
+    step_until(&mut bed, 1, &mut got, |got| got[2] == 2);
+    if begin.elapsed() < Duration::from_millis(50) {
+        assert_eq!(got[0], 0);
+    }
+    step_until(&mut bed, 1, &mut got, |got| got[0] == 1);
+    assert!(begin.elapsed() >= Duration::from_millis(50));
+    // Down.
+    change(&mut bed, 1, &Impairment { loss: 1.0, ..Impairment::default() });
+    let lost = dropped(&bed, 1, DropReason::LinkLoss);
+    bed.guests[0].send(0, 1, 60, 10);
+    let shared = Arc::clone(&bed.shared);
+    step_until(&mut bed, 1, &mut got, |_| shared.counters.port(0, 1).dropped(DropReason::LinkLoss) == lost + 10);
+    assert_eq!(got[0], 1);
+    // A port that never had one gets a link.
+    change(&mut bed, 0, &Impairment { delay: Some("20ms".into()), ..Impairment::default() });
+    let (before, begin) = (got[1], Instant::now());
+    bed.guests[1].send(1, 0, 60, 1);
+    step_until(&mut bed, 0, &mut got, |got| got[1] == before + 1);
+    assert!(begin.elapsed() >= Duration::from_millis(20));
+}
+
+/// As the control interface does it.
+fn change(bed: &mut Bed, port: u16, link: &Impairment) {
+    bed.shared.set_path(PortId(port), link.into());
+    bed.worker.follow_path(PortId(port));
 }

@@ -54,8 +54,10 @@ impl Bed {
     /// The same, with a guest for each of `links`, which frames to it go through.
     pub fn with_links(links_to: &[Option<Impairment>], settings: Settings) -> Self {
         let guests = links_to.len();
-        let mut shared = Shared::new(1, vec![0; guests], 77, settings);
-        shared.lines = links_to.iter().map(|link| link.as_ref().map(|link| Arc::new(link.into()))).collect();
+        let shared = Shared::new(1, vec![0; guests], 77, settings);
+        for (port, link) in links_to.iter().enumerate() {
+            link.iter().for_each(|link| shared.set_path(PortId(port as u16), link.into()));
+        }
         let shared = Arc::new(shared);
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);

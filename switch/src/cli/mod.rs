@@ -61,7 +61,7 @@ enum Command {
     #[command(
         after_help = "Examples:\n  memlane set net.toml web --intake 1Gbit,100kpps\n  memlane set net.toml web --intake none --weight 3"
     )]
-    Set(set::Set),
+    Set(Box<set::Set>),
     /// Print QEMU arguments for a guest on a port.
     #[command(after_help = "Example:\n  qemu-system-x86_64 -accel kvm $(memlane qemu net.toml web --memory 2G) -kernel ...")]
     Qemu(attach::Qemu),

@@ -88,6 +88,16 @@ impl Line {
         }
     }
 
+    /// Frames go along `path` from now on; those under way keep the moment in which they arrive.
+    pub fn set_path(&mut self, path: Arc<Path>) {
+        self.path = path;
+    }
+
+    /// True if frames may pass it by: its path is clear and nothing is under way.
+    pub fn is_over(&self) -> bool {
+        self.flights.is_empty() && self.path.is_clear()
+    }
+
     /// Sends a copy of `parcel` on its way in moment `now`.
     ///
     /// # Errors

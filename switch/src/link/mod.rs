@@ -112,6 +112,14 @@ pub struct Path {
     queue: u32,
 }
 
+impl Path {
+    /// True if frames pass as if it were not there.
+    pub fn is_clear(&self) -> bool {
+        let Self { delay, jitter, loss, bursts, duplicate, rate, .. } = self;
+        (*delay, *jitter, *rate) == (0, 0, 0) && *loss == 0.0 && *duplicate == 0.0 && bursts.is_none()
+    }
+}
+
 impl From<&Impairment> for Path {
     /// What is wrong in `impairment` does not impair.
     fn from(impairment: &Impairment) -> Self {
@@ -131,6 +139,13 @@ impl From<&Impairment> for Path {
     }
 }
 
+impl From<&Option<Impairment>> for Path {
+    /// No impairment is a clear path.
+    fn from(impairment: &Option<Impairment>) -> Self {
+        impairment.as_ref().map_or_else(|| Self::from(&Impairment::default()), Self::from)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +156,23 @@ mod tests {
         assert_eq!(parse_delay("2.5 us"), Ok(Duration::from_nanos(2500)));
         for wrong in ["10", "ms", "-1ms", "2min", "61s", ""] {
             assert!(parse_delay(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_clear_when_nothing_on_it_impairs() {
+        let clear = Impairment { reorder: 0.5, keep_order: true, queue: Some(7), ..Impairment::default() };
+        assert!(Path::from(&clear).is_clear());
+        let bursts = Some(GilbertElliott { p: 0.1, r: 0.5, bad: 1.0, good: 0.0 });
+        for impaired in [
+            Impairment { delay: Some("1us".into()), ..Impairment::default() },
+            Impairment { jitter: Some("1us".into()), ..Impairment::default() },
+            Impairment { rate: Some("1Gbit".into()), ..Impairment::default() },
+            Impairment { loss: 0.001, ..Impairment::default() },
+            Impairment { duplicate: 0.001, ..Impairment::default() },
+            Impairment { gilbert_elliott: bursts, ..Impairment::default() },
+        ] {
+            assert!(!Path::from(&impaired).is_clear(), "{impaired:?}");
         }
     }
 

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::frame::MacAddress;
+use crate::link::Impairment;
 use crate::memory::MemoryMap;
 use crate::policy::Allowance;
 use crate::ring::Call;
@@ -74,6 +75,7 @@ pub struct PortStatus {
 struct Inner {
     state: State,
     allowance: Allowance,
+    link: Option<Impairment>,
     quarantines: u64,
     session: u32,
     memory: Option<Arc<MemoryMap>>,
@@ -86,7 +88,7 @@ impl PortStatus {
     /// A port that waits for its front end, and is allowed what `allowance` says.
     pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
         let (bases, errors) = (HashMap::new(), HashMap::new());
-        let inner = Inner { state: State::Waiting, allowance, quarantines: 0, session: 0, memory: None, bases, errors };
+        let inner = Inner { state: State::Waiting, allowance, link: None, quarantines: 0, session: 0, memory: None, bases, errors };
         Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner), stopping: Mutex::default() })
     }
 
@@ -112,6 +114,16 @@ impl PortStatus {
     /// Notes what it is allowed.
     pub fn set_allowance(&self, allowance: Allowance) {
         self.inner().allowance = allowance;
+    }
+
+    /// What frames to it go through.
+    pub fn link(&self) -> Option<Impairment> {
+        self.inner().link.clone()
+    }
+
+    /// Notes what frames to it go through.
+    pub fn set_link(&self, link: Option<Impairment>) {
+        self.inner().link = link;
     }
 
     /// Times it was put in quarantine.

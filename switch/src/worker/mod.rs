@@ -22,8 +22,8 @@ mod rings;
 mod source;
 mod turn;
 
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
@@ -62,8 +62,8 @@ pub struct Shared {
     pub segment_of: Vec<usize>,
     /// What the operator allows each port.
     pub policies: Vec<Arc<Policy>>,
-    /// The line on which frames come to each port, if it is on a link.
-    pub lines: Vec<Option<Arc<Path>>>,
+    /// What frames to each port go through, if it is on a link.
+    lines: Vec<Mutex<Option<Arc<Path>>>>,
     /// What all frames from TAPs and under way on links may take.
     pub budget: Arc<Budget>,
     /// What each port's links may take, all queues together.
@@ -87,7 +87,7 @@ impl Shared {
             counters: Counters::new(workers, ports),
             tables: (0..segments).map(|_| Table::new(ports, ADDRESSES, key)).collect(),
             policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
-            lines: vec![None; ports],
+            lines: (0..ports).map(|_| Mutex::default()).collect(),
             accounts: (0..ports).map(|_| Account::new(&budget)).collect(),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
@@ -103,12 +103,23 @@ impl Shared {
         self.policies[port.index()].weight()
     }
 
+    /// Frames to `port` go along `path` once its outlets hear of it, see [`Worker::follow_path`]; a clear one is none.
+    pub fn set_path(&self, port: PortId, path: Path) {
+        let path = (!path.is_clear()).then(|| Arc::new(path));
+        *self.lines[port.index()].lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+
+    /// What frames to `port` go through, if it is on a link.
+    fn path_to(&self, port: PortId) -> Option<Arc<Path>> {
+        self.lines[port.index()].lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The line before a new delivery, if its port is on a link.
     fn line_to(&self, key: RingKey) -> Option<Line> {
         let port = key.port.index();
-        let path = self.lines[port].as_ref()?;
+        let path = self.path_to(key.port)?;
         let seed = u64::from(key.port.0) << 16 | u64::from(key.pair);
-        Some(Line::new(Arc::clone(path), Arc::clone(&self.accounts[port]), self.key.wrapping_add(seed)))
+        Some(Line::new(path, Arc::clone(&self.accounts[port]), self.key.wrapping_add(seed)))
     }
 }
 

@@ -2,12 +2,14 @@
 
 mod outlet;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ends::Sink;
 use super::rings::RingKey;
 use super::{Place, Shared, vacant};
 use crate::frame::{self, Addresses, SHORTEST};
+use crate::link::{Impairment, Line, Path};
 use crate::parcel::{Parcel, Reach};
 use crate::port::PortId;
 use crate::ring::{Intake, Ring, RingFault, express};
@@ -128,6 +130,23 @@ impl Outlets {
         self.lines.retain(|&other| other != slot);
         self.races -= usize::from(outlet.race.is_some());
         Some(outlet)
+    }
+
+    /// Frames to `port` go along `path` from now on, or pass by none; `line_to` makes the line where there was none.
+    pub(super) fn set_path(&mut self, port: PortId, path: Option<&Arc<Path>>, line_to: impl Fn(RingKey) -> Option<Line>) {
+        for (slot, outlet) in self.slots.iter_mut().enumerate() {
+            let Some(outlet) = outlet.as_mut().filter(|outlet| outlet.key.port == port) else { continue };
+            match (&mut outlet.line, path) {
+                (Some(line), Some(path)) => line.set_path(Arc::clone(path)),
+                // It ends once what is under way has arrived.
+                (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
+                (None, Some(_)) => {
+                    outlet.line = line_to(outlet.key).map(Box::new);
+                    self.lines.push(slot as u16);
+                }
+                (None, None) => {}
+            }
+        }
     }
 
     pub(super) fn set_route(&mut self, port: PortId, places: Vec<Place>) {
@@ -378,15 +397,22 @@ impl Outlets {
     /// Delivers what has come to the end of its line; returns the number of frames. `dropped` hears of those that were not delivered.
     /// `parcel` is scratch.
     pub(super) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
-        let mut frames = 0;
-        for index in 0..self.lines.len() {
-            let slot = self.lines[index];
-            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { continue };
+        let (mut frames, mut index) = (0, 0);
+        while let Some(&slot) = self.lines.get(index) {
+            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else {
+                self.lines.swap_remove(index);
+                continue;
+            };
             let (served, moved) = outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut dropped);
             if moved {
                 outlet.touch(slot, &mut self.touched);
             }
             frames += served;
+            if outlet.line.is_some() {
+                index += 1;
+            } else {
+                self.lines.swap_remove(index);
+            }
         }
         frames
     }

@@ -178,6 +178,13 @@ impl Worker {
         }))
     }
 
+    /// Frames to `port` go along the path that [`super::Shared::set_path`] says, from the next one on.
+    pub fn follow_path(&mut self, port: PortId) {
+        let shared = Arc::clone(&self.shared);
+        let path = shared.path_to(port);
+        self.outlets.set_path(port, path.as_ref(), |key| shared.line_to(key));
+    }
+
     /// Tells where frames for `port` are to be delivered.
     pub fn set_route(&mut self, port: PortId, places: Vec<Place>) {
         self.outlets.set_route(port, places);

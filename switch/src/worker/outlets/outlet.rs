@@ -177,7 +177,7 @@ impl Outlet {
         misses.then_some(Missed::Call)
     }
 
-    /// Delivers what has come to the end of the line, and after `patience` gives up what finds no room; returns the number of frames delivered,
+    /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after `patience` gives up what finds no room; returns the number of frames delivered,
     /// and whether the driver is to be shown anything.
     pub(super) fn serve_line(
         &mut self,
@@ -189,6 +189,9 @@ impl Outlet {
     ) -> (u32, bool) {
         let Some(mut line) = self.line.take() else { return (0, false) };
         line.forget_placed();
+        if line.is_over() {
+            return (0, false);
+        }
         let (mut served, mut moved) = (0, false);
         // Bounded, so that a long line does not keep others waiting.
         for _ in 0..TURN {
