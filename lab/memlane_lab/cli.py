@@ -27,8 +27,10 @@ from memlane_lab.report.tables import verdict as verdict_words
 from memlane_lab.results import read
 from memlane_lab.session import Session, exit_on_termination
 from memlane_lab.summary import Judgement
+from memlane_lab.topo.command import app as topo
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(topo, name="topo")
 
 
 class Wanted(StrEnum):

@@ -52,6 +52,25 @@ def silence(namespace: str) -> None:
     subprocess.run([*enter(namespace), "sh", "-c", f"! [ -e {setting} ] || echo 1 >{setting}"], check=True)
 
 
+def add_namespaces(names: Sequence[str]) -> None:
+    """Creates many network namespaces at once."""
+    if reason := may_change():
+        raise NotAvailable(f"cannot create network namespaces: {reason}")
+    _ip(None, *(f"netns add {name}" for name in names))
+
+
+def remove_namespaces(names: Sequence[str]) -> None:
+    """Removes those of the namespaces that are there, with the devices in them."""
+    found = [name for name in names if (_NAMESPACES / name).exists()]
+    if found:
+        _ip(None, *(f"netns delete {name}" for name in found))
+
+
+def address(device: str, addresses: Sequence[str]) -> None:
+    """Gives a device of the host's own namespace its addresses ("10.0.0.1/31"), and brings it up."""
+    _ip(None, f"link set dev {device} up", *(f"address replace {text} dev {device} nodad" for text in addresses))
+
+
 def add_tap(name: str, *, born_as: str, namespace: str, mtu: int, queues: int = 1) -> None:
     """Creates a TAP that carries virtio-net headers, hence large frames and undone checksums.
 

@@ -106,11 +106,33 @@ class HostProcess:
         """Ends the program and its children at once."""
         if self._gone:
             return  # its pid may be somebody else's by now
-        if self.exit_code is None or procfs.stat(self.pid) is None:
+        if self.may_have_left_something():
             kill_session(self.pid)
+        self.forget()
+
+    def may_have_left_something(self) -> bool:
+        """Whether processes of its session may live: not where its number went to somebody else after its end."""
+        return not self._gone and (self.exit_code is None or procfs.stat(self.pid) is None)
+
+    def forget(self) -> None:
+        """Takes its record away: nothing of it lives."""
+        if self._gone:
+            return
         self._child.wait()
         self._record.unlink(missing_ok=True)
         self._gone = True
+
+
+def kill_together(processes: Sequence[HostProcess]) -> None:
+    """Ends many programs and their children at once: one look at all processes of the host, not one for each."""
+    left = [process for process in processes if process.may_have_left_something()]
+    sessions = {process.pid for process in left}
+    _kill_all(
+        lambda: [found for found in procfs.processes() if found.session in sessions and found.alive],
+        f"of {len(sessions)} sessions",
+    )
+    for process in processes:
+        process.forget()
 
 
 def members(session: int) -> list[procfs.Stat]:

@@ -98,6 +98,20 @@ class Session(ExitStack):
         self.callback(self.remove_namespace, full)
         return full
 
+    def namespaces(self, names: Sequence[str]) -> list[str]:
+        """Creates many network namespaces at once, removed at the end; returns their full names."""
+        full = [f"{self.name}-{name}" for name in names]
+        for name in full:
+            self._record(_NAMESPACE, name)
+        network.add_namespaces(full)
+        self.callback(self._remove_namespaces, full)
+        return full
+
+    def _remove_namespaces(self, full: Sequence[str]) -> None:
+        network.remove_namespaces(full)
+        for name in full:
+            self._forget(_NAMESPACE, name)
+
     def remove_namespace(self, full: str) -> None:
         """Removes a namespace now, with the devices in it."""
         network.remove_namespace(full)

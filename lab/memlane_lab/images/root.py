@@ -1,4 +1,4 @@
-"""The root tree of every guest: `/init`, the control agent, programs from Debian and the libraries they need.
+"""The root trees of guests: `/init`, the control agent, programs from Debian and the libraries they need.
 
 UML guests mount the tree itself (hostfs, read-only), namespaces change into it, QEMU guests unpack it as initramfs.
 """
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from memlane_lab import cache
@@ -27,6 +27,8 @@ PROGRAMS = {
 }
 """Debian package: programs taken from it. Where busybox has one of the same name, the package's wins."""
 
+_PLACES = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/lib/frr", "lib/x86_64-linux-gnu/security")
+"""Where packages keep programs, and what programs load by name."""
 _HERE = Path(__file__).parent
 _FOLDERS = ("bin", "dev", "etc", "lib", "lib64", "modules", "proc", "root", "run", "sys", "tmp", "usr")
 _LINKS = {"sbin": "bin", "usr/bin": "../bin", "usr/sbin": "../bin", "usr/lib": "../lib", "bin/sh": "dash"}
@@ -34,8 +36,26 @@ _ETC = {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n", "ho
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What is in an image."""
+
+    name: str
+    """Of its folder in the cache."""
+    programs: Mapping[str, Sequence[str]]
+    """As `PROGRAMS` says it."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Symbolic links beside the usual ones."""
+    etc: Mapping[str, str] = field(default_factory=dict)
+    """Files of /etc beside the usual ones, or instead of them."""
+
+
+USUAL = Recipe("root", PROGRAMS)
+"""What every guest boots unless it is told otherwise."""
+
+
+@dataclass(frozen=True)
 class RootImage:
-    """What all guests have as their file system."""
+    """What guests have as their file system."""
 
     tree: Path
     """As a folder."""
@@ -43,36 +63,39 @@ class RootImage:
     """As a cpio archive."""
 
 
-def image() -> RootImage:
+def image(recipe: Recipe = USUAL) -> RootImage:
     """The root image, built now if this recipe has not been built before."""
-    path = cache.product(f"root-{_recipe()}", _make)
+    path = cache.product(f"{recipe.name}-{_digest(recipe)}", lambda folder: _make(folder, recipe))
     return RootImage(path / "tree", path / "root.cpio")
 
 
-def _recipe() -> str:
+def _digest(recipe: Recipe) -> str:
     """A name for all that decides what is in the image."""
     files = [_HERE / "root.py", _HERE / "cpio.py", _HERE / "init", *agent.sources()]
     release = Path("/etc/debian_version").read_bytes().partition(b".")[0]
-    return hashlib.sha256(release + b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    stated = b"" if recipe is USUAL else repr(recipe).encode()
+    return hashlib.sha256(release + stated + b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, recipe: Recipe) -> None:
     tree = folder / "tree"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         packages = Path(scratch)
-        debian.Archive().unpack_with_dependencies(list(PROGRAMS), packages)
-        _lay_out(tree)
-        Harvest(packages, tree).take(PROGRAMS)
+        debian.Archive().unpack_with_dependencies(list(recipe.programs), packages)
+        _lay_out(tree, recipe)
+        Harvest(packages, tree).take(recipe.programs)
     link_busybox(tree)
     cpio.write(tree, folder / "root.cpio")
 
 
-def _lay_out(tree: Path) -> None:
+def _lay_out(tree: Path, recipe: Recipe) -> None:
     for name in _FOLDERS:
         (tree / name).mkdir(parents=True)
-    for name, target in _LINKS.items():
+    for name, target in {**_LINKS, **recipe.links}.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).symlink_to(target)
-    for name, text in _ETC.items():
+    for name, text in {**_ETC, **recipe.etc}.items():
+        (tree / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "etc" / name).write_text(text)
     install(_HERE / "init", tree / "init")
     for program in agent.build():
@@ -92,14 +115,15 @@ class Harvest:
     def __init__(self, packages: Path, tree: Path) -> None:
         self._packages = packages
         self._tree = tree
-        self._folders = [path for path in packages.glob("**/lib/x86_64-linux-gnu") if path.is_dir()]
+        places = (*packages.glob("**/lib/x86_64-linux-gnu"), *packages.glob("**/lib/x86_64-linux-gnu/frr"))
+        self._folders = [path for path in places if path.is_dir()]
         self._loader = self._find("lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2")
 
     def take(self, programs: Mapping[str, Sequence[str]]) -> None:
         """Takes every program of `programs` (a package's name: programs taken from it), with its libraries."""
         install(self._loader, self._tree / "lib64" / "ld-linux-x86-64.so.2")
         for program in (name for names in programs.values() for name in names):
-            source = self._find(*(f"{folder}/{program}" for folder in ("usr/bin", "usr/sbin", "bin", "sbin")))
+            source = self._find(*(f"{folder}/{program}" for folder in _PLACES))
             install(source, self._tree / "bin" / program)
             self.take_libraries(source)
 
@@ -120,9 +144,10 @@ class Harvest:
         """What the loader would load for `program`; nothing for a static one."""
         search = ":".join(map(str, self._folders))
         command: list[str | Path] = [self._loader, "--library-path", search, "--list", program]
-        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        if "not found" in listed:
-            raise LabError(f"a library of {program.name} is in none of Debian's packages for it:\n{listed}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        listed = done.stdout
+        if "not found" in listed or "cannot open shared object" in done.stderr:
+            raise LabError(f"a library of {program.name} is in none of Debian's packages for it:\n{listed}{done.stderr}")
         paths = [line.split("=>")[1].split("(")[0].strip() for line in listed.splitlines() if "=>" in line]
         return [Path(path) for path in paths if path.startswith(str(self._packages)) and "ld-linux" not in path]
 

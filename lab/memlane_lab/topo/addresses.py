@@ -1,0 +1,96 @@
+"""Who has which address, by one rule unless it is stated.
+
+- node number i, counted from 1: loopback 10.0.0.0 + i, and fd6d::i with i in decimal digits
+- link number k, counted from 0: 10.64.0.0 + 2k and + 2k + 1 with /31, fd6d:1::2k and ::2k+1 with /127
+"""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+from memlane_lab import ports
+from memlane_lab.topo.model import HOST, Link, Node, Topology, interface
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One end of a link at its node."""
+
+    node: str
+    name: str
+    link: int
+    """Number of its link."""
+    side: int
+    """0 or 1: which end of it."""
+    port: str
+    """Of the switch."""
+    mac: str
+    addresses: tuple[str, ...]
+    """With their prefixes."""
+    mtu: int
+
+    def address(self, version: int = 4) -> str | None:
+        """Its first address of that version of IP."""
+        return next((str(i.ip) for i in map(interface, self.addresses) if i.version == version), None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that has been given out."""
+
+    loopbacks: dict[str, tuple[str, ...]]
+    """By node, with prefixes."""
+    interfaces: dict[str, tuple[Interface, ...]]
+    """By node, the host among them if links lead there, in the order of links."""
+    ends: tuple[tuple[Interface, Interface], ...]
+    """By number of the link."""
+
+    def loopback(self, node: str, version: int = 4) -> str:
+        """The node's own address."""
+        return next(str(i.ip) for i in map(interface, self.loopbacks[node]) if i.version == version)
+
+    def peer(self, end: Interface) -> Interface:
+        """The other end of its link."""
+        return self.ends[end.link][1 - end.side]
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Addresses by node, as /etc/hosts tells them: the loopback's."""
+        return {node: tuple(str(interface(text).ip) for text in texts) for node, texts in self.loopbacks.items()}
+
+
+def plan(topology: Topology) -> Plan:
+    """Gives everything out."""
+    taken: dict[str, list[Interface]] = {node.name: [] for node in topology.nodes}
+    ends = []
+    for number, link in enumerate(topology.links):
+        both = (_end(number, link, 0, taken), _end(number, link, 1, taken))
+        ends.append(both)
+    return Plan(
+        {node.name: _loopback(number, node) for number, node in enumerate(topology.nodes, start=1)},
+        {name: tuple(found) for name, found in taken.items()},
+        tuple(ends),
+    )
+
+
+def _loopback(number: int, node: Node) -> tuple[str, ...]:
+    versions = {interface(text).version for text in node.addresses}
+    rule = {4: f"{IPv4Address('10.0.0.0') + number}/32", 6: f"fd6d::{number}/128"}
+    return (*node.addresses, *(text for version, text in rule.items() if version not in versions))
+
+
+def _end(number: int, link: Link, side: int, taken: dict[str, list[Interface]]) -> Interface:
+    node = link.nodes[side]
+    others = taken.setdefault(node, [])
+    used = {other.name for other in others}
+    free = next(name for index in range(len(used) + 1) if (name := f"net{index}") not in used)
+    stated = link.addresses[side] if link.addresses else ()
+    low = 2 * number + side
+    rule = (f"{IPv4Address('10.64.0.0') + low}/31", f"{IPv6Address('fd6d:1::') + low}/127")
+    name = link.interfaces[side] or free
+    end = Interface(node, name, number, side, f"{node}.{name}", ports.mac(low + 1), stated or rule, link.mtu)
+    others.append(end)
+    return end
+
+
+def is_host(end: Interface) -> bool:
+    """Whether this end of a link is the host's."""
+    return end.node == HOST

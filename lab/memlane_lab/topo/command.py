@@ -1,0 +1,299 @@
+"""Networks of real systems: `topo up line 100`, then show, exec, shell, copy, kill, link, capture, graph, down.
+
+A topology stays up in a process of its own until `topo down`. Where several are up, --name says which.
+"""
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from memlane_lab.errors import LabError
+from memlane_lab.progress import console, results, say
+from memlane_lab.topo import graph as drawing
+from memlane_lab.topo import net, running, shapes, terminal
+from memlane_lab.topo.model import Topology
+from memlane_lab.topo.net import prepare
+from memlane_lab.topo.service import Caller, ask
+
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+
+NameOption = Annotated[str | None, typer.Option("--name", help="which topology, if several are up")]
+DelayOption = Annotated[str | None, typer.Option("--delay", help="one way, as 10ms")]
+JitterOption = Annotated[str | None, typer.Option("--jitter", help="how far the delay strays, as 2ms")]
+LossOption = Annotated[str | None, typer.Option("--loss", help="share of frames lost, as 1%")]
+RateOption = Annotated[str | None, typer.Option("--rate", help="of the link, as 100Mbit")]
+
+
+@app.command()
+def up(
+    what: Annotated[
+        str, typer.Argument(help=f"a shape ({', '.join(shapes.SHAPES)}) or a file (.toml, .clab.yml, .graphml)")
+    ],
+    sizes: Annotated[list[int] | None, typer.Argument(help="of the shape: line 100, tree 3 2, grid 4 5")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="what to call it")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="of a shape's nodes: uml, netns, qemu")] = None,
+    memory: Annotated[int | None, typer.Option("--memory", help="MiB of each node")] = None,
+    routing: Annotated[str | None, typer.Option("--routing", help="ospf,ospf6 or isis, bgp; none")] = None,
+    hello: Annotated[int | None, typer.Option("--hello", help="seconds between two hellos")] = None,
+    delay: DelayOption = None,
+    jitter: JitterOption = None,
+    loss: LossOption = None,
+    rate: RateOption = None,
+    wait: Annotated[bool, typer.Option(help="wait until all routing tables are full")] = True,
+) -> None:
+    """Bring a topology up: boot its nodes, lay its links, start its routing."""
+    node = _given(kind=kind, memory=memory)
+    link = _given(delay=delay, jitter=jitter, loss=loss, rate=rate)
+    protocols = None if routing is None else [] if routing == "none" else routing.split(",")
+    timers = _given(protocols=protocols, hello=hello)
+    if what not in shapes.SHAPES and (node or link or timers):
+        raise LabError("--kind, --memory, --routing and links' options are for shapes; a file states them itself")
+    topology = net.state(what, *(sizes or ()), name=name, node=node, link=link, routing=timers)
+    told = _bring_up(topology, wait=wait)
+    seconds = told["seconds"]
+    parts = [f"{len(topology.nodes)} nodes set up in {seconds['booted']:.1f} s"]
+    for key, words in (("neighbours", "neighbours answer"), ("routes", "routing tables full"), ("ping", "end to end")):
+        if seconds[key]:
+            parts.append(f"{words} after {seconds[key]:.1f} s")
+    results.print(f"{topology.name}: {', '.join(parts)}", soft_wrap=True, highlight=False)
+    if told["warning"]:
+        raise LabError(f"{topology.name} is up, but {told['warning']}")
+
+
+def _given(**options: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _bring_up(topology: Topology, *, wait: bool) -> dict[str, Any]:
+    """Starts a keeper and shows how far it is; hangs up, which ends it, when interrupted."""
+    prepare(topology)
+    caller = running.keep(topology, wait=wait)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars: dict[str, Any] = {}
+        for news in caller.answers():
+            if "up" in news:
+                return news
+            what = news["what"]
+            if what not in bars:
+                bars[what] = progress.add_task(what, total=news["of"])
+            progress.update(bars[what], completed=news["done"])
+    raise LabError(f"{topology.name} ended while it came up; its log: {running.log(topology.name)}")
+
+
+@app.command("list")
+def list_all() -> None:
+    """List the topologies that are up."""
+    table = Table("name", "nodes", "up", "links", box=None)
+    for name in running.names():
+        state = ask(name, "state", memory=False)
+        alive = sum(node["state"] == "up" for node in state["nodes"])
+        table.add_row(name, str(len(state["nodes"])), str(alive), str(len(state["links"])))
+    results.print(table)
+
+
+@app.command()
+def show(
+    name: NameOption = None,
+    links: Annotated[bool, typer.Option("--links", help="links instead of nodes")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="all of it, for programs")] = False,
+) -> None:
+    """Show nodes, or links: states, addresses, neighbours, memory, CPU."""
+    state = ask(running.which(name), "state")
+    if as_json:
+        sys.stdout.write(json.dumps(state, indent=2) + "\n")
+        return
+    results.print(_links(state) if links else _nodes(state))
+    if not links:
+        total = sum(node["memory"] or 0 for node in state["nodes"])
+        switch = state["switch"]
+        count = max(1, len(state["nodes"]))
+        results.print(
+            f"{count} nodes: {total / 1e6:.0f} MB, {total / count / 1e6:.1f} MB each; memlane: "
+            f"{switch['memory'] / 1e6:.0f} MB, {switch['cpu']:.1f} s of CPU",
+            highlight=False,
+        )
+
+
+def _nodes(state: dict[str, Any]) -> Table:
+    table = Table("node", "kind", "state", "loopback", "neighbours", "routes", box=None)
+    for column in ("memory", "CPU"):
+        table.add_column(column, justify="right")
+    for node in state["nodes"]:
+        colour = "green" if node["state"] == "up" else "red"
+        neighbours = " ".join(n["node"] if n["reached"] else f"[red]{n['node']}![/]" for n in node["neighbours"])
+        loopbacks = " ".join(text.partition("/")[0] for text in node["loopbacks"])
+        told = "" if node["routes"] is None else str(node["routes"])
+        use = (f"{(node['memory'] or 0) / 1e6:.0f} MB", f"{node['cpu']:.1f} s")
+        table.add_row(node["name"], node["kind"], f"[{colour}]{node['state']}[/]", loopbacks, neighbours, told, *use)
+    return table
+
+
+def _links(state: dict[str, Any]) -> Table:
+    table = Table("link", "ends", "state", "what frames meet", box=None)
+    for column in ("frames", "lost"):
+        table.add_column(column, justify="right")
+    for link in state["links"]:
+        ends = " ".join(f"{node}:{port}" for node, port in zip(link["ends"], link["interfaces"], strict=True))
+        mark = "[green]up[/]" if link["up"] and link["alive"] else "[red]down[/]"
+        table.add_row(link["name"], ends, mark, link["impairment"], str(sum(link["frames"])), str(link["drops"]))
+    return table
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute(
+    words: Annotated[
+        list[str], typer.Argument(help="NODE (or several: r1,r2), then the command; with --all only that")
+    ],
+    everywhere: Annotated[bool, typer.Option("--all", help="in all nodes that run")] = False,
+    timeout: Annotated[float, typer.Option(help="seconds that it may take")] = 60.0,
+    name: NameOption = None,
+) -> None:
+    """Run a command in nodes, at once; the exit code is the highest of theirs."""
+    nodes, command = (None, words) if everywhere else (words[0].split(","), words[1:])
+    if not command:
+        raise LabError("what is to be run? topo exec NODE -- COMMAND")
+    line = command if len(command) > 1 else ["sh", "-c", command[0]]
+    worst = 0
+    alone = nodes is not None and len(nodes) == 1
+    for told in Caller(running.which(name), "exec", nodes=nodes, command=line, timeout=timeout).answers():
+        status = told["status"] if told["status"] >= 0 else 128 - told["status"]
+        worst = max(worst, status)
+        head = "" if alone else f"{told['node']}: "
+        _by_node(sys.stdout, head, told["stdout"])
+        _by_node(sys.stderr, head, told["stderr"])
+        if told["status"] and not alone:
+            sys.stderr.write(f"{head}ended with status {told['status']}\n")
+    raise typer.Exit(worst)
+
+
+def _by_node(stream: Any, head: str, text: str) -> None:  # noqa: ANN401
+    for row in text.splitlines(keepends=True):
+        stream.write(f"{head}{row}")
+
+
+@app.command()
+def shell(node: str, name: NameOption = None) -> None:
+    """An interactive terminal in a node."""
+    raise typer.Exit(terminal.converse(running.which(name), node))
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(help="FILE, or NODE:FILE")],
+    target: Annotated[str, typer.Argument(help="NODE:FILE, or FILE")],
+    name: NameOption = None,
+) -> None:
+    """Copy a file into a node, or out of it."""
+    called = running.which(name)
+    (giver, here), (taker, there) = _place(source), _place(target)
+    if (giver is None) == (taker is None):
+        raise LabError("one of the two must be NODE:FILE: topo copy a.conf r1:/tmp/a.conf")
+    try:
+        if taker is not None:
+            path = f"{there.rstrip('/')}/{Path(here).name}" if there.endswith("/") else there
+            content = base64.b64encode(Path(here).read_bytes()).decode()
+            ask(called, "put", node=taker, path=path, content=content)
+        else:
+            found = base64.b64decode(ask(called, "get", node=giver, path=here)["content"])
+            (Path(there) / Path(here).name if Path(there).is_dir() else Path(there)).write_bytes(found)
+    except OSError as error:
+        raise LabError(f"cannot copy: {error.strerror}: {error.filename}") from error
+
+
+def _place(text: str) -> tuple[str | None, str]:
+    node, colon, path = text.partition(":")
+    return (node, path) if colon and "/" not in node else (None, text)
+
+
+@app.command()
+def kill(nodes: list[str], name: NameOption = None) -> None:
+    """End nodes like a power cut."""
+    ask(running.which(name), "nodes", act="kill", names=nodes)
+
+
+@app.command()
+def stop(nodes: list[str], name: NameOption = None) -> None:
+    """Let nodes power off."""
+    ask(running.which(name), "nodes", act="stop", names=nodes)
+
+
+@app.command()
+def start(nodes: list[str], name: NameOption = None) -> None:
+    """Boot nodes again that were killed or stopped."""
+    ask(running.which(name), "nodes", act="start", names=nodes)
+
+
+@app.command()
+def link(
+    first: Annotated[str, typer.Argument(help="a node, or NODE:INTERFACE where several links join the two")],
+    second: str,
+    delay: DelayOption = None,
+    jitter: JitterOption = None,
+    loss: LossOption = None,
+    rate: RateOption = None,
+    clear: Annotated[bool, typer.Option("--clear", help="forget what was asked of it before")] = False,
+    up_or_down: Annotated[bool | None, typer.Option("--up/--down", help="whether anything passes")] = None,
+    name: NameOption = None,
+) -> None:
+    """Change a link while it runs, in both directions; without options, show it."""
+    changes = _given(delay=delay, jitter=jitter, loss=loss, rate=rate)
+    told = ask(running.which(name), "link", first=first, second=second, up=up_or_down, clear=clear, changes=changes)
+    results.print(f"{told['name']}: {'up' if told['up'] else 'down'}, {told['impairment']}", highlight=False)
+
+
+@app.command()
+def capture(
+    where: Annotated[str, typer.Argument(help="a link (r3-r4: at r3's end), or NODE:INTERFACE")],
+    what: Annotated[list[str] | None, typer.Argument(help="what to keep, as tcpdump says it: icmp")] = None,
+    write: Annotated[Path | None, typer.Option("-w", help="the file; none: standard output, for a pipe")] = None,
+    count: Annotated[int | None, typer.Option("-c", min=1, help="end after so many frames")] = None,
+    name: NameOption = None,
+) -> None:
+    """Write what passes on a link, as pcapng, until Ctrl-C: topo capture r3-r4 | tcpdump -r -."""
+    from memlane_lab.topo import capture as capturing  # what it needs takes half a second to load
+
+    called = running.which(name)
+    frames = capturing.capture(called, where, " ".join(what or ()), write, count)
+    say(f"{frames} frames captured")
+
+
+@app.command()
+def graph(
+    write: Annotated[Path | None, typer.Option("-w", help="write the page as it is now to a file")] = None,
+    port: Annotated[int, typer.Option(help="where it is served, on 127.0.0.1; 0: a free one")] = 0,
+    name: NameOption = None,
+) -> None:
+    """Draw the topology on a page with live rates and states, served until Ctrl-C; or write it to a file."""
+    called = running.which(name)
+    if write is None:
+        drawing.serve(called, port)
+        return
+    try:
+        write.write_text(drawing.page(ask(called, "state"), live=False))
+    except OSError as error:
+        raise LabError(f"cannot write {write}: {error.strerror}") from error
+    results.print(f"the page: {write}", soft_wrap=True)
+
+
+@app.command()
+def down(
+    name: Annotated[str | None, typer.Argument(help="which, if several are up")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all that are up")] = False,
+    named: Annotated[str | None, typer.Option("--name", help="the same as the argument")] = None,
+) -> None:
+    """End a topology, and what crashed ones left."""
+    chosen = (
+        running.names() if everything else [running.which(name or named)] if (name or named or running.names()) else []
+    )
+    for one in chosen:
+        running.end(one)
+        results.print(f"{one}: down", highlight=False)
+    if not chosen and not running.sweep():
+        results.print("nothing is up")

@@ -1,0 +1,104 @@
+"""FRR's configuration of a router, made from the topology: one file for each daemon."""
+
+from collections.abc import Iterator
+
+from memlane_lab.topo.addresses import Interface, Plan, is_host
+from memlane_lab.topo.image import DAEMONS
+from memlane_lab.topo.model import Node, Protocol, Topology
+
+_FIRST_PRIVATE_AS = 4_200_000_000
+
+
+def configuration(topology: Topology, plan: Plan, node: Node) -> dict[str, str]:
+    """By path in the node, what FRR's daemons are told there."""
+    made = {"ospf": _ospf, "ospf6": _ospf6, "isis": _isis, "bgp": _bgp}
+    files = {f"/etc/frr/{DAEMONS[protocol]}.conf": made[protocol] for protocol in topology.protocols(node)}
+    head = f"hostname {node.name}\n"
+    texts = {path: head + "".join(f"{line}\n" for line in make(topology, plan, node)) for path, make in files.items()}
+    return {"/etc/frr/zebra.conf": head, **texts} if texts else {}
+
+
+def start(protocols: tuple[Protocol, ...]) -> list[str]:
+    """The commands that start the daemons. Those that write to the kernel and to others' sockets as root may."""
+    daemons = ["zebra", *(DAEMONS[protocol] for protocol in protocols)] if protocols else []
+    return [f"{name} -d -u root -g root -f /etc/frr/{name}.conf" for name in daemons]
+
+
+def asn(topology: Topology, node: Node) -> int:
+    """Its autonomous system: the stated one, else one of its own from those that are private."""
+    return node.asn or _FIRST_PRIVATE_AS + topology.nodes.index(node) + 1
+
+
+def _routed(topology: Topology, plan: Plan, node: Node) -> Iterator[tuple[Interface, bool]]:
+    """The node's interfaces, and whether a router is at the other end."""
+    for end in plan.interfaces[node.name]:
+        peer = plan.peer(end)
+        yield end, not is_host(peer) and topology.node(peer.node).role == "router"
+
+
+def _ospf(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
+    yield from ("interface lo", " ip ospf area 0")
+    for end, routed in _routed(topology, plan, node):
+        yield from (f"interface {end.name}", " ip ospf area 0")
+        if routed:
+            yield from _ospf_timers(topology, "ip ospf")
+        else:
+            yield " ip ospf passive"
+    yield from ("router ospf", f" ospf router-id {plan.loopback(node.name)}")
+    # Changes are told at once; FRR's usual is five seconds after the one before.
+    yield from (" timers throttle lsa all 100", " timers lsa min-arrival 0")
+
+
+def _ospf6(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
+    yield from ("interface lo", " ipv6 ospf6 area 0")
+    for end, routed in _routed(topology, plan, node):
+        yield from (f"interface {end.name}", " ipv6 ospf6 area 0")
+        if routed:
+            yield from _ospf_timers(topology, "ipv6 ospf6")
+        else:
+            yield " ipv6 ospf6 passive"
+    yield from ("router ospf6", f" ospf6 router-id {plan.loopback(node.name)}", " timers lsa min-arrival 0")
+
+
+def _ospf_timers(topology: Topology, prefix: str) -> Iterator[str]:
+    yield f" {prefix} network point-to-point"
+    yield f" {prefix} hello-interval {topology.routing.hello}"
+    yield f" {prefix} dead-interval {topology.routing.dead_interval}"
+    # Links are new, and what is told over them in the first moment may be lost: FRR's usual is to tell it again after 5 s.
+    yield f" {prefix} retransmit-interval {topology.routing.hello}"
+
+
+def _isis(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
+    number = f"{topology.nodes.index(node) + 1:012d}"
+    dotted = ".".join(number[at : at + 4] for at in range(0, 12, 4))
+    yield from ("router isis 1", f" net 49.0001.{dotted}.00", " is-type level-2-only")
+    yield from ("interface lo", " ip router isis 1", " ipv6 router isis 1", " isis passive")
+    for end, routed in _routed(topology, plan, node):
+        yield from (f"interface {end.name}", " ip router isis 1", " ipv6 router isis 1")
+        if routed:
+            yield from (" isis network point-to-point", f" isis hello-interval {topology.routing.hello}")
+            yield f" isis hello-multiplier {max(2, round(topology.routing.dead_interval / topology.routing.hello))}"
+        else:
+            yield " isis passive"
+
+
+def _bgp(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
+    yield from (f"router bgp {asn(topology, node)}", f" bgp router-id {plan.loopback(node.name)}")
+    yield from (" no bgp ebgp-requires-policy", " no bgp default ipv4-unicast", " no bgp network import-check")
+    neighbours: dict[int, list[str]] = {4: [], 6: []}
+    for end, routed in _routed(topology, plan, node):
+        peer = plan.peer(end)
+        for version in (4, 6):
+            address = peer.address(version)
+            if routed and address and end.address(version):
+                yield f" neighbor {address} remote-as {asn(topology, topology.node(peer.node))}"
+                yield f" neighbor {address} timers {topology.routing.hello} {max(3, topology.routing.dead_interval)}"
+                yield f" neighbor {address} timers connect 1"
+                yield f" neighbor {address} advertisement-interval 0"
+                neighbours[version].append(address)
+    for version, length in ((4, 32), (6, 128)):
+        yield f" address-family ipv{version} unicast"
+        yield f"  network {plan.loopback(node.name, version)}/{length}"
+        yield "  redistribute connected"
+        yield from (f"  neighbor {address} activate" for address in neighbours[version])
+        yield " exit-address-family"

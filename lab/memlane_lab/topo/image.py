@@ -1,0 +1,31 @@
+"""What nodes boot: the lab's root tree with FRR's daemons and tcpdump in it, built once and kept."""
+
+from memlane_lab.images import root
+from memlane_lab.images.root import PROGRAMS, Recipe, RootImage
+
+DAEMONS = {"ospf": "ospfd", "ospf6": "ospf6d", "isis": "isisd", "bgp": "bgpd"}
+"""A routing protocol, and FRR's daemon for it."""
+
+_RECIPE = Recipe(
+    "router",
+    {
+        **{package: names for package, names in PROGRAMS.items() if package not in {"sockperf", "stress-ng"}},
+        "bsdutils": ["script"],
+        "frr": ["zebra", "staticd", "vtysh", *DAEMONS.values()],
+        "libpam-modules": ["pam_permit.so"],  # vtysh asks whether root may
+        "tcpdump": ["tcpdump"],
+    },
+    links={"var/run": "../run", "var/tmp": "../tmp"},
+    etc={
+        "passwd": "root:x:0:0:root:/root:/bin/sh\nfrr:x:101:101::/:/bin/false\n",
+        "group": "root:x:0:\nfrr:x:101:\nfrrvty:x:102:root\n",
+        "frr/vtysh.conf": "",
+        "pam.d/frr": "auth required /bin/pam_permit.so\naccount required /bin/pam_permit.so\n",
+        "protocols": "icmp 1\ntcp 6\nudp 17\nospf 89\n",
+    },
+)
+
+
+def image() -> RootImage:
+    """The nodes' root tree."""
+    return root.image(_RECIPE)

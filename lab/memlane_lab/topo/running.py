@@ -1,0 +1,118 @@
+"""Topologies that are up on this machine: found by their locks, started and ended from outside."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from memlane_lab import procfs, session
+from memlane_lab.errors import LabError
+from memlane_lab.session import runs_folder
+from memlane_lab.topo.model import Topology
+from memlane_lab.topo.net import lock_of
+from memlane_lab.topo.service import Caller
+from memlane_lab.wait import Timeout, until
+
+_END = 120.0
+"""Seconds that a topology may take to end before its keeper is killed."""
+
+
+def names() -> list[str]:
+    """Those that are up, or come up, or are about to end."""
+    found = sorted(runs_folder().glob("topo-*.lock")) if runs_folder().is_dir() else []
+    return [path.name.removeprefix("topo-").removesuffix(".lock") for path in found if _is_held(path)]
+
+
+def which(name: str | None) -> str:
+    """The one that is meant."""
+    found = names()
+    if name is not None:
+        if name not in found:
+            raise LabError(f"no topology called {name} is up{_those(found)}")
+        return name
+    if len(found) != 1:
+        raise LabError(
+            f"{'several topologies are' if found else 'no topology is'} up{_those(found)}: name one with --name"
+        )
+    return found[0]
+
+
+def _those(found: list[str]) -> str:
+    return f" (there are: {', '.join(found)})" if found else ""
+
+
+def log(name: str) -> Path:
+    """What its keeper says of itself."""
+    return runs_folder() / f"topo-{name}.log"
+
+
+def keep(topology: Topology, *, wait: bool) -> Caller:
+    """Starts a process that brings the topology up and keeps it; returns its news."""
+    runs_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    stated = {"topology": topology.stated(), "folder": str(Path(topology.folder).resolve()), "wait": wait}
+    command = [sys.executable, "-m", "memlane_lab.topo.keeper"]
+    with log(topology.name).open("a") as out:
+        keeper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, text=True, start_new_session=True
+        )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    with keeper.stdin:
+        json.dump(stated, keeper.stdin)
+    first = keeper.stdout.readline()
+    if first.strip() != "ready":
+        said = (first + keeper.stdout.read()).strip()
+        raise LabError(said or f"the keeper of {topology.name} ended at once; its log: {log(topology.name)}")
+    return Caller(topology.name, "follow")
+
+
+def end(name: str) -> None:
+    """Ends a topology; its keeper by force where it does not answer. What it leaves is removed."""
+    path = lock_of(name)
+    pid = int(path.read_text() or 0)
+    try:
+        list(Caller(name, "down").answers())
+    except LabError:
+        _signal(pid, signal.SIGTERM)
+    try:
+        until(lambda: not _is_held(path), timeout=_END, what=f"the end of {name}")
+    except Timeout:
+        _signal(pid, signal.SIGKILL)
+        until(lambda: not _is_held(path), timeout=10, what=f"the end of {name}")
+    path.unlink(missing_ok=True)
+    sweep()
+
+
+def sweep() -> bool:
+    """Removes what crashed ones left; whether there was anything."""
+    folder = runs_folder()
+    if not folder.is_dir():
+        return False
+    before = set(folder.iterdir())
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        session.sweep(folder)
+    for path in folder.glob("topo-*.lock"):
+        if not _is_held(path):
+            for other in (path, path.with_suffix(".sock"), path.with_suffix(".log")):
+                other.unlink(missing_ok=True)
+    return set(folder.iterdir()) != before
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _signal(pid: int, number: int) -> None:
+    if pid and procfs.stat(pid):
+        os.kill(pid, number)

@@ -1,0 +1,236 @@
+"""The socket at which a topology answers while it runs, and what the command line asks there.
+
+A request is one message, answers are messages until the connection ends: JSON, framed by `multiprocessing.connection`.
+The socket lies in a folder that only its owner may enter.
+"""
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memlane_lab.control import Running
+from memlane_lab.errors import LabError
+from memlane_lab.session import runs_folder
+
+if TYPE_CHECKING:
+    from memlane_lab.topo.net import Net
+
+Message = dict[str, Any]
+
+
+def address(name: str) -> Path:
+    """Where the topology of that name answers."""
+    return runs_folder() / f"topo-{name}.sock"
+
+
+class Service:
+    """Answers for a `Net` until it is closed; each connection has a thread."""
+
+    def __init__(self, net: "Net", name: str) -> None:
+        self._net = net
+        self._path = address(name)
+        self._path.unlink(missing_ok=True)  # whoever held the name has died
+        self._listener = Listener(str(self._path), family="AF_UNIX")
+        self.asked_down = threading.Event()
+        self.starter_gone = threading.Event()
+        self._news = threading.Condition()
+        self._told: list[Message] = []
+        self._followers = 0
+        threading.Thread(target=self._accept, name="service", daemon=True).start()
+
+    def close(self) -> None:
+        """Answers no more, once those who follow have heard the last news."""
+        with self._news:
+            self._news.wait_for(lambda: not self._followers, timeout=5)
+        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._listener.close()
+
+    def tell(self, **news: Any) -> None:  # noqa: ANN401
+        """Tells those who wait for the topology to come up."""
+        with self._news:
+            self._told.append(news)
+            self._news.notify_all()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: "Connection[Any, Any]") -> None:
+        with suppress(OSError, EOFError), connection:
+            request = json.loads(connection.recv_bytes())
+            act = getattr(self, f"_do_{request.pop('do')}")
+            try:
+                for answer in act(connection, **request):
+                    connection.send_bytes(json.dumps(answer).encode())
+                # A hang-up alone is not heard as long as a thread of ours listens.
+                connection.send_bytes(json.dumps({"end": True}).encode())
+            except LabError as error:
+                connection.send_bytes(json.dumps({"error": str(error)}).encode())
+            except (ValueError, TypeError) as error:  # pydantic's among them
+                connection.send_bytes(json.dumps({"error": f"that makes no sense: {error}"}).encode())
+
+    def _do_follow(self, connection: "Connection[Any, Any]") -> Iterator[Message]:
+        """News of coming up, to its end. Who asked for the topology hangs up to give it up."""
+
+        def watch() -> None:
+            with suppress(OSError, EOFError):
+                connection.recv_bytes()
+            self.starter_gone.set()
+
+        threading.Thread(target=watch, daemon=True).start()
+        with self._news:
+            self._followers += 1
+        try:
+            yield from self._all_news()
+        finally:
+            with self._news:
+                self._followers -= 1
+                self._news.notify_all()
+
+    def _all_news(self) -> Iterator[Message]:
+        sent = 0
+        while True:
+            with self._news:
+                while len(self._told) <= sent:
+                    self._news.wait()
+                news = self._told[sent:]
+            for one in news:
+                yield one
+                if "up" in one or "error" in one:
+                    return
+            sent += len(news)
+
+    def _do_state(self, _connection: "Connection[Any, Any]", *, memory: bool = True) -> Iterator[Message]:
+        from memlane_lab.topo import status
+
+        yield status.of(self._net, memory=memory)
+
+    def _do_exec(
+        self, _connection: "Connection[Any, Any]", nodes: list[str] | None, command: list[str], timeout: float
+    ) -> Iterator[Message]:
+        for name, result in self._net.exec_each(command, nodes, timeout):
+            yield {"node": name, "status": result.status, "stdout": result.stdout, "stderr": result.stderr}
+
+    def _do_shell(self, connection: "Connection[Any, Any]", node: str, rows: int, columns: int) -> Iterator[Message]:
+        machine = self._net[node]
+        line = f"stty rows {rows} cols {columns}; exec sh -i"
+        shell = machine.spawn(["script", "--quiet", "--return", "--command", line, "/dev/null"], stdin=None)
+        threading.Thread(target=_feed, args=(connection, shell), daemon=True).start()
+        for text in shell.follow():
+            yield {"text": text}
+        yield {"status": shell.wait().status}
+
+    def _do_put(self, _connection: "Connection[Any, Any]", node: str, path: str, content: str) -> Iterator[Message]:
+        self._net[node].put(path, base64.b64decode(content))
+        yield {}
+
+    def _do_get(self, _connection: "Connection[Any, Any]", node: str, path: str) -> Iterator[Message]:
+        yield {"content": base64.b64encode(self._net[node].get(path)).decode()}
+
+    def _do_nodes(self, _connection: "Connection[Any, Any]", act: str, names: list[str]) -> Iterator[Message]:
+        acts: dict[str, Callable[..., None]] = {
+            "kill": self._net.kill,
+            "stop": self._net.stop,
+            "start": self._net.start,
+        }
+        acts[act](*names)
+        yield {}
+
+    def _do_link(
+        self,
+        _connection: "Connection[Any, Any]",
+        first: str,
+        second: str,
+        up: bool | None,
+        clear: bool,
+        changes: Message,
+    ) -> Iterator[Message]:
+        link = self._net.link(first, second, up=up, clear=clear, **changes)
+        yield {"name": link.name, "up": link.up, "impairment": str(link.impairment)}
+
+    def _do_capture(
+        self, connection: "Connection[Any, Any]", node: str, interface: str, what: str
+    ) -> Iterator[Message]:
+        command = ["tcpdump", "-Z", "root", "-i", interface, "-U", "-w", "-", "-s", "0", *what.split()]
+        process = self._net[node].spawn(command)
+
+        def watch() -> None:
+            with suppress(OSError, EOFError):
+                connection.recv_bytes()
+            with suppress(LabError):
+                process.signal(2)
+
+        threading.Thread(target=watch, daemon=True).start()
+        for piece in process.follow_bytes():
+            yield {"data": base64.b64encode(piece).decode()}
+        result = process.wait()
+        yield {"status": result.status, "stderr": result.stderr}
+
+    def _do_down(self, connection: "Connection[Any, Any]") -> Iterator[Message]:
+        self.asked_down.set()
+        with suppress(OSError, EOFError):
+            connection.recv_bytes()  # until the process ends
+        yield {}
+
+
+def _feed(connection: "Connection[Any, Any]", shell: Running) -> None:
+    with suppress(OSError, EOFError, LabError):
+        while True:
+            asked = json.loads(connection.recv_bytes())
+            if "keys" not in asked:
+                shell.close_input()
+                return
+            shell.write(base64.b64decode(asked["keys"]))
+    with suppress(LabError):
+        shell.signal(1)
+
+
+class Caller:
+    """The other end: one request to a topology that runs."""
+
+    def __init__(self, name: str, do: str, **request: Any) -> None:  # noqa: ANN401
+        try:
+            self._connection = Client(str(address(name)), family="AF_UNIX")
+        except OSError as error:
+            raise LabError(
+                f"no topology called {name} answers ({error.strerror}): `memlane-lab topo list` shows those that do"
+            ) from error
+        self.send(do=do, **request)
+
+    def send(self, **message: Any) -> None:  # noqa: ANN401
+        """Says something more."""
+        self._connection.send_bytes(json.dumps(message).encode())
+
+    def hang_up(self) -> None:
+        """Ends the conversation."""
+        self._connection.close()
+
+    def answers(self) -> Iterator[Message]:
+        """What it answers, to the end; raises what it refuses."""
+        while True:
+            try:
+                answer: Message = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                return
+            if "error" in answer:
+                raise LabError(answer["error"])
+            if "end" in answer:
+                return
+            yield answer
+
+
+def ask(name: str, do: str, **request: Any) -> Message:  # noqa: ANN401
+    """One request, one answer."""
+    for answer in Caller(name, do, **request).answers():
+        return answer
+    raise LabError(f"the topology {name} hung up: it has ended, or it is being ended")

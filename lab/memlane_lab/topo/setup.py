@@ -1,0 +1,89 @@
+"""What a node does once it has booted: one shell script, so that a hundred nodes need few processes.
+
+Addresses, names and FRR's configuration go into it; nothing is asked back but its exit code.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from memlane_lab.errors import LabError
+from memlane_lab.topo import frr
+from memlane_lab.topo.addresses import Plan
+from memlane_lab.topo.model import Node, Topology, interface
+
+_HOPS = 255
+"""The hop limit of what nodes send: Linux's usual 64 ends within a line of a hundred."""
+_END = "END_OF_THIS_FILE"
+
+
+def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str]) -> str:
+    """Sets the node up; `devices` holds, by interface, a shell line that puts its kernel's name for it in $d."""
+    lines = [
+        "set -e",
+        # What is read-only becomes the node's own.
+        "mkdir -p /run/etc /run/frr /dev/pts; cp -a /etc/. /run/etc; mount --bind /run/etc /etc",
+        "mount -t devpts devpts /dev/pts",
+        *_settings(node),
+        *_interfaces(plan, node, devices),
+        *_files(topology, plan, node),
+        *(f"{command} 2>>/run/frr/start.log" for command in frr.start(topology.protocols(node))),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(node: Node) -> Iterator[str]:
+    yield f"echo {_HOPS} >/proc/sys/net/ipv4/ip_default_ttl"
+    yield f"for s in all default; do echo {_HOPS} >/proc/sys/net/ipv6/conf/$s/hop_limit; done"
+    if node.role == "router":
+        yield "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"
+
+
+def _interfaces(plan: Plan, node: Node, devices: Mapping[str, str]) -> Iterator[str]:
+    """Names, addresses and states of all interfaces, by one call of `ip`."""
+    ends = plan.interfaces[node.name]
+    for number, end in enumerate(ends):
+        yield f"{devices[end.name]}; d{number}=$d"
+        # Addresses are usable as soon as they are set.
+        yield f"c=/proc/sys/net/ipv6/conf/$d; echo 0 >$c/accept_dad; echo 0 >$c/accept_ra; echo {_HOPS} >$c/hop_limit"
+    yield f"ip -batch - <<{_END}"
+    yield from (f"address add {text} dev lo" for text in plan.loopbacks[node.name])
+    for number, end in enumerate(ends):
+        if devices[end.name] != f"d={end.name}":
+            yield f"link set dev $d{number} name {end.name}"
+        yield f"link set dev {end.name} address {end.mac} mtu {end.mtu} up"
+        yield from (f"address add {text} dev {end.name}" for text in end.addresses)
+    if node.role == "host" and ends:
+        yield from _default_routes(plan, node)
+    yield _END
+
+
+def _default_routes(plan: Plan, node: Node) -> Iterator[str]:
+    first = plan.interfaces[node.name][0]
+    for version in (4, 6):
+        gateway = plan.peer(first).address(version)
+        if gateway and first.address(version):
+            source = next((str(i.ip) for i in map(interface, plan.loopbacks[node.name]) if i.version == version), None)
+            from_us = f" src {source}" if source else ""
+            yield f"-{version} route add default via {gateway}{from_us}"
+
+
+def _files(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
+    hosts = "".join(f"{address} {name}\n" for name, texts in plan.names().items() for address in texts)
+    made = {"/etc/hosts": f"127.0.0.1 localhost\n::1 localhost\n{hosts}", **frr.configuration(topology, plan, node)}
+    for path, content in {**made, **given(topology, node)}.items():
+        folder = path.rpartition("/")[0]
+        if folder not in {"/etc", "/etc/frr"}:
+            yield f"mkdir -p {shlex.quote(folder or '/')}"
+        yield f"cat >{shlex.quote(path)} <<'{_END}'\n{content.rstrip()}\n{_END}"
+
+
+def given(topology: Topology, node: Node) -> dict[str, str]:
+    """The files that the topology gives to a node, by their path there."""
+    found = {}
+    for path, source in node.files.items():
+        try:
+            found[path] = (Path(topology.folder) / source).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LabError(f"the file {source} for {path} of {node.name} cannot be read: {error}") from error
+    return found
