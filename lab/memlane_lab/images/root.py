@@ -147,7 +147,9 @@ class Harvest:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         listed = done.stdout
         if "not found" in listed or "cannot open shared object" in done.stderr:
-            raise LabError(f"a library of {program.name} is in none of Debian's packages for it:\n{listed}{done.stderr}")
+            raise LabError(
+                f"a library of {program.name} is in none of Debian's packages for it:\n{listed}{done.stderr}"
+            )
         paths = [line.split("=>")[1].split("(")[0].strip() for line in listed.splitlines() if "=>" in line]
         return [Path(path) for path in paths if path.startswith(str(self._packages)) and "ld-linux" not in path]
 

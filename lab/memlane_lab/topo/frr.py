@@ -64,7 +64,7 @@ def _ospf_timers(topology: Topology, prefix: str) -> Iterator[str]:
     yield f" {prefix} network point-to-point"
     yield f" {prefix} hello-interval {topology.routing.hello}"
     yield f" {prefix} dead-interval {topology.routing.dead_interval}"
-    # Links are new, and what is told over them in the first moment may be lost: FRR's usual is to tell it again after 5 s.
+    # What is told over a new link in the first moment may be lost; FRR's usual is to tell it again after 5 s.
     yield f" {prefix} retransmit-interval {topology.routing.hello}"
 
 
