@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from memlane_lab import cache, guests, network, paths
+from memlane_lab import cache, cgroup, guests, network, paths
 from memlane_lab.errors import LabError
 from memlane_lab.images import debian, uml_kernel
 from memlane_lab.meters import host, placement
@@ -31,6 +31,7 @@ def examine() -> Iterator[Finding]:
     yield _processors()
     yield _mirror()
     yield Finding("network namespaces", network.may_change(), needed=False)
+    yield Finding("control groups", cgroup.lack(), needed=False)
     yield _tun()
     yield _memory()
     yield Finding("cache folder", None, str(cache.folder()))

@@ -10,12 +10,13 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from memlane_lab import procfs
+from memlane_lab import cgroup, procfs
+from memlane_lab.cgroup import Group
 from memlane_lab.errors import LabError
 from memlane_lab.procfs import CpuTime
 from memlane_lab.wait import until
 
-_RECORD_THEN_EXEC = 'read -r line </proc/$$/stat; echo "$line" >"$0"; exec "$@"'
+_RECORD_THEN_EXEC = 'read -r line </proc/$$/stat; echo "$line" >"$0"; echo $$ >"$1"; shift; exec "$@"'
 
 
 class HostProcess:
@@ -31,15 +32,27 @@ class HostProcess:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
         stdin: int | None = None,
+        group: Group | None = None,
     ) -> None:
-        """Starts `command`; its output goes to `log`. `descriptors` stay open in it; `stdin` is its standard input."""
+        """Starts `command`; its output goes to `log`. `descriptors` stay open in it; `stdin` is its standard input.
+
+        `group` is the control group that it runs in, with all that comes of it.
+        """
         self.name = name
+        self.group = group
         self.log = log
         self._record = record
         self._gone = False
         with log.open("ab") as out:
             self._child = subprocess.Popen(
-                ["sh", "-c", _RECORD_THEN_EXEC, record, *command],
+                [
+                    "sh",
+                    "-c",
+                    _RECORD_THEN_EXEC,
+                    record,
+                    group.path / "cgroup.procs" if group else "/dev/null",
+                    *command,
+                ],
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -64,15 +77,10 @@ class HostProcess:
         return self._child.poll()
 
     def cpu(self) -> CpuTime:
-        """CPU time so far of the program, its children and those that have ended."""
-        return sum((member.cpu + member.cpu_reaped for member in members(self.pid)), CpuTime())
-
-    def cpu_by_thread(self) -> dict[str, CpuTime]:
-        """CPU time so far of the program's living threads, those of one name together."""
-        times: dict[str, CpuTime] = {}
-        for thread in procfs.threads(self.pid):
-            times[thread.name] = times.get(thread.name, CpuTime()) + thread.cpu
-        return times
+        """CPU time so far of the program and of all that came of it."""
+        if self.group is None:
+            raise LabError(f"the CPU time of {self.name} cannot be told: {cgroup.lack()}")
+        return self.group.cpu()
 
     def check(self) -> None:
         """Raises, with the end of the log, if the program has ended."""

@@ -109,6 +109,8 @@ class HostCpu:
     system: float
     irq: float
     softirq: float
+    steal: float
+    """What the machine below gave to others although this one had work."""
 
     @property
     def busy(self) -> float:
@@ -120,25 +122,14 @@ def whole_host() -> HostCpu:
     """The first line of /proc/stat; time given to virtual machines is part of user time."""
     with open("/proc/stat") as file:  # noqa: PTH123
         fields = [int(word) / _HZ for word in file.readline().split()[1:]]
-    user, nice, system, _idle, _iowait, irq, softirq = fields[:7]
-    return HostCpu(user + nice, system, irq, softirq)
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields[:8]
+    return HostCpu(user + nice, system, irq, softirq, steal)
 
 
-def context_switches(pid: int) -> int:
-    """How often the process's living threads have left a CPU, by themselves or not."""
-    return sum(_switches_of(task) for task in _tasks(pid))
-
-
-def _tasks(pid: int) -> list[Path]:
+def context_switches(thread: str) -> int:
+    """How often a living thread has left a CPU, by itself or not."""
     try:
-        return list(Path(f"/proc/{pid}/task").iterdir())
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def _switches_of(task: Path) -> int:
-    try:
-        lines = (task / "status").read_text().splitlines()
+        lines = Path(f"/proc/{thread}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)

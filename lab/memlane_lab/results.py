@@ -3,8 +3,9 @@
     DIR/run.json                     the run: command, machine, versions, which experiments
     DIR/EXPERIMENT/result.json       the experiment as it was stated, its variants, every sample, what was missing
     DIR/EXPERIMENT/samples.csv       the same samples, tidy: one row for each measure of each sample or flow
+    DIR/EXPERIMENT/parties.csv       each party's own account, one row a figure
     DIR/EXPERIMENT/series.csv        each flow's rate over time, one row a point
-    DIR/EXPERIMENT/raw/              what the programs in the guests said, word by word
+    DIR/EXPERIMENT/raw/              what the programs in the guests said, word by word; the logs of failed samples
     DIR/report.html                  all of it for people
 
 Every JSON file states its format's version; a lab that does not know it says so instead of guessing.
@@ -62,6 +63,8 @@ class Sample(Strict):
     placements: tuple[str, str]
     """Before and after."""
     values: dict[str, float] = {}
+    parties: dict[str, dict[str, float]] = {}
+    """What the host counts of each machine, the switch, its helpers, the lab and the whole host: rates and memory."""
     flows: list[FlowRecord] = []
     error: str | None = None
     """Why there are no values."""
@@ -144,6 +147,7 @@ def write_experiment(folder: Path, result: ExperimentResult) -> None:
     _replace(place / "result.json", result.model_dump_json(indent=1, by_alias=True))
     dimensions = list(result.experiment.vary)
     _write_csv(place / "samples.csv", [*_COMMON, *dimensions, "flow", "measure", "value", "unit"], _rows(result))
+    _write_csv(place / "parties.csv", [*_COMMON, *dimensions, "party", "figure", "value"], _accounts(result))
     _write_csv(place / "series.csv", [*_COMMON, *dimensions, "flow", "seconds", "bit/s"], _points(result))
 
 
@@ -189,6 +193,13 @@ def _rows(result: ExperimentResult) -> Iterator[list[Any]]:
         for flow in sample.flows:
             for name, value in flow.values.items():
                 yield [*common, flow.name, name, value, measure(name).unit]
+
+
+def _accounts(result: ExperimentResult) -> Iterator[list[Any]]:
+    for sample in result.samples:
+        for party, figures in sample.parties.items():
+            for name, value in figures.items():
+                yield [*_common(result, sample), party, name, value]
 
 
 def _points(result: ExperimentResult) -> Iterator[list[Any]]:

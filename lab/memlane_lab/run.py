@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from memlane_lab import alike, comparison, experiment, machine, plan, results
+from memlane_lab import alike, cgroup, comparison, experiment, machine, plan, results
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment
 from memlane_lab.meters import placement
@@ -81,6 +81,8 @@ def measure(
 
     With `resume`, what was begun there goes on: with what an interruption left out, or with more rounds.
     """
+    if reason := cgroup.lack():
+        raise LabError(f"CPU time cannot be measured: {reason}")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     record = RunRecord(
         commands=[_command(planned, kind, seed)],

@@ -5,6 +5,7 @@ booted once and kept.
 """
 
 import itertools
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -19,7 +20,8 @@ from memlane_lab.bed import Bed
 from memlane_lab.calibration import Limits
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Boot, Experiment
-from memlane_lab.meters import account, placement
+from memlane_lab.meters import account, inside, placement
+from memlane_lab.meters.account import Account
 from memlane_lab.plan import Turn, Variant, kinds
 from memlane_lab.ports import GuestKind
 from memlane_lab.results import FlowRecord, Sample
@@ -32,10 +34,6 @@ from memlane_lab.workloads import Flow, FlowResult, Run, Timing
 _FIRST_PORT = 5201
 _SHORTEST = 0.5
 """Seconds that meters are given at least, when flows took long to begin."""
-_ENDING = 20.0
-"""Seconds that flows may take to end after their time."""
-_FAULTS = (LabError, OSError, ValueError, LookupError)
-"""What makes a sample a failed one; anything else is a fault of the lab, and ends it."""
 
 
 class Sampler(AbstractContextManager["Sampler"]):
@@ -62,12 +60,12 @@ class Sampler(AbstractContextManager["Sampler"]):
         """Takes a sample; one that fails says why."""
         began, clock, before = datetime.now(UTC), time.monotonic(), placement.probe()
         number = next(self._numbers)
-        values: account.Values = {}
+        told = Account({}, {})
         flows: list[FlowRecord] = []
         error = None
         try:
-            values, flows = self._measure(turn.variant, number)
-        except _FAULTS as fault:
+            told, flows = self._measure(turn.variant, number)
+        except LabError as fault:  # anything else is a fault of the lab, and ends it
             error = f"{type(fault).__name__}: {fault}"
         after = placement.probe()
         return Sample(
@@ -79,59 +77,60 @@ class Sampler(AbstractContextManager["Sampler"]):
             took=time.monotonic() - clock,
             placement=placement.of_sample(before, after),
             placements=(before, after),
-            values=values,
+            values=told.values,
+            parties=told.parties,
             flows=flows,
             error=error,
         )
 
-    def _measure(self, variant: Variant, number: int) -> tuple[account.Values, list[FlowRecord]]:
+    def _measure(self, variant: Variant, number: int) -> tuple[Account, list[FlowRecord]]:
         setting = self._limits.applied(variant.setting)
-        with self._bed(setting) as bed:
+        with self._bed(setting, number) as bed:
             self._ask_facts(variant, bed)
+            inside.ask(bed.guests).wait()  # what a guest looks up once, it looks up now
             with load.applied(bed.guests, setting.load):
                 flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
-                values, results = self._run(bed, flows)
+                told, results = self._run(bed, flows, number)
         if limit := self._limits.of(variant.setting):
-            values["limit"] = limit
-        for (flow, _), result in zip(flows, results, strict=True):
-            self._keep_said(number, flow, result)
-        return values, [_record(*each) for each in zip(flows, results, strict=True)]
+            told.values["limit"] = limit
+        return told, [_record(*each) for each in zip(flows, results, strict=True)]
 
     def _limit(self, setting: Setting) -> float:
         """What the setting's shops get done together."""
         with Session() as session:
             bed = lay(session, setting, self._kind)
-            values, _ = self._run(bed, [self._flow(bed, setting, *ends) for ends in setting.flows()])
-        return values["interactions"]
+            told, _ = self._run(bed, [self._flow(bed, setting, *ends) for ends in setting.flows()], 0)
+        return told.values["interactions"]
 
-    def _run(self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]]) -> tuple[account.Values, list[FlowResult]]:
+    def _run(self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]], number: int) -> tuple[Account, list[FlowResult]]:
         asked = self._experiment
         slowest = max(workloads.kind(traffic.workload).settling for _, traffic in flows)
         timing = Timing(asked.warm_up + slowest, asked.seconds)
-        runs = []
-        for flow, traffic in flows:
-            kind = workloads.kind(traffic.workload)
-            own = Timing(timing.warm_up - kind.settling, timing.seconds)
-            runs.append(kind(traffic.parameters).prepare(flow, own))
+        runs: list[Run] = []
+        try:
+            for flow, traffic in flows:
+                kind = workloads.kind(traffic.workload)
+                own = Timing(timing.warm_up - kind.settling, timing.seconds)
+                runs.append(kind(traffic.parameters).prepare(flow, own))
+            return self._metered(bed, [flow for flow, _ in flows], runs, timing)
+        finally:
+            for (flow, _), run in zip(flows, runs, strict=False):  # those that had begun
+                self._keep_said(number, flow, run)
+
+    def _metered(
+        self, bed: Bed, flows: Sequence[Flow], runs: Sequence[Run], timing: Timing
+    ) -> tuple[Account, list[FlowResult]]:
         for run in runs:
             run.begin()
         end = _await_warm(runs, timing)
         before = account.take(bed)
-        if any(run.over() for run in runs) or time.monotonic() > end - asked.seconds / 2:
-            # A guest that is flooded may find no time to tell its meters. What its flows tell is none the worse.
-            return self._without_meters(runs, end)
         _watch(runs, end)
-        if any(run.disturbs for run in runs):
-            return self._without_meters(runs, end)
-        after = account.take(bed)
+        after = None if any(run.disturbs for run in runs) else account.take(bed)
         results = [run.finish() for run in runs]
-        return account.measured(bed, before, after, results), results
-
-    def _without_meters(self, runs: Sequence[Run], end: float) -> tuple[account.Values, list[FlowResult]]:
-        left = max(0.0, end - time.monotonic())
-        until(lambda: all(run.over() for run in runs), timeout=left + _ENDING, what="flooded flows to end")
-        results = [run.finish() for run in runs]
-        return account.of_flows(results), results
+        # Flooded guests may not be seen to begin until it is over. What flows tell is none the worse.
+        if after is None or after.host.at - before.host.at < _SHORTEST:
+            return Account(account.of_flows(results), {}), results
+        return account.measured(bed, before, after, list(zip(flows, results, strict=True))), results
 
     def _flow(self, bed: Bed, setting: Setting, source: str, target: str, traffic: Traffic) -> tuple[Flow, Traffic]:
         machines = setting.machines()
@@ -147,18 +146,20 @@ class Sampler(AbstractContextManager["Sampler"]):
         return flow, traffic
 
     @contextmanager
-    def _bed(self, setting: Setting) -> Iterator[Bed]:
-        """A bed for one sample. One that a sample has failed on is not used again."""
+    def _bed(self, setting: Setting, number: int) -> Iterator[Bed]:
+        """A bed for one sample. One that a sample has failed on is not used again, and its logs are kept."""
+        logs = self._raw / f"{number:04}-logs"
         if self._experiment.boot is Boot.EACH_SAMPLE or paths.PATHS[setting.path].polls:
-            with Session() as session:
+            with Session(logs) as session:
                 yield lay(session, setting, self._kind)
+            shutil.rmtree(logs)
             return
         key = setting.model_dump_json(exclude={"traffic", "load"})
         if key not in self._kept:
             stack = ExitStack()
             with ExitStack() as failing:
                 failing.push(stack)
-                bed = lay(stack.enter_context(Session()), setting, self._kind)
+                bed = lay(stack.enter_context(Session(logs)), setting, self._kind)
                 failing.pop_all()
             self._kept[key] = (stack, bed)
         try:
@@ -175,8 +176,8 @@ class Sampler(AbstractContextManager["Sampler"]):
             machines = zip(variant.setting.machines(), bed.guests, strict=True)
             self.facts[variant.name] = {name: machine.of_guest(guest) for name, guest in itertools.islice(machines, 2)}
 
-    def _keep_said(self, number: int, flow: Flow, result: FlowResult) -> None:
-        for side, text in result.said.items():
+    def _keep_said(self, number: int, flow: Flow, run: Run) -> None:
+        for side, text in run.said().items():
             (self._raw / f"{number:04}-{flow.name}-{side}.txt").write_text(text)
 
 

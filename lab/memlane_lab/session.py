@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, NoReturn
 
-from memlane_lab import network, procfs
+from memlane_lab import cgroup, network, procfs
 from memlane_lab.errors import LabError
 from memlane_lab.process import HostProcess, kill_marked, kill_session
 from memlane_lab.progress import say
@@ -86,6 +86,7 @@ class Session(ExitStack):
             environment={MARK: self.name, **(environment or {})},
             descriptors=descriptors,
             stdin=stdin,
+            group=cgroup.make(self.name, f"{self._started}-{name}"),
         )
         self.callback(process.kill)
         return process
@@ -189,6 +190,7 @@ def _clean(folder: Path) -> None:
         _end_process(record.read_text())
     # Whoever left its session, or was not in the ledger yet.
     kill_marked(f"{MARK}={folder.name}")
+    cgroup.remove(folder.name)
     for record in ledger.glob(f"{_NAMESPACE}-*"):
         network.remove_namespace(record.name.removeprefix(f"{_NAMESPACE}-"))
     for record in ledger.glob(f"{_LINK}-*"):

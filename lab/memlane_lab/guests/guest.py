@@ -54,7 +54,7 @@ class HostUse:
     leader: CpuTime
     """Its process, all threads but those of vhost."""
     children: CpuTime
-    """The other processes of its session, those that have ended too."""
+    """All others in its control group, those that have ended too."""
     vhost: CpuTime
     """The host kernel's threads that move its frames."""
 
@@ -70,6 +70,8 @@ class GuestCpu:
     """The virtual machine monitor's own work, in user space."""
     host_kernel: float
     """The host's kernel on the guest's behalf: system calls, and what they do, such as forwarding between TAPs."""
+    untold: float = 0.0
+    """User time of a guest that did not tell in time what it went to."""
 
 
 @dataclass(frozen=True)
@@ -233,21 +235,27 @@ class Guest(ABC):
         user, nice, system, idle, iowait, irq, softirq, steal = fields[:8]
         return InsideCpu(user + nice, system, softirq, irq, idle + iowait, steal)
 
+    def vhost_cpu(self) -> CpuTime:
+        """Host CPU time so far of the host kernel's threads that move its frames."""
+        return CpuTime()
+
     @staticmethod
-    def split(use: HostUse, inside: InsideCpu) -> GuestCpu:
-        """Tells what the host's CPU time for this guest went to.
+    def split(use: HostUse, inside: InsideCpu | None) -> GuestCpu:
+        """Tells what the host's CPU time for this guest went to; `inside` is None if it did not tell in time.
 
         A guest's own account knows its kernel from its programs but not how much of the time the host really gave it;
         so it is scaled down to what the host counts, where it says more. What it does not explain is the monitor's.
         """
-        user = use.leader.user + use.children.user
+        user, system = use.leader.user + use.children.user, use.leader.system + use.children.system
+        if inside is None:
+            return GuestCpu(programs=0, kernel=0, softirq=0, monitor=0, host_kernel=system, untold=user)
         scale = min(1.0, user / inside.busy) if inside.busy > 0 else 0.0
         return GuestCpu(
             programs=inside.user * scale,
             kernel=inside.system * scale,
             softirq=(inside.softirq + inside.irq) * scale,
             monitor=max(0.0, user - inside.busy),
-            host_kernel=use.leader.system + use.children.system,
+            host_kernel=system,
         )
 
     def received(self) -> Received:

@@ -66,7 +66,7 @@ class NetnsGuest(Guest):
         return InsideCpu(used.user, used.system, softirq=0, irq=0, idle=0, steal=0)
 
     @staticmethod
-    def split(use: HostUse, inside: InsideCpu) -> GuestCpu:  # noqa: ARG004
+    def split(use: HostUse, inside: InsideCpu | None) -> GuestCpu:  # noqa: ARG004
         """Its kernel is the host's, and works on its behalf in its programs' system calls."""
         used = use.leader + use.children
         return GuestCpu(programs=used.user, kernel=used.system, softirq=0.0, monitor=0.0, host_kernel=0.0)

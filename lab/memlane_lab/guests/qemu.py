@@ -8,6 +8,7 @@ import socket
 import subprocess
 from typing import ClassVar
 
+from memlane_lab import procfs
 from memlane_lab.errors import LabError
 from memlane_lab.guests import kvm
 from memlane_lab.guests.guest import Guest
@@ -15,8 +16,11 @@ from memlane_lab.images import machine_kernel
 from memlane_lab.images.machine_kernel import Flavour, MachineKernel
 from memlane_lab.ports import GuestKind, Nic, Tap, VhostUser
 from memlane_lab.process import HostProcess
+from memlane_lab.procfs import CpuTime
 
 PROGRAM = "qemu-system-x86_64"
+_VHOST = "vhost-"
+"""How the kernel names the threads that serve /dev/vhost-net."""
 _CONSOLE = "console=ttyS0 quiet panic=-1 rdinit=/init lab_channel=/dev/vport0p1"
 
 
@@ -119,6 +123,13 @@ class QemuGuest(Guest):
     def _crashes_with_vectors(self) -> bool:
         """Whether this QEMU ends in a segmentation fault when a vhost-user NIC has interrupt vectors."""
         return False
+
+    def vhost_cpu(self) -> CpuTime:
+        """Threads of the monitor since Linux 6.4, of the kernel before."""
+        threads = procfs.threads(self.process.pid)
+        group = self.process.group
+        others = group.processes() if group else []
+        return sum((each.cpu for each in (*threads, *others) if each.name.startswith(_VHOST)), CpuTime())
 
     def _device(self, index: int) -> str:
         mac = self.nics[index].port.mac

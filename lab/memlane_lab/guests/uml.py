@@ -89,16 +89,20 @@ class UmlGuest(Guest):
         return next(iter(namespaces), None)
 
     @staticmethod
-    def split(use: HostUse, inside: InsideCpu) -> GuestCpu:
+    def split(use: HostUse, inside: InsideCpu | None) -> GuestCpu:
         """The kernel is one process and each program's memory another, so the host itself tells them apart."""
+        programs, system = use.children.user, use.leader.system + use.children.system
+        if inside is None:
+            untold = use.leader.user
+            return GuestCpu(programs=programs, kernel=0, softirq=0, monitor=0, host_kernel=system, untold=untold)
         kernel = inside.system + inside.softirq + inside.irq
         share = (inside.softirq + inside.irq) / kernel if kernel > 0 else 0.0
         return GuestCpu(
-            programs=use.children.user,
+            programs=programs,
             kernel=use.leader.user * (1 - share),
             softirq=use.leader.user * share,
             monitor=0.0,
-            host_kernel=use.leader.system + use.children.system,
+            host_kernel=system,
         )
 
     def plug(self, index: int, timeout: float = 15.0) -> None:

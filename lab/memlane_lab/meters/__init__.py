@@ -3,7 +3,7 @@
 1. `placement.py`: how far the host's two CPUs are apart, before and after.
 2. `host.py`: CPU time of every party and of the whole host, as the host counts it.
 3. `inside.py`: what each guest's own kernel counts: CPU time, frames, interrupts.
-4. `network.py`: what the path counts: kicks, calls, drops, copied bytes.
+4. `network.py`: what the path counts: kicks, calls, drops, delivered bytes.
 5. `account.py`: readings and what flows told, turned into measures.
 
 All count upwards; a rate is the difference of two readings by the time between them, each meter by its own clock, so

@@ -9,9 +9,10 @@ from memlane_lab.experiment import measure
 from memlane_lab.guests.guest import GuestCpu, InsideCpu
 from memlane_lab.measures import CPU_PARTIES, Across
 from memlane_lab.meters import host, inside, network, reading
+from memlane_lab.meters.inside import Asked
 from memlane_lab.meters.reading import Reading
 from memlane_lab.procfs import CpuTime
-from memlane_lab.workloads import POINT, FlowResult
+from memlane_lab.workloads import POINT, Flow, FlowResult
 
 Values = dict[str, float]
 """By measure, in base units."""
@@ -22,25 +23,55 @@ class Readings:
     """All meters of a bed, read once."""
 
     host: Reading
-    inside: list[Reading]
     network: Reading
+    inside: Asked
+    """What guests have been asked at the same time, and will answer when they can."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the meters tell of a sample."""
+
+    values: Values
+    parties: dict[str, Values]
+    """By party: a guest, the switch, its helpers, the lab itself."""
 
 
 def take(bed: Bed) -> Readings:
-    """Reads all meters, those of the host first: a guest that is hard at work may take its time to answer."""
+    """Reads all meters of the host, and asks the guests; does not wait for their answers."""
+    asked = inside.ask(bed.guests)
     outside = reading.take(lambda: host.read(bed.guests, bed.path))
-    between = reading.take(lambda: network.read(bed.path))
-    return Readings(outside, inside.read(bed.guests), between)
+    return Readings(outside, reading.take(lambda: network.read(bed.path)), asked)
 
 
-def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[FlowResult]) -> Values:
-    """All measures of a sample; those that make no sense for it are left out."""
-    values = of_flows(flows)
-    guests = [reading.rates(*pair) for pair in zip(before.inside, after.inside, strict=True)]
-    values |= _cpu(bed, reading.rates(before.host, after.host), guests)
-    values |= _frames(guests)
+def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[tuple[Flow, FlowResult]]) -> Account:
+    """All measures of a sample but those that make no sense for it, and those that a guest told too late."""
+    values = of_flows([result for _, result in flows])
+    told = inside.rates(before.inside, after.inside, after.host.at - before.host.at)
+    outside = reading.rates(before.host, after.host)
+    values |= _cpu(bed, outside, told) | _ends(outside, [flow for flow, _ in flows])
+    values |= _frames(told, [flow for flow, _ in flows])
     values |= _network(reading.rates(before.network, after.network))
-    return values | _costs(values)
+    return Account(values | _costs(values), _by_party(outside | host.memory(bed.guests, bed.path)))
+
+
+def _by_party(rates: Mapping[str, float]) -> dict[str, Values]:
+    parties: dict[str, Values] = {}
+    for key, value in rates.items():
+        party, _, name = key.partition(".")
+        parties.setdefault(party, {})[name] = value
+    return parties
+
+
+def _ends(rates: Mapping[str, float], flows: Sequence[Flow]) -> Values:
+    """All CPU time of those guests that only send, and of those that are only sent to."""
+    sources, targets = {flow.source.name for flow in flows}, {flow.target.name for flow in flows}
+    ends = {"cpu_sender": sources - targets, "cpu_receiver": targets - sources}
+    return {
+        name: sum(rates[f"{guest}.user"] + rates[f"{guest}.system"] for guest in found)
+        for name, found in ends.items()
+        if found
+    }
 
 
 def of_flows(flows: Sequence[FlowResult]) -> Values:
@@ -93,23 +124,35 @@ def _across(how: Across, values: Sequence[float]) -> float:
             return sum(values) / len(values)
 
 
-def _cpu(bed: Bed, rates: Mapping[str, float], guests: Sequence[Mapping[str, float]]) -> Values:
-    """Who used how many CPUs. The parties add up to `cpu`."""
-    accounts = [_inside(guest) for guest in guests]
-    uses = [host.use(index, dict(rates)) for index in range(len(bed.guests))]
-    split = [guest.split(use, account) for guest, use, account in zip(bed.guests, uses, accounts, strict=True)]
-    vhost = sum((use.vhost for use in uses), CpuTime()).total
-    parties = _parties(split, rates, rates["network.user"] + rates["network.system"] + vhost)
+def _cpu(bed: Bed, rates: Mapping[str, float], told: Mapping[str, Mapping[str, float] | None]) -> Values:
+    """Who used how many CPUs. The parties add up to `cpu`; with helpers and others, to what the host was busy."""
+    accounts = {name: _inside(each) if each else None for name, each in told.items()}
+    uses = {guest.name: host.use(guest.name, rates) for guest in bed.guests}
+    split = [guest.split(uses[guest.name], accounts[guest.name]) for guest in bed.guests]
+    vhost = sum((use.vhost for use in uses.values()), CpuTime()).total
+    parties = _parties(split, rates, _total(rates, host.SWITCH) + vhost)
     total = sum(parties.values())
-    return parties | {
+    helpers = _total(rates, host.HELPERS) + _total(rates, host.LAB)
+    values = parties | {
         "cpu": total,
-        "inside_user": sum(account.user for account in accounts),
-        "inside_system": sum(account.system for account in accounts),
-        "inside_softirq": sum(account.softirq + account.irq for account in accounts),
+        "cpu_helpers": helpers,
         "host_busy": rates["host.busy"],
-        "others": max(0.0, rates["host.busy"] - total),
-        "switches": rates["switches"],
+        "others": rates["host.busy"] - total - helpers,
+        "steal": rates["host.steal"],
+        "switches": sum(rate for name, rate in rates.items() if name.endswith(".switches")),
     }
+    if any(account is None for account in accounts.values()):
+        return values
+    known = [account for account in accounts.values() if account]
+    return values | {
+        "inside_user": sum(account.user for account in known),
+        "inside_system": sum(account.system for account in known),
+        "inside_softirq": sum(account.softirq + account.irq for account in known),
+    }
+
+
+def _total(rates: Mapping[str, float], party: str) -> float:
+    return rates.get(f"{party}.user", 0.0) + rates.get(f"{party}.system", 0.0)
 
 
 def _inside(rates: Mapping[str, float]) -> InsideCpu:
@@ -131,18 +174,33 @@ def _parties(split: Iterable[GuestCpu], rates: Mapping[str, float], switch: floa
         kernel,
         switch,
         softirq,
+        sum(guest.untold for guest in guests),
     )
     return dict(zip(CPU_PARTIES, values, strict=True))
 
 
-def _frames(guests: Sequence[Mapping[str, float]]) -> Values:
-    frames = sum(guest["frames"] for guest in guests)
-    values = {"frames": frames}
-    values |= {name: sum(guest[name] for guest in guests) for name in inside.LOSSES}
-    if frames > 0:
-        values["frame_bytes"] = sum(guest["bytes"] for guest in guests) / frames
-    counted = [guest["interrupts"] for guest in guests if "interrupts" in guest]
+def _frames(told: Mapping[str, Mapping[str, float] | None], flows: Sequence[Flow]) -> Values:
+    """What guests received: all of it, and apart what came to those who are sent to and to those who send."""
+    sources, targets = {flow.source.name for flow in flows}, {flow.target.name for flow in flows}
+    to_targets, to_sources = _told_by(told, targets - sources), _told_by(told, sources - targets)
+    values: Values = {}
+    if to_targets:
+        values["data_frames"] = frames = sum(guest["frames"] for guest in to_targets)
+        values |= _ratio("frame_bytes", sum(guest["bytes"] for guest in to_targets), frames)
+    if to_sources:
+        values["answer_frames"] = sum(guest["frames"] for guest in to_sources)
+    if not (everybody := _told_by(told, set(told))):
+        return values
+    values["frames"] = sum(guest["frames"] for guest in everybody)
+    values |= {name: sum(guest[name] for guest in everybody) for name in inside.LOSSES}
+    counted = [guest["interrupts"] for guest in everybody if "interrupts" in guest]
     return values | ({"interrupts": sum(counted)} if counted else {})
+
+
+def _told_by(told: Mapping[str, Mapping[str, float] | None], names: set[str]) -> list[Mapping[str, float]]:
+    """What these guests told, or nothing if not all of them did."""
+    found = [each for name in names if (each := told[name])]
+    return found if len(found) == len(names) else []
 
 
 def _network(rates: Mapping[str, float]) -> Values:
@@ -156,7 +214,7 @@ def _network(rates: Mapping[str, float]) -> Values:
 
 def _costs(values: Values) -> Values:
     """CPU time and events, by what was done with them."""
-    cpu, frames = values["cpu"], values["frames"]
+    cpu, frames = values["cpu"], values.get("frames", 0.0)
     costs: Values = {}
     if throughput := values.get("throughput"):
         costs |= _ratio("cpu_per_gb", cpu, throughput / 8e9)

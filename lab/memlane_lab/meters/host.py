@@ -1,8 +1,12 @@
-"""The host's account: CPU time of each guest, of the network's processes, of the whole machine."""
+"""The host's account: of each guest, of the network's processes, of those that only help, of the whole machine.
+
+Each process that the lab has started is in a control group of its own (`cgroup.py`), which the kernel counts for.
+"""
 
 import gzip
+import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -10,36 +14,42 @@ from memlane_lab import procfs
 from memlane_lab.guests import Guest
 from memlane_lab.guests.guest import HostUse
 from memlane_lab.paths import NetworkPath
-from memlane_lab.procfs import CpuTime, Stat
+from memlane_lab.process import HostProcess
+from memlane_lab.procfs import CpuTime
 
-_VHOST = "vhost-"
-"""How the kernel names the threads that serve /dev/vhost-net: in the monitor's process, or (before 6.4) its own."""
+SWITCH, HELPERS, LAB = "switch", "helpers", "lab"
+"""Parties beside the guests, which are called by their names."""
 
 
 def read(guests: Iterable[Guest], path: NetworkPath) -> dict[str, float]:
-    """CPU seconds and context switches so far; those of guest i are called `i.leader.user` and so on."""
-    processes = list(procfs.processes())
+    """What has been used so far: PARTY.user and so on, by the names of `Group.counts`; host.busy and so on."""
     counts: dict[str, float] = {}
-    switches = 0
-    for index, guest in enumerate(guests):
-        use = _use(guest, processes)
-        for part, time in (("leader", use.leader), ("children", use.children), ("vhost", use.vhost)):
-            counts[f"{index}.{part}.user"], counts[f"{index}.{part}.system"] = time.user, time.system
-        switches += _switches(guest.process.pid, processes)
-    network = [party.pid for party in path.parties()]
-    used = sum((_total(pid, processes) for pid in network), CpuTime())
-    counts |= {"network.user": used.user, "network.system": used.system}
-    counts["switches"] = switches + sum(_switches(pid, processes) for pid in network)
-    return counts | _whole()
+    for guest in guests:
+        own, vhost = _leader(guest), guest.vhost_cpu()
+        counts |= _named(guest.name, _of([guest.process]))
+        counts |= _named(guest.name, {"leader.user": own.user - vhost.user, "leader.system": own.system - vhost.system})
+        counts |= _named(guest.name, {"vhost.user": vhost.user, "vhost.system": vhost.system})
+    counts |= _named(SWITCH, _of(path.parties()))
+    counts |= _named(HELPERS, _of(path.helpers()))
+    used = os.times()
+    counts |= _named(LAB, {"user": used.user, "system": used.system})
+    cpu = procfs.whole_host()
+    return counts | {"host.busy": cpu.busy, "host.softirq": cpu.softirq + cpu.irq, "host.steal": cpu.steal}
 
 
-def use(index: int, rates: dict[str, float]) -> HostUse:
-    """Guest number `index`'s part of what `read` gave, as rates."""
-    leader, children, vhost = (
-        CpuTime(rates[f"{index}.{part}.user"], rates[f"{index}.{part}.system"])
-        for part in ("leader", "children", "vhost")
+def memory(guests: Iterable[Guest], path: NetworkPath) -> dict[str, float]:
+    """Bytes that each party has now, by kind: PARTY.anon and so on."""
+    parties = {**{guest.name: [guest.process] for guest in guests}, SWITCH: path.parties(), HELPERS: path.helpers()}
+    told = {name: [each.group.memory() for each in found if each.group] for name, found in parties.items()}
+    return {key: value for name, found in told.items() for key, value in _named(name, _sum(found)).items()}
+
+
+def use(guest: str, rates: Mapping[str, float]) -> HostUse:
+    """A guest's part of what `read` gave, as rates."""
+    whole, leader, vhost = (
+        CpuTime(rates[f"{guest}.{part}user"], rates[f"{guest}.{part}system"]) for part in ("", "leader.", "vhost.")
     )
-    return HostUse(leader, children, vhost)
+    return HostUse(leader, whole - leader - vhost, vhost)
 
 
 @cache
@@ -55,29 +65,22 @@ def _kernel_configuration() -> str:
     return installed.read_text() if installed.exists() else ""
 
 
-def _use(guest: Guest, processes: list[Stat]) -> HostUse:
-    pid = guest.process.pid
-    total = _total(pid, processes)
-    leader = next((process.cpu for process in processes if process.pid == pid), CpuTime())
-    inner = sum((thread.cpu for thread in _vhost_threads(guest)), CpuTime())
-    outer = sum((process.cpu for process in processes if process.name == f"{_VHOST}{pid}"), CpuTime())
-    return HostUse(leader - inner, total - leader, inner + outer)
+def _leader(guest: Guest) -> CpuTime:
+    found = procfs.stat(guest.process.pid)
+    return found.cpu if found else CpuTime()
 
 
-def _vhost_threads(guest: Guest) -> list[Stat]:
-    threads = procfs.threads(guest.process.pid) if guest.kind.is_qemu else []
-    return [thread for thread in threads if thread.name.startswith(_VHOST)]
+def _of(processes: Iterable[HostProcess]) -> dict[str, float]:
+    return _sum([each.group.counts() for each in processes if each.group])
 
 
-def _total(session: int, processes: list[Stat]) -> CpuTime:
-    members = (process for process in processes if process.session == session)
-    return sum((member.cpu + member.cpu_reaped for member in members), CpuTime())
+def _sum(told: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for each in told:
+        for name, value in each.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
 
 
-def _switches(session: int, processes: list[Stat]) -> int:
-    return sum(procfs.context_switches(process.pid) for process in processes if process.session == session)
-
-
-def _whole() -> dict[str, float]:
-    cpu = procfs.whole_host()
-    return {"host.busy": cpu.busy, "host.softirq": cpu.softirq + cpu.irq}
+def _named(party: str, counts: Mapping[str, float]) -> dict[str, float]:
+    return {f"{party}.{name}": value for name, value in counts.items()}

@@ -12,13 +12,16 @@ class Reading:
     at: float
     """Seconds of the monotonic clock."""
     counts: dict[str, float]
+    took: float = 0.0
+    """Seconds."""
 
 
 def take(read: Callable[[], dict[str, float]]) -> Reading:
     """Reads a meter; the time is the middle of the reading."""
     began = time.monotonic()
     counts = read()
-    return Reading((began + time.monotonic()) / 2, counts)
+    ended = time.monotonic()
+    return Reading((began + ended) / 2, counts, ended - began)
 
 
 def rates(before: Reading, after: Reading) -> dict[str, float]:

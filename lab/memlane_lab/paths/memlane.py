@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import tomli_w
 
 from memlane_lab import network, procfs, rust
+from memlane_lab.errors import LabError
 from memlane_lab.paths.path import NetworkPath
 from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
 from memlane_lab.process import HostProcess
@@ -109,10 +110,13 @@ class Memlane(NetworkPath):
         """What the daemon tells at its control socket (`memlane status --json` prints the same)."""
         connection = http.client.HTTPConnection("memlane", timeout=10)
         connection.sock = socket.socket(socket.AF_UNIX)
-        with closing(connection):
-            connection.sock.connect(str(self._control))
-            connection.request("GET", "/v1/network")
-            answer: dict[str, Any] = json.load(connection.getresponse())
+        try:
+            with closing(connection):
+                connection.sock.connect(str(self._control))
+                connection.request("GET", "/v1/network")
+                answer: dict[str, Any] = json.load(connection.getresponse())
+        except (OSError, http.client.HTTPException) as error:
+            raise LabError(f"memlane does not answer at {self._control}: {error}") from error
         return answer
 
     def counters(self) -> dict[str, dict[str, int]]:
@@ -131,7 +135,7 @@ class Memlane(NetworkPath):
             "drops": sum(sum(port["drops"].values()) for port in ports),
             "kicks": sum(port["kicks"] for port in ports),
             "calls": sum(port["calls"] for port in ports),
-            "copied": sum(port["delivery-bytes"] for port in ports),
+            "delivered": sum(port["delivery-bytes"] for port in ports),
             "worker_busy": cycles / told["cycles-per-second"],
             "worker_cycles": cycles,
             "worker_frames": sum(worker["frames"] for worker in workers),

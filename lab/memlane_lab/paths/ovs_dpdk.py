@@ -158,6 +158,9 @@ class OvsDpdk(NetworkPath):
     def parties(self) -> list[HostProcess]:
         return [self._switch] if self._switch else []
 
+    def helpers(self) -> list[HostProcess]:
+        return [self._database] if self._database else []
+
     def clear(self) -> None:
         for mask in self._masks:
             mask.close()

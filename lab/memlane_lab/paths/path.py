@@ -70,7 +70,7 @@ class NetworkPath(ABC):
     def tallies(self) -> dict[str, float]:
         """What the path has counted so far, all ports together, as far as it counts at all.
 
-        Of these names: frames (taken from senders), drops, kicks, calls, copied (bytes), worker_busy (seconds),
+        Of these names: frames (taken from senders), drops, kicks, calls, delivered (bytes), worker_busy (seconds),
         worker_cycles, worker_frames, sleeps.
         """
         return {}
@@ -82,6 +82,10 @@ class NetworkPath(ABC):
     def restart(self) -> None:
         """Ends the network's process as a crash would, and starts it again."""
         raise NotAvailable(f"path {self.name} has no process that could be restarted")
+
+    def helpers(self) -> list[HostProcess]:
+        """Processes that the network needs, but that move no frames."""
+        return []
 
     @abstractmethod
     def clear(self) -> None:

@@ -6,7 +6,7 @@ A ping-pong that is held up once asks less often meanwhile, so its percentiles l
 
 import json
 import time
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -47,10 +47,11 @@ class OpenLoop(Workload):
 
 class _Run(Run):
     def __init__(self, flow: Flow, timing: Timing, server: Running, command: list[str]) -> None:
+        super().__init__(server)
         self._flow, self._timing, self._server, self._command = flow, timing, server, command
 
     def begin(self) -> None:
-        self._client = self._flow.source.spawn(self._command)
+        self._client = self._start(self._flow.source, self._command)
         self._warm = time.monotonic() + self._timing.warm_up
 
     def measuring(self) -> bool:
@@ -66,7 +67,7 @@ class _Run(Run):
         self._server.wait(10)
         if said.status:
             raise LabError(f"exchange of flow {self._flow.name} failed: {said.stderr.strip()}")
-        told = json.loads(said.stdout)
+        told = _read(said.stdout)
         if not told["answered"]:
             raise LabError(f"exchange of flow {self._flow.name} got no answer")
         found = Latencies((value / 1e9, count) for value, count in told["latencies"])
@@ -77,4 +78,12 @@ class _Run(Run):
             "unanswered": 1 - told["answered"] / told["sent"],
             "exchanges": told["answered"] / self._timing.seconds,
         }
-        return FlowResult(values, latencies=found, said={"client": said.stdout})
+        return FlowResult(values, latencies=found)
+
+
+def _read(said: str) -> dict[str, Any]:
+    try:
+        told: dict[str, Any] = json.loads(said)
+    except ValueError as error:
+        raise LabError(f"exchange did not say what was expected of it: {said[-500:]}") from error
+    return told

@@ -131,11 +131,12 @@ class _Run(Run):
     def __init__(
         self, kind: _Iperf3, flow: Flow, timing: Timing, server: Running, command: list[str], held: list["_Sysctl"]
     ) -> None:
+        super().__init__(server)
         self._kind, self._flow, self._timing = kind, flow, timing
         self._server, self._command, self._held = server, command, held
 
     def begin(self) -> None:
-        self._client = self._flow.source.spawn(self._command)
+        self._client = self._start(self._flow.source, self._command)
         self._warm = time.monotonic() + self._timing.warm_up
 
     def measuring(self) -> bool:
@@ -153,8 +154,7 @@ class _Run(Run):
         finally:
             for setting in self._held:
                 setting.restore()
-        said = {"client": self._client.stdout, "server": self._server.stdout}
-        return FlowResult(self._kind.values(client["end"]), _series(server), said=said)
+        return FlowResult(self._kind.values(client["end"]), _series(server))
 
     def _report(self, running: Running, side: str) -> dict[str, Any]:
         result = running.wait(self._timing.patience)

@@ -37,6 +37,7 @@ class Ping(Workload):
 
 class _Run(Run):
     def __init__(self, flow: Flow, timing: Timing, pause: float, size: int) -> None:
+        super().__init__()
         self._flow, self._timing = flow, timing
         self._skipped, self._counted = round(timing.warm_up / pause), round(timing.seconds / pause)
         count = self._skipped + self._counted
@@ -44,7 +45,7 @@ class _Run(Run):
         self._command = ["ping", *options, flow.address]
 
     def begin(self) -> None:
-        self._client = self._flow.source.spawn(self._command)
+        self._client = self._start(self._flow.source, self._command)
         self._warm = time.monotonic() + self._timing.warm_up
 
     def measuring(self) -> bool:
@@ -65,4 +66,4 @@ class _Run(Run):
             "ping_p99": found.percentile(0.99),
             "ping_loss": max(0.0, 1 - len(trips) / self._counted),
         }
-        return FlowResult(values, latencies=found, said={"client": said.stdout})
+        return FlowResult(values, latencies=found)

@@ -84,7 +84,9 @@ def _tiers(bed: Bed, flow: Flow) -> Tiers:
 
 class _Run(Run):
     def __init__(self, flow: Flow, bed: Bed, tiers: Tiers, timing: Timing, asked: dict[str, Any]) -> None:
+        super().__init__()
         self._flow, self._bed, self._tiers, self._timing, self._asked = flow, bed, tiers, timing, asked
+        self._logs: dict[str, str] = {}
         self._flowing: float | None = None
         self._warm: float | None = None
         self._fault: float | None = None
@@ -97,9 +99,8 @@ class _Run(Run):
     def begin(self) -> None:
         seconds = self._timing.warm_up + self._timing.seconds + _MARGIN
         self._flow.source.run(["rm", "-f", browsers.LINES]).check()
-        self._client = self._flow.source.spawn(
-            browsers.command(self._flow.address, self._asked, self._tiers.size(), seconds)
-        )
+        command = browsers.command(self._flow.address, self._asked, self._tiers.size(), seconds)
+        self._client = self._start(self._flow.source, command)
 
     def measuring(self) -> bool:
         now = time.time()
@@ -139,6 +140,9 @@ class _Run(Run):
     def over(self) -> bool:
         return self._client.ended
 
+    def said(self) -> dict[str, str]:
+        return {**super().said(), **self._logs, **self._tiers.said()}
+
     @property
     def disturbs(self) -> bool:
         return self._fault is not None
@@ -150,13 +154,14 @@ class _Run(Run):
         said = self._client.wait(_AFTER)
         browsers.check_summary(said.stdout)
         lines = self._flow.source.get(browsers.LINES).decode()
+        self._logs["browsers"] = lines
         found = account.measured(browsers.read(lines), self._warm, self._timing.seconds)
         values = account.responses(found, self._timing.seconds) | usage
-        logs: dict[str, str] = {}
         if work is not None:
             questions = max(work.questions - self._work.questions, 1)
             seconds = (work.seconds - self._work.seconds) / questions
-            logs = {"web": self._tiers.web_log(), "application": self._tiers.application_log()}
+            logs = self._logs | {"web": self._tiers.web_log(), "application": self._tiers.application_log()}
+            self._logs = logs
             values |= account.parts(found, Logs(logs["web"], logs["application"], seconds))
         if self._fault is not None:
             values |= account.outage(found, self._fault, self._warm + self._timing.seconds)
@@ -165,7 +170,6 @@ class _Run(Run):
             values,
             latencies=account.latencies(found),
             lines=account.over_time(found, self._warm, self._timing.seconds),
-            said={"browsers": lines, "generator": said.stdout + said.stderr, **logs, **self._tiers.said()},
         )
 
     def _rates(self, now: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -56,13 +56,14 @@ class RequestResponse(Workload):
 
 class _Run(Run):
     def __init__(self, flow: Flow, timing: Timing, server: Running, command: list[str], log: str) -> None:
+        super().__init__(server)
         self._flow, self._timing, self._server, self._log = flow, timing, server, log
         self._command = [*command, "--full-log", log]
         self._flowing: float | None = None
 
     def begin(self) -> None:
         self._frames = self._flow.target.received().frames
-        self._client = self._flow.source.spawn(self._command)
+        self._client = self._start(self._flow.source, self._command)
 
     def measuring(self) -> bool:
         if self._client.ended:
@@ -89,7 +90,7 @@ class _Run(Run):
             "jitter": found.deviation,
             "exchanges": found.count / float(_find(plain, r"\[Valid Duration\] RunTime=([\d.]+)")),
         }
-        return FlowResult(values, latencies=found, said={"client": plain})
+        return FlowResult(values, latencies=found)
 
     def _latencies(self) -> Latencies:
         """Every round trip that counts, as sockperf has written them down."""

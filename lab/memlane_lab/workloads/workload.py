@@ -1,12 +1,14 @@
 """What every workload is and does: start a flow between two guests, say when it is warm, tell what came of it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from memlane_lab.bed import Bed
+from memlane_lab.control import Running
 from memlane_lab.guests import Guest
 from memlane_lab.latencies import Latencies
 from memlane_lab.measures import Measure
@@ -58,12 +60,22 @@ class FlowResult:
     """Every one of them."""
     lines: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Further things over time, by a name for each, as in `series`."""
-    said: dict[str, str] = field(default_factory=dict)
-    """What the programs said, by a name for each."""
 
 
 class Run(ABC):
     """A flow whose server is ready."""
+
+    def __init__(self, server: Running | None = None) -> None:
+        self._programs = {"server": server} if server else {}
+
+    def said(self) -> dict[str, str]:
+        """What its programs have said so far, by a name for each, errors last."""
+        return {name: running.stdout + running.stderr for name, running in self._programs.items()}
+
+    def _start(self, guest: Guest, command: Sequence[str]) -> Running:
+        """Starts the client."""
+        self._programs["client"] = running = guest.spawn(command)
+        return running
 
     @abstractmethod
     def begin(self) -> None:

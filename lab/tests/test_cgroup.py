@@ -1,0 +1,38 @@
+"""Control groups: what a process and all that came of it have used is counted, and nothing stays."""
+
+from memlane_lab import cgroup
+from memlane_lab.session import Session
+from memlane_lab.wait import until
+
+BURN = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"
+
+
+def test_this_machine_can_tell_parties_apart() -> None:
+    assert cgroup.lack() is None
+
+
+def test_what_children_used_counts_although_they_are_gone_and_left_the_session(session: Session) -> None:
+    process = session.start("burner", ["sh", "-c", f"setsid --wait sh -c '{BURN}'; echo done; exec sleep 1000"])
+    until(lambda: "done" in process.tail(), timeout=60, what="the child's end")
+    assert process.cpu().total > 0.05
+    assert process.group is not None
+    assert process.group.counts()["switches"] > 0
+
+
+def test_processes_of_one_name_have_groups_of_their_own(session: Session) -> None:
+    one, other = (session.start("same", ["sleep", "1000"]) for _ in range(2))
+    assert one.group is not None
+    assert other.group is not None
+    assert one.group.path != other.group.path
+
+
+def test_groups_end_with_their_session_and_whatever_is_in_them() -> None:
+    with Session() as session:
+        process = session.start("parent", ["sh", "-c", "setsid env -i sleep 1000 & echo started; wait"])
+        until(lambda: "started" in process.tail(), timeout=30, what="a child that hides")
+        assert process.group is not None
+        place = process.group.path
+        child = next(found for found in process.group.processes() if found.pid != process.pid)
+    assert not place.exists()
+    assert not place.parent.exists()
+    assert child.pid not in {each.pid for each in cgroup.Group(place).processes()}
