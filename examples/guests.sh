@@ -8,7 +8,8 @@
 #   result NAME          waits until the guest's command has ended, and shows what it said
 #
 # Guests run under User Mode Linux if a kernel is found: $UML_KERNEL, or the one that `make demo` has built. Else they are network namespaces
-# with TAPs, which only root can make. Guests use the host's own programs.
+# with TAPs, which only root can make. Guests use the host's own programs; or, if $tree names a root tree, those in there, whose first process
+# is $first. $memory is what a User Mode Linux guest gets.
 
 folder=$(mktemp -d /tmp/memlane-example.XXXXXX)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,6 +17,9 @@ memlane=${MEMLANE:-$here/../../target/release/memlane}
 kernel=${UML_KERNEL-$(ls -t "${XDG_CACHE_HOME:-$HOME/.cache}"/memlane/uml-*/linux 2>/dev/null | head -n 1)}
 export XDG_RUNTIME_DIR="$folder"
 started=
+tree=
+first=$here/../guest-init.sh
+memory=64M
 
 fail() {
     echo "$0: $1" >&2
@@ -75,8 +79,8 @@ in_uml() {
         index=$((index + 1))
     done
     # shellcheck disable=SC2086 # each card is an argument
-    TMPDIR=/dev/shm exec setarch --addr-no-randomize "$kernel" umid="$1" uml_dir="$folder/uml" mem=64M seccomp=auto quiet \
-        root=/dev/root rootfstype=hostfs ro init="$here/../guest-init.sh" con=null con0=null,fd:1 $cards \
+    TMPDIR=/dev/shm exec setarch --addr-no-randomize "$kernel" umid="$1" uml_dir="$folder/uml" mem="$memory" seccomp=auto quiet \
+        root=/dev/root rootfstype=hostfs rootflags="${tree:-/}" ro init="$first" con=null con0=null,fd:1 $cards \
         guest_addresses="$(echo "$2" | sed 's/[^ =]*=//g; s/ /,/g')" guest_command="$(echo "$3" | tr ' ' '~')"
 }
 
@@ -85,7 +89,12 @@ in_namespace() {
         ip -n "example-$1" address add "${card#*=}" dev "${card%=*}" || exit
     done
     ip -n "example-$1" link set lo up
-    ip netns exec "example-$1" sh -c "$3"
+    if [ -n "$tree" ]; then
+        ip netns exec "example-$1" unshare --mount --pid --fork --kill-child chroot "$tree" /bin/sh -c \
+            "mount -t proc proc /proc; mount -t devtmpfs dev /dev; mount -t tmpfs run /run; mount -t tmpfs tmp /tmp; $3"
+    else
+        ip netns exec "example-$1" sh -c "$3"
+    fi
     echo "-- ended with $?"
 }
 

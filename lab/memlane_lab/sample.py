@@ -194,7 +194,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         delivery_rates=setting.delivery_rates,
         cpus=[_cpus(setting.pinning, machine) for machine in setting.machines()],
         memory=setting.memory,
-        memories=shops.memories(setting),
+        memories=shops.memories(setting, kind),
         image=shops.image(setting),
         processors=setting.processors,
     )

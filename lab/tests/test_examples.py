@@ -2,11 +2,12 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from memlane_lab.images import uml_kernel
+from memlane_lab.images import shop, uml_kernel
 from memlane_lab.paths import memlane
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -18,13 +19,13 @@ def kernel(request: pytest.FixtureRequest) -> str:
     return str(uml_kernel.kernel().program) if request.param == "uml" else ""
 
 
-def _run(example: str, kernel: str) -> str:
+def _run(example: str, kernel: str, *arguments: str) -> str:
     """What the example says. It runs in network and mount namespaces of its own, so that it meets nobody."""
     switch = memlane.program()
     assert switch, "no memlane: run make build"
-    script = f'ip link set lo up; exec "{_EXAMPLES / example / "run.sh"}"'
+    script = f'ip link set lo up; exec "{_EXAMPLES / example / "run.sh"}" "$@"'
     done = subprocess.run(
-        ["unshare", "--net", "--mount", "sh", "-c", script],
+        ["unshare", "--net", "--mount", "sh", "-c", script, "sh", *arguments],
         env={**os.environ, "MEMLANE": str(switch), "UML_KERNEL": kernel},
         capture_output=True,
         text=True,
@@ -45,3 +46,20 @@ def test_tiers_reach_their_neighbours_only(kernel: str) -> None:
     said = _run("three-tier", kernel)
     assert said.count(", 0% packet loss") == 3, said
     assert "web does not reach db" in said
+
+
+_VISIT = """
+import urllib.request
+for path in ("", "book/7", "best?subject=Travel", "cart", "static/books/7.png"):
+    with urllib.request.urlopen(f"http://10.0.1.1/{path}", timeout=30) as answer:
+        print(answer.status, answer.headers["Content-Type"], answer.read().count(b"</html>"))
+"""
+
+
+@pytest.mark.real
+def test_a_shop_in_three_guests_can_be_visited(kernel: str) -> None:
+    shop.image(*shop.SMALL)
+    said = _run("shop", kernel, sys.executable, "-c", _VISIT)
+    assert said.count("200 text/html") == 4, said
+    assert said.count(" 1\n") == 4, said
+    assert "200 image/png 0" in said

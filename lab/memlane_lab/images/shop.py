@@ -4,6 +4,7 @@
     /srv/shop/web         its configuration
     /srv/shop/database    the database's, and data.tar, which a guest unpacks into its memory
     /srv/shop/load        the browsers' script
+    /srv/shop/init, tier  what starts a tier without the lab, for the example
 
 Web server and database come from Debian, the application from `lab/shop/application`, the load generator from the Go
 module proxy. The database is made once for each number of books and customers, by its own programs in the tree itself.
@@ -33,7 +34,7 @@ SMALL = (1000, 5000)
 
 _HERE = Path(__file__).parent
 _RECIPE = ("shop.py", "static_program.py", "load_generator.py", "pictures.py")
-_PROGRAMS = {"nginx": ["nginx"], "util-linux": ["setpriv"]}
+_PROGRAMS = {"coreutils": ["nice"], "nginx": ["nginx"], "util-linux": ["setpriv"]}
 _POSTGRES_PROGRAMS = ("initdb", "pg_ctl", "postgres", "psql", "pg_isready")
 _HEAVY = "llvmjit"
 """Modules of the database that are left out: compiling queries, which brings a compiler of 100 MB."""
@@ -56,7 +57,8 @@ def _image(items: int, customers: int) -> RootImage:
 
 def sources() -> list[Path]:
     """The files of the shop itself."""
-    return sorted(path for path in SOURCE.rglob("*") if path.is_file() and "target" not in path.parts)
+    found = (path for path in SOURCE.rglob("*") if path.is_file() and "target" not in path.parts)
+    return sorted(path for path in found if path.suffix != ".md")
 
 
 def _recipe() -> str:
@@ -114,6 +116,8 @@ def _copy_files(tree: Path) -> None:
     shop = tree / PLACE
     for part in ("web", "database", "load"):
         shutil.copytree(SOURCE / part, shop / part)
+    for script in ("init", "tier"):
+        root.install(SOURCE / script, shop / script)
     (shop / "web" / "static").rename(shop / "static")
     pictures.draw(shop / "static")
     users = {"postgres": DATABASE_USER, "www-data": WEB_USER}

@@ -2,6 +2,7 @@
 
 from memlane_lab.images import shop as images
 from memlane_lab.images.root import RootImage
+from memlane_lab.ports import GuestKind
 from memlane_lab.setting import Setting
 
 _UNPACKED = 2
@@ -15,12 +16,15 @@ def image(setting: Setting) -> RootImage | None:
     return images.image(setting.shop.items, setting.shop.customers) if setting.shop else None
 
 
-def memories(setting: Setting) -> dict[str, int]:
-    """MiB by machine, for those that hold the database."""
-    if setting.shop is None:
+def memories(setting: Setting, kind: GuestKind) -> dict[str, int]:
+    """MiB by machine, for those that need more than guests of the `kind` usually get."""
+    found = image(setting)
+    if setting.shop is None or found is None:
         return {}
-    tree = images.image(setting.shop.items, setting.shop.customers).tree
-    data = (tree / images.PLACE / "database" / "data.tar").stat().st_size >> 20
-    needed = _UNPACKED * (data + _FOR_PROGRAMS)
+    data = (found.tree / images.PLACE / "database" / "data.tar").stat().st_size >> 20
     keeper = "web" if setting.shop.together else "db"
-    return {name: needed for name in setting.shop.machines() if name.startswith(keeper)}
+    # QEMU's guests unpack their whole tree into their memory, from a copy that is there too.
+    tree = _UNPACKED * (found.initramfs.stat().st_size >> 20) if kind.is_qemu else 0
+    needed = {name: _UNPACKED * (data + _FOR_PROGRAMS) for name in setting.shop.machines() if name.startswith(keeper)}
+    others = setting.machines() if tree else []
+    return dict.fromkeys(others, _FOR_PROGRAMS + tree) | {name: mib + tree for name, mib in needed.items()}

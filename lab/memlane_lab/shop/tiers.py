@@ -12,6 +12,8 @@ _WEB, _APPLICATION, _DATABASE = 80, 8000, 5432
 _PATIENCE = 60.0
 """Seconds that a tier may take to serve, on a busy machine too."""
 _LOGS = "/run/shop"
+_FILES = 8192
+"""Connections that the application may have open."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,19 @@ class Tiers:
         guest.run(f"mkdir -p {_LOGS}").check()
         database = f"host={self.database.address} port={_DATABASE} user=shop dbname=shop"
         listen = f"0.0.0.0:{_APPLICATION}"
-        running = self._serve("application", guest, ["memlane-shop", listen, database, f"{_LOGS}/application.log"])
+        running = self._serve(
+            "application",
+            guest,
+            [
+                "sh",
+                "-c",
+                f'ulimit -n {_FILES} && exec memlane-shop "$@"',
+                "sh",
+                listen,
+                database,
+                f"{_LOGS}/application.log",
+            ],
+        )
         running.wait_for_output("serves on", timeout=_PATIENCE)
 
     def start_web(self) -> None:

@@ -189,7 +189,8 @@ class _Run(Run):
             )
         if values["errors"] > (1.0 if asked["fault"] else asked["errors"]):
             faults = sorted({words[-1] for words in map(str.split, lines.splitlines()) if words[-1] != "-"})
-            raise LabError(f"{values['failed']:.0f} interactions failed: {', '.join(faults)}")
+            said = "; ".join(f"{name}: {text[-300:]}" for name, text in self._tiers.said().items() if text)
+            raise LabError(f"{values['failed']:.0f} interactions failed ({', '.join(faults)}); {said}")
 
     def _break_at(self, moment: float) -> None:
         if time.time() >= moment:

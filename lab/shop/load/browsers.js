@@ -102,8 +102,8 @@ function customer(id) {
 const request = (id, name) => ({ headers: { 'X-Request-Id': id }, timeout: `${asked.patience}s`, tags: { name } });
 
 function fault(name, response) {
+  if (response.status && response.status !== 200) return `status-${response.status}`;
   if (response.error_code) return `error-${response.error_code}`;
-  if (response.status !== 200) return `status-${response.status}`;
   if (response.body.length < SHORTEST) return 'too-short';
   if (!response.body.endsWith('</html>')) return 'cut-off';
   return response.body.includes(`data-page="${name}"`) ? null : 'other-page';
@@ -125,8 +125,8 @@ function fetchAll(paths, id) {
   const parameters = { responseType: 'binary', timeout: `${asked.patience}s`, headers: { 'X-Request-Id': id }, tags: { name: 'picture' } };
   const answers = http.batch(paths.map((path) => ['GET', `${shop}${path}`, null, parameters]));
   for (const answer of answers) {
+    if (answer.status && answer.status !== 200) return { fault: `picture-status-${answer.status}`, bytes: 0 };
     if (answer.error_code) return { fault: `picture-error-${answer.error_code}`, bytes: 0 };
-    if (answer.status !== 200) return { fault: `picture-status-${answer.status}`, bytes: 0 };
     if (answer.body.byteLength !== Number(answer.headers['Content-Length'])) return { fault: 'picture-cut-off', bytes: 0 };
   }
   return { fault: null, bytes: answers.reduce((sum, answer) => sum + answer.body.byteLength, 0) };
