@@ -85,7 +85,12 @@ impl Table {
     /// An empty table for ports numbered below `ports` (at most 32767), each of which may hold `share` entries. `key` makes the hash
     /// unpredictable to guests.
     pub fn new(ports: usize, share: u32, key: u64) -> Self {
-        let wanted = (2 * ports.max(1) * share as usize).clamp(WAYS * 2, MOST).next_power_of_two();
+        Self::for_members(ports, ports, share, key)
+    }
+
+    /// The same for a segment of which only `members` of the ports are: it has room for theirs, so that many small segments take little memory.
+    pub fn for_members(ports: usize, members: usize, share: u32, key: u64) -> Self {
+        let wanted = (2 * members.max(1) * share as usize).clamp(WAYS * 2, MOST).next_power_of_two();
         let buckets = wanted / WAYS;
         Self {
             buckets: zeroed(buckets),
@@ -310,6 +315,12 @@ mod tests {
     fn address(n: u32) -> MacAddress {
         let [a, b, c, d] = n.to_be_bytes();
         MacAddress::new([2, 0, a, b, c, d])
+    }
+
+    #[test]
+    fn a_table_is_as_large_as_its_segment_not_as_the_network() {
+        let entries = |members| Table::for_members(198, members, 1024, 7).confirmed.len();
+        assert_eq!((entries(2), entries(198)), (4096, 524_288));
     }
 
     #[test]

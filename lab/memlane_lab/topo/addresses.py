@@ -1,6 +1,6 @@
 """Who has which address, by one rule unless it is stated.
 
-- node number i, counted from 1: loopback 10.0.0.0 + i, and fd6d::i with i in decimal digits
+- router number i among all nodes, counted from 1: loopback 10.0.0.0 + i, and fd6d::i with i in decimal digits
 - link number k, counted from 0: 10.64.0.0 + 2k and + 2k + 1 with /31, fd6d:1::2k and ::2k+1 with /127
 """
 
@@ -45,16 +45,20 @@ class Plan:
     """By number of the link."""
 
     def loopback(self, node: str, version: int = 4) -> str:
-        """The node's own address."""
-        return next(str(i.ip) for i in map(interface, self.loopbacks[node]) if i.version == version)
+        """The address by which others call the node: its loopback's, or a host's on its first interface."""
+        return next(address for address in self.names()[node] if (":" in address) == (version == 6))
 
     def peer(self, end: Interface) -> Interface:
         """The other end of its link."""
         return self.ends[end.link][1 - end.side]
 
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Addresses by node, as /etc/hosts tells them: the loopback's."""
-        return {node: tuple(str(interface(text).ip) for text in texts) for node, texts in self.loopbacks.items()}
+        """Addresses by node, as /etc/hosts tells them: the loopback's, or where there is none the first interface's."""
+        first = {node: ends[0].addresses if ends else () for node, ends in self.interfaces.items()}
+        return {
+            node: tuple(str(interface(text).ip) for text in texts or first[node])
+            for node, texts in self.loopbacks.items()
+        }
 
 
 def plan(topology: Topology) -> Plan:
@@ -72,6 +76,8 @@ def plan(topology: Topology) -> Plan:
 
 
 def _loopback(number: int, node: Node) -> tuple[str, ...]:
+    if node.role == "host":
+        return node.addresses  # nobody would know the way to another
     versions = {interface(text).version for text in node.addresses}
     rule = {4: f"{IPv4Address('10.0.0.0') + number}/32", 6: f"fd6d::{number}/128"}
     return (*node.addresses, *(text for version, text in rule.items() if version not in versions))

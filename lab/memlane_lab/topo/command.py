@@ -111,27 +111,28 @@ def show(
         return
     results.print(_links(state) if links else _nodes(state))
     if not links:
-        total = sum(node["memory"] or 0 for node in state["nodes"])
         switch = state["switch"]
+        # What memlane maps of its guests is theirs.
+        total = sum(node["memory"] or 0 for node in state["nodes"]) + switch["memory"] - switch["own"]
         count = max(1, len(state["nodes"]))
         results.print(
             f"{count} nodes: {total / 1e6:.0f} MB, {total / count / 1e6:.1f} MB each; memlane: "
-            f"{switch['memory'] / 1e6:.0f} MB, {switch['cpu']:.1f} s of CPU",
+            f"{switch['own'] / 1e6:.0f} MB, {switch['cpu']:.1f} s of CPU",
             highlight=False,
         )
 
 
 def _nodes(state: dict[str, Any]) -> Table:
-    table = Table("node", "kind", "state", "loopback", "neighbours", "routes", box=None)
+    table = Table("node", "kind", "state", "address", "neighbours", "routes", box=None)
     for column in ("memory", "CPU"):
         table.add_column(column, justify="right")
     for node in state["nodes"]:
         colour = "green" if node["state"] == "up" else "red"
         neighbours = " ".join(n["node"] if n["reached"] else f"[red]{n['node']}![/]" for n in node["neighbours"])
-        loopbacks = " ".join(text.partition("/")[0] for text in node["loopbacks"])
+        called = " ".join(node["addresses"])
         told = "" if node["routes"] is None else str(node["routes"])
         use = (f"{(node['memory'] or 0) / 1e6:.0f} MB", f"{node['cpu']:.1f} s")
-        table.add_row(node["name"], node["kind"], f"[{colour}]{node['state']}[/]", loopbacks, neighbours, told, *use)
+        table.add_row(node["name"], node["kind"], f"[{colour}]{node['state']}[/]", called, neighbours, told, *use)
     return table
 
 

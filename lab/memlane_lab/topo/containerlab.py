@@ -87,8 +87,8 @@ class _Reader:
             self.mistakes.append(Mistake((*place, "kind"), f"kind {kind} is not served: nodes are linux machines"))
         image = str(merged.get("image", ""))
         node: dict[str, Any] = {"name": name, "role": "router" if "frr" in image or kind == "frr" else "host"}
-        node["commands"] = tuple(merged.get("exec", ()))
-        node["files"] = dict(self._binds(merged.get("binds", ()), place))
+        node["commands"] = tuple(merged.get("exec") or ())
+        node["files"] = dict(self._binds(merged.get("binds") or (), place))
         if any(path.startswith("/etc/frr/") for path in node["files"]):
             node["role"] = "router"
         if "memory" in merged:

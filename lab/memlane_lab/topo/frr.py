@@ -71,7 +71,13 @@ def _ospf_timers(topology: Topology, prefix: str) -> Iterator[str]:
 def _isis(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
     number = f"{topology.nodes.index(node) + 1:012d}"
     dotted = ".".join(number[at : at + 4] for at in range(0, 12, 4))
-    yield from ("router isis 1", f" net 49.0001.{dotted}.00", " is-type level-2-only")
+    yield from (
+        "router isis 1",
+        f" net 49.0001.{dotted}.00",
+        " is-type level-2-only",
+        " lsp-gen-interval 1",
+        " spf-interval 1",
+    )
     yield from ("interface lo", " ip router isis 1", " ipv6 router isis 1", " isis passive")
     for end, routed in _routed(topology, plan, node):
         yield from (f"interface {end.name}", " ip router isis 1", " ipv6 router isis 1")

@@ -21,6 +21,8 @@ _RECIPE = Recipe(
         "group": "root:x:0:\nfrr:x:101:\nfrrvty:x:102:root\n",
         "frr/vtysh.conf": "",
         "pam.d/frr": "auth required /bin/pam_permit.so\naccount required /bin/pam_permit.so\n",
+        "host.conf": "multi on\n",
+        "nsswitch.conf": "hosts: files\n",
         "protocols": "icmp 1\ntcp 6\nudp 17\nospf 89\n",
     },
 )

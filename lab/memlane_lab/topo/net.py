@@ -209,6 +209,7 @@ class Net:
             while ends[0].run(f"ping -c 1 -W 2 {far}", timeout=20).status:
                 if time.monotonic() > deadline:
                     raise Timeout(f"{ends[-1].name} does not answer {ends[0].name}")
+                time.sleep(0.2)
         self.phases.ping = self._elapsed()
 
     def exec(

@@ -10,7 +10,7 @@ from pathlib import Path
 from memlane_lab.errors import LabError
 from memlane_lab.topo import frr
 from memlane_lab.topo.addresses import Plan
-from memlane_lab.topo.model import Node, Topology, interface
+from memlane_lab.topo.model import Node, Topology
 
 _HOPS = 255
 """The hop limit of what nodes send: Linux's usual 64 ends within a line of a hundred."""
@@ -63,9 +63,7 @@ def _default_routes(plan: Plan, node: Node) -> Iterator[str]:
     for version in (4, 6):
         gateway = plan.peer(first).address(version)
         if gateway and first.address(version):
-            source = next((str(i.ip) for i in map(interface, plan.loopbacks[node.name]) if i.version == version), None)
-            from_us = f" src {source}" if source else ""
-            yield f"-{version} route add default via {gateway}{from_us}"
+            yield f"route add default via {gateway}"
 
 
 def _files(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:

@@ -24,7 +24,12 @@ def of(net: "Net", *, memory: bool = True) -> dict[str, Any]:
         "seconds": vars(net.phases),
         "nodes": [_node(net, machine, by_session, memory=memory) for machine in net],
         "links": [_link(net, number, report["ports"]) for number in range(len(switch.links))],
-        "switch": {**_use(by_session.get(switch.process.pid, []), memory=memory), "file": str(switch.file)},
+        "switch": {
+            **_use(by_session.get(switch.process.pid, []), memory=memory),
+            # The rest of it is guests' memory.
+            "own": proportional(switch.process.pid, "Anon", "File") if memory else None,
+            "file": str(switch.file),
+        },
     }
 
 
@@ -36,7 +41,7 @@ def _node(net: "Net", machine: "Machine", by_session: dict[int, list[procfs.Stat
         "kind": machine.node.kind,
         "role": machine.node.role,
         "state": "up" if machine.alive else "down",
-        "loopbacks": list(net.plan.loopbacks[machine.name]),
+        "addresses": list(net.plan.names()[machine.name]),
         "interfaces": {end.name: list(end.addresses) for end in machine.interfaces},
         "neighbours": neighbours,
         "routes": _routes(machine) if memory else None,

@@ -82,10 +82,12 @@ impl Shared {
         // A part is for buffers that nobody uses, so that all of it together is what the operator set.
         let spare = (settings.memory / 8).min(MOST_SPARE);
         let budget = Budget::new(settings.memory - spare);
-        let (ports, segments) = (segment_of.len(), segment_of.iter().max().map_or(0, |last| last + 1));
+        let ports = segment_of.len();
+        let mut members = vec![0; segment_of.iter().max().map_or(0, |last| last + 1)];
+        segment_of.iter().for_each(|&segment| members[segment] += 1);
         Self {
             counters: Counters::new(workers, ports),
-            tables: (0..segments).map(|_| Table::new(ports, ADDRESSES, key)).collect(),
+            tables: members.into_iter().map(|members| Table::for_members(ports, members, ADDRESSES, key)).collect(),
             policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
             lines: (0..ports).map(|_| Mutex::default()).collect(),
             accounts: (0..ports).map(|_| Account::new(&budget)).collect(),

@@ -1,0 +1,1 @@
+"""Topologies: what is stated, and what runs."""

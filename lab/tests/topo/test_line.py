@@ -1,0 +1,177 @@
+"""A line of six real routers, a link that fails, and what ends badly."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import procfs, topo
+from memlane_lab.errors import LabError
+from memlane_lab.topo import net as nets
+from memlane_lab.wait import until
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(autouse=True)
+def _apart(own_runs: Path) -> None:
+    """Topologies of these tests are not those of the machine's user."""
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    """Two hosts, for what needs no routing."""
+    file = tmp_path / "quick.toml"
+    file.write_text(
+        '[defaults]\nrole = "host"\n[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n'
+    )
+    return file
+
+
+def test_a_line_of_six_routes_end_to_end_and_a_failed_link_is_found_out() -> None:
+    with topo.up("line", 6, routing={"dead": 3}) as net:
+        assert net["r1"].run("ping -c 1 -W 5 r6").status == 0
+        assert net["r1"].run("ping -6 -c 1 -W 5 r6").status == 0
+        assert all(result.stdout.strip() == name for name, result in net.exec("hostname").items())
+        _changed_link(net)
+        net.link("r3", "r4", up=False)
+        until(lambda: "10.0.0.6" not in net["r1"].routes(), timeout=60, what="r1 to hear that r6 is out of reach")
+        assert net["r1"].run("ping -c 1 -W 1 r6").status != 0
+        net.link("r3", "r4", up=True)
+        net.wait_routes()
+        assert net["r1"].run("ping -c 1 -W 5 r6").status == 0
+        net.kill("r2")
+        assert not net["r2"].alive
+        with pytest.raises(LabError, match="r2 does not run"):
+            net["r2"].run("true")
+        net.start("r2")
+        net.wait_routes()
+        assert net["r1"].run("ping -c 1 -W 5 r6").status == 0
+
+
+def _changed_link(net: topo.Net) -> None:
+    before = _round_trip(net)
+    net.link("r1", "r2", delay="40ms")
+    assert before + 70 < _round_trip(net) < before + 200
+    net.link("r2", "r1", clear=True)
+    assert _round_trip(net) < before + 60
+
+
+def _round_trip(net: topo.Net) -> float:
+    said = net["r1"].run("ping -c 5 -i 0.1 -W 5 r2").check().stdout
+    return min(float(time) for time in re.findall(r"time=([\d.]+) ms", said))
+
+
+@pytest.mark.parametrize("protocol", ["isis", "bgp"])
+def test_other_protocols_route_too(protocol: str) -> None:
+    with topo.up("ring", 4, routing={"protocols": [protocol]}) as net:
+        assert net["r1"].run("ping -c 1 -W 5 r3").status == 0
+        assert net["r1"].run("ping -6 -c 1 -W 5 r3").status == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_namespaces_and_machines_talk_to_each_other_and_to_the_host(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.toml"
+    file.write_text(
+        '[[node]]\nname = "n1"\nkind = "netns"\n[[node]]\nname = "u1"\n'
+        '[[link]]\nends = ["n1", "u1"]\n[[link]]\nends = ["u1", "host"]\n'
+    )
+    with topo.up(file) as net:
+        assert net["n1"].run("ping -c 1 -W 5 u1").status == 0
+        assert net["u1"].run("ping -c 1 -W 5 10.64.0.3").status == 0, "the host's end of its link"
+
+
+def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> None:
+    assert "2 nodes set up" in _topo("up", str(quick), "--no-wait").stdout
+    try:
+        assert "is up already" in _topo("up", str(quick), status=1).stderr
+        assert "quick" in _topo("list").stdout
+        state = json.loads(_topo("show", "--json").stdout)
+        assert [node["state"] for node in state["nodes"]] == ["up", "up"]
+        told = _topo("exec", "--all", "--", "hostname; exit 3", status=3)
+        assert set(told.stdout.split("\n")) >= {"a: a", "b: b"}
+        (tmp_path / "sent").write_bytes(bytes(range(256)) * 20)
+        _topo("copy", str(tmp_path / "sent"), "a:/tmp/")
+        _topo("copy", "a:/tmp/sent", str(tmp_path / "back"))
+        assert (tmp_path / "back").read_bytes() == (tmp_path / "sent").read_bytes()
+        assert "/dev/pts/0" in _topo("shell", "b", stdin="tty; exit 5\n", status=5).stdout
+        assert "down" in _topo("link", "a", "b", "--down").stdout
+        assert "there is no link between a and c" in _topo("link", "a", "c", status=1).stderr
+        assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=1).stderr
+        _topo("graph", "-w", str(tmp_path / "page.html"))
+        assert '"a-b"' in (tmp_path / "page.html").read_text()
+    finally:
+        assert "quick: down" in _topo("down").stdout
+    assert _left() == []
+
+
+def test_a_keeper_that_is_killed_leaves_nothing_that_down_does_not_find(quick: Path, own_runs: Path) -> None:
+    _topo("up", str(quick), "--no-wait")
+    os.kill(int((own_runs / "topo-quick.lock").read_text()), signal.SIGKILL)
+    until(lambda: "quick" not in _topo("list").stdout, timeout=20, what="the keeper's end")
+    _topo("down")
+    assert _left() == []
+
+
+def test_ctrl_c_while_nodes_boot_ends_them(own_runs: Path) -> None:
+    command = [sys.executable, "-m", "memlane_lab", "topo", "up", "line", "8"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until(lambda: bool(_left()), timeout=60, what="the first node")
+    child.send_signal(signal.SIGINT)
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    until(lambda: not _left() and not list(own_runs.glob("ml*")), timeout=60, what="the end of all nodes")
+
+
+def test_what_a_node_cannot_do_ends_the_topology_with_its_name(quick: Path) -> None:
+    text = quick.read_text()
+    quick.write_text(text.replace('name = "b"', 'name = "b"\ncommands = ["true", "ls /nowhere"]'))
+    told = _topo("up", str(quick), status=1).stderr
+    assert "the command `ls /nowhere` of b ended with status" in told
+    quick.write_text(text.replace('name = "b"', 'name = "b"\nfiles = { "/etc/a" = "missing" }'))
+    assert "the file missing for /etc/a of b cannot be read" in _topo("up", str(quick), status=1).stderr
+    assert _left() == []
+
+
+def test_a_node_that_never_boots_is_named(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memlane_lab.topo.machines._BOOT", 0.0)
+    with pytest.raises(LabError, match="a does not boot"), topo.up(quick):
+        pass
+    assert _left() == []
+
+
+def test_more_nodes_than_the_memory_holds_are_counted_before_any_boots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nets, "_free_memory", lambda: 1000)
+    with (
+        pytest.raises(LabError, match=r"100 nodes may take 7600 MiB and 1000 MiB are free: 13 fit"),
+        topo.up("line", 100),
+    ):
+        pass
+
+
+def _topo(*arguments: str, status: int = 0, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "memlane_lab", "topo", *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == status, f"{arguments}: {done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def _left() -> list[int]:
+    """Processes of nodes and switches that this test's topologies have started."""
+    mark = f"MEMLANE_LAB_RUNS={os.environ['MEMLANE_LAB_RUNS']}".encode()
+    return [process.pid for process in procfs.processes() if process.alive and _is_ours(process, mark)]
+
+
+def _is_ours(process: procfs.Stat, mark: bytes) -> bool:
+    if not process.name.startswith(("linux", "vmlinux", "memlane")) or process.pid == os.getpid():
+        return False
+    try:
+        return mark in Path(f"/proc/{process.pid}/environ").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,227 @@
+"""What is stated: shapes, files, addresses, FRR's configuration. Nothing boots here."""
+
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import topo
+from memlane_lab.errors import LabError
+from memlane_lab.topo import addresses, frr, graph, setup, shapes
+from memlane_lab.topo.model import Topology
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "nodes", "links"),
+    [
+        ("line", (100,), 100, 99),
+        ("ring", (20,), 20, 20),
+        ("star", (5,), 5, 4),
+        ("tree", (2, 3), 13, 12),
+        ("grid", (4, 3), 12, 17),
+        ("full", (5,), 5, 10),
+        ("line", (1,), 1, 0),
+    ],
+)
+def test_shapes_have_the_nodes_and_links_that_they_should(
+    shape: str, sizes: tuple[int, ...], nodes: int, links: int
+) -> None:
+    made = topo.state(shape, *sizes)
+    assert (len(made.nodes), len(made.links)) == (nodes, links)
+    plan = addresses.plan(made)
+    given = [text for both in plan.ends for end in both for text in end.addresses]
+    given += [text for texts in plan.loopbacks.values() for text in texts]
+    assert len(set(given)) == len(given)
+    places = graph.places(
+        {"nodes": [{"name": n.name} for n in made.nodes], "links": [{"ends": n.nodes} for n in made.links]}
+    )
+    assert len(set(map(tuple, places.values()))) == nodes
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 2), (0,), (6000,)])
+def test_sizes_that_make_no_sense_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(LabError):
+        shapes.shape("line", sizes)
+
+
+def test_addresses_go_by_rule_unless_they_are_stated(tmp_path: Path) -> None:
+    made = _load(
+        tmp_path / "a.toml",
+        """
+        [[node]]
+        name = "a"
+        [[node]]
+        name = "b"
+        addresses = ["192.0.2.7/32"]
+        [[link]]
+        ends = ["a", "b:wan"]
+        [[link]]
+        ends = ["a", "b"]
+        addresses = [["198.51.100.1/30"], ["198.51.100.2/30"]]
+        """,
+    )
+    plan = addresses.plan(made)
+    assert plan.loopbacks == {"a": ("10.0.0.1/32", "fd6d::1/128"), "b": ("192.0.2.7/32", "fd6d::2/128")}
+    assert [(end.name, end.addresses) for end in plan.interfaces["b"]] == [
+        ("wan", ("10.64.0.1/31", "fd6d:1::1/127")),
+        ("net0", ("198.51.100.2/30",)),
+    ]
+    assert plan.peer(plan.interfaces["b"][0]).node == "a"
+
+
+_WRONG = """name = "x"
+speed = 3
+[[node]]
+name = "a"
+memory = "much"
+[[node]]
+name = "b"
+[[node]]
+name = "b"
+[[link]]
+ends = ["b", "nowhere"]
+delay = "soon"
+loss = "130%"
+[[link]]
+ends = ["b", "b"]
+[[link]]
+ends = ["b", "elsewhere"]
+"""
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(_WRONG)
+    with pytest.raises(LabError) as caught:
+        topo.state(file)
+    lines = [row.removeprefix(f"{file}:").partition(":") for row in str(caught.value).splitlines()]
+    told = {(int(number), text.strip()) for number, _, text in lines}
+    assert {number for number, _ in told} == {2, 5, 9, 12, 13, 15, 17}
+    assert (9, "there are two nodes b") in told
+    assert (15, "both ends are b") in told
+    assert (17, "there is no node elsewhere") in told
+
+
+def test_a_file_that_is_nothing_is_one_sentence(tmp_path: Path) -> None:
+    for name, content in {
+        "a.toml": "[[node",
+        "a.yml": "a: [",
+        "a.graphml": "<graph",
+        "a.txt": "",
+        "b.toml": "",
+    }.items():
+        (tmp_path / name).write_text(content)
+        with pytest.raises(LabError, match=name):
+            topo.state(tmp_path / name)
+    with pytest.raises(LabError, match="No such file"):
+        topo.state(tmp_path / "none.toml")
+    with pytest.raises(LabError, match="there is no shape"):
+        topo.state("sphere", 3)
+
+
+_CLAB = """name: two-routers
+topology:
+  nodes:
+    r1:
+      kind: linux
+      image: frrouting/frr:v8.4
+      exec:
+        - ip link show
+      binds:
+        - r1.conf:/etc/frr/ospfd.conf
+    pc:
+      kind: linux
+      image: alpine
+      memory: 128MB
+  links:
+    - endpoints: ["r1:eth1", "pc:eth1"]
+"""
+
+
+def test_a_containerlab_file_is_read(tmp_path: Path) -> None:
+    made = _load(tmp_path / "two.clab.yml", _CLAB)
+    assert made.name == "two-routers"
+    assert [(node.name, node.role, node.memory) for node in made.nodes] == [("r1", "router", 64), ("pc", "host", 128)]
+    assert made.node("r1").commands == ("ip link show",)
+    assert made.node("r1").files == {"/etc/frr/ospfd.conf": "r1.conf"}
+    assert made.links[0].interfaces == ("eth1", "eth1")
+
+
+def test_what_is_not_served_of_containerlab_is_told_with_its_lines(tmp_path: Path) -> None:
+    wrong = _CLAB.replace("image: alpine", "ports: [80]").replace("kind: linux\n      ports", "kind: srl\n      ports")
+    with pytest.raises(LabError) as caught:
+        _load(tmp_path / "wrong.clab.yml", wrong)
+    assert "line 12: kind srl is not served" in str(caught.value)
+    assert "line 13: ports is not served" in str(caught.value)
+    with pytest.raises(LabError, match=r"lost\.yml:14: there is no node r9"):
+        _load(
+            tmp_path / "lost.yml",
+            _CLAB.replace('["r1:eth1"', '["r9:eth1"').replace("      exec:\n        - ip link show\n", ""),
+        )
+
+
+_ZOO = """<?xml version="1.0" encoding="utf-8"?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+<key attr.name="Latitude" attr.type="double" for="node" id="d1"/>
+<key attr.name="Longitude" attr.type="double" for="node" id="d2"/>
+<key attr.name="label" attr.type="string" for="node" id="d3"/>
+<key attr.name="Network" attr.type="string" for="graph" id="d4"/>
+<graph edgedefault="undirected">
+<data key="d4">Small Net</data>
+<node id="0"><data key="d1">50.11</data><data key="d2">8.68</data><data key="d3">Frankfurt</data></node>
+<node id="1"><data key="d1">52.52</data><data key="d2">13.41</data><data key="d3">Berlin</data></node>
+<node id="2"><data key="d3">Berlin</data></node>
+<edge source="0" target="1"/>
+<edge source="1" target="2"/>
+</graph></graphml>
+"""
+
+
+def test_a_graphml_gets_its_delays_from_where_its_nodes_are(tmp_path: Path) -> None:
+    made = _load(tmp_path / "zoo.graphml", _ZOO)
+    assert (made.name, [node.name for node in made.nodes]) == ("Small-Net", ["Frankfurt", "Berlin", "Berlin-2"])
+    delay = made.links[0].delay
+    assert delay is not None
+    # 424 kilometres.
+    assert 2100 <= int(delay.removesuffix("us")) <= 2140
+    assert made.links[1].delay is None
+
+
+@pytest.mark.parametrize("protocol", ["ospf", "ospf6", "isis", "bgp"])
+def test_every_router_is_configured_for_its_neighbours(protocol: str) -> None:
+    made = topo.state("line", 3, routing={"protocols": [protocol], "hello": 2})
+    plan = addresses.plan(made)
+    files = frr.configuration(made, plan, made.nodes[1])
+    (path,) = set(files) - {"/etc/frr/zebra.conf"}
+    text = files[path]
+    assert "2" in text
+    if protocol == "bgp":
+        assert "neighbor 10.64.0.0 remote-as 4200000001" in text
+    else:
+        assert text.count("point-to-point") == 2
+
+
+def test_a_hosts_router_tells_it_nothing(tmp_path: Path) -> None:
+    made = _load(
+        tmp_path / "a.toml",
+        '[[node]]\nname = "r"\n[[node]]\nname = "pc"\nrole = "host"\n[[link]]\nends = ["r", "pc"]\nmtu = 9000\n',
+    )
+    plan = addresses.plan(made)
+    assert "passive" in frr.configuration(made, plan, made.nodes[0])["/etc/frr/ospfd.conf"]
+    text = setup.script(made, plan, made.nodes[1], {"net0": "d=net0"})
+    assert "route add default via 10.64.0.0" in text
+    assert "mtu 9000" in text
+    assert "zebra" not in text
+
+
+def test_what_is_stated_survives_being_written_down() -> None:
+    made = topo.state("ring", 4, link={"delay": "5ms", "loss": "1%"}, node={"memory": 48}, routing={"hello": 3})
+    again = topo.model.check(made.stated())
+    assert again == made
+    assert again.links[0].as_link() == {"delay": "5ms", "loss": 0.01}
+
+
+def _load(file: Path, text: str) -> Topology:
+    rows = text.splitlines()
+    margin = min((len(row) - len(row.lstrip()) for row in rows if row.strip()), default=0)
+    file.write_text("\n".join(row[margin:] for row in rows) + "\n")
+    return topo.state(file)
