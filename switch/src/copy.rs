@@ -1,13 +1,15 @@
 //! The one payload copy, and the few other touches of guest memory.
 //!
 //! Guest memory changes under us at any moment, so it is only ever copied, through raw pointers, into or out of memory of
-//! our own or from guest to guest; no Rust reference to it exists. What must be decided is decided on a copy.
+//! our own or from guest to guest; no Rust reference to it exists. What must be decided is decided on a copy, and what makes such copies
+//! ([`load_once`], [`Block::load`], [`copy_in`]) cannot be repeated by the compiler: it may otherwise load again what it takes for unchanged.
 //!
 //! Which routine copies is a matter of length (figures in `docs/decisions/copy-routine.md`): short runs by fixed-width
 //! moves, middling ones by a loop over the widest registers, long ones by the C library, which knows the machine's caches,
 //! and the longest past the caches.
 
 use std::ptr;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// From this length on the C library's copy is as fast as ours or faster.
 const LONG: usize = 8192;
@@ -36,6 +38,32 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
+/// Copies `length` bytes to memory of our own, for decisions: from here on they are what the copy holds.
+///
+/// # Safety
+/// As [`copy`].
+#[inline]
+pub unsafe fn copy_in(to: *mut u8, from: *const u8, length: usize) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { copy(to, from, length) };
+    // What follows must read the copy, not the original again.
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Unaligned<T>(T);
+
+/// Loads a number or a register at `from`, of any alignment, once: volatile, so that the compiler neither repeats nor divides it.
+///
+/// # Safety
+/// As many readable bytes at `from` as a `T` has, every pattern of which is one. Others may write there meanwhile.
+#[inline(always)]
+pub unsafe fn load_once<T: Copy>(from: *const u8) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { from.cast::<Unaligned<T>>().read_volatile().0 }
+}
+
 /// 64 bytes, loaded once, so that what was looked at is what is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Block([Lane; 4]);
@@ -52,11 +80,9 @@ impl Block {
     /// 64 readable bytes at `from`. Others may write there meanwhile.
     #[inline(always)]
     pub unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the caller's promise.
-        let block = unsafe { from.cast::<Self>().read_unaligned() };
-        // The compiler must keep the values, not load them again.
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
-        block
+        const LANE: usize = size_of::<Lane>();
+        // SAFETY: the caller's promise; every pattern is a value of a lane.
+        unsafe { Self([load_once(from), load_once(from.add(LANE)), load_once(from.add(2 * LANE)), load_once(from.add(3 * LANE))]) }
     }
 
     /// Stores the block at `to`.

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::copy::Block;
+use crate::copy::{self, Block};
 
 /// Bytes of an Ethernet header without tags: no frame is shorter.
 pub const ETHERNET: usize = 14;
@@ -225,8 +225,19 @@ impl NetHeader {
     #[inline]
     pub unsafe fn load(place: *const u8) -> Self {
         // SAFETY: the caller's promise.
-        let (first, last) = unsafe { (place.cast::<u64>().read_unaligned(), place.add(8).cast::<u32>().read_unaligned()) };
+        let (first, last) = unsafe { (copy::load_once::<u64>(place), copy::load_once::<u32>(place.add(8))) };
         Self { first: u64::from_le(first), last: u32::from_le(last) }
+    }
+
+    /// Whether the header in guest memory [is plain](Self::is_plain). What tells is loaded once.
+    ///
+    /// # Safety
+    /// Twelve readable bytes at `place`.
+    #[inline]
+    pub unsafe fn is_plain_at(place: *const u8) -> bool {
+        // SAFETY: the caller's promise.
+        let first = unsafe { copy::load_once::<u64>(place) };
+        Self { first: u64::from_le(first), last: 0 }.is_plain()
     }
 
     /// Stores it.

@@ -88,8 +88,13 @@ impl Ring {
     ///
     /// # Errors
     /// [`RingFault::HeadOutside`].
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn read_ahead<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
+        self.read_chains::<WRITABLE>(count).map_err(|fault| self.break_off(fault))
+    }
+
+    #[inline(never)]
+    fn read_chains<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
         let count = count.min(self.left()).min(DEPTH as u16);
         let until = self.next_available.wrapping_add(count);
         let missing = until.wrapping_sub(self.ahead.until);
@@ -103,9 +108,7 @@ impl Ring {
         let (split, mut near) = (*split, *hint);
         for position in 0..missing {
             let position = ahead.until.wrapping_add(position);
-            let Some(opened) = Opened::read::<WRITABLE>(&split, position, memory, &mut near) else {
-                return Err(self.break_off(RingFault::HeadOutside));
-            };
+            let opened = Opened::read::<WRITABLE>(&split, position, memory, &mut near).ok_or(RingFault::HeadOutside)?;
             opened.fetch::<WRITABLE>();
             ahead.chains[usize::from(position) % DEPTH] = opened;
         }

@@ -87,7 +87,7 @@ impl Control {
         let mut length = 0;
         for piece in &self.pieces {
             // SAFETY: the piece lies in memory that the ring holds, and all pieces together have at most `LONGEST` bytes.
-            unsafe { copy::copy(command[length..].as_mut_ptr(), piece.place, piece.length as usize) };
+            unsafe { copy::copy_in(command[length..].as_mut_ptr(), piece.place, piece.length as usize) };
             length += piece.length as usize;
         }
         let answer = obey(&command[..total as usize - 1]);

@@ -49,9 +49,9 @@ fn carry_one(frame: &Opened, room: &Opened, addresses: Addresses) -> Option<u32>
     }
     // SAFETY: `length` bytes are readable at `source` and writable at `place`, as the rings' memory maps vouch, and suffice for both headers.
     unsafe {
-        let header = NetHeader::load(source);
+        let plain = NetHeader::is_plain_at(source);
         let start = Block::load(source.add(NetHeader::SIZE));
-        if !header.is_plain() || Addresses::of_block(&start) != addresses {
+        if !plain || Addresses::of_block(&start) != addresses {
             return None;
         }
         NetHeader::default().in_buffers(1).store(place);

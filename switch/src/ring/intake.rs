@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::chain::{Access, ChainFault, Piece, Walk};
 use super::shared::Descriptor;
 use super::{Ring, RingFault};
-use crate::copy;
+use crate::copy::{self, Block};
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
 use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
 use crate::stats::DropReason;
@@ -183,9 +183,9 @@ impl Intake {
             let frame = place.add(NetHeader::SIZE);
             let start_length = start_length(parcel);
             if start_length == SHORT_START as u32 {
-                parcel.start.as_mut_ptr().cast::<[u8; SHORT_START]>().write(frame.cast::<[u8; SHORT_START]>().read());
+                Block::load(frame).store(parcel.start.as_mut_ptr());
             } else {
-                copy::copy(parcel.start.as_mut_ptr(), frame, start_length as usize);
+                copy::copy_in(parcel.start.as_mut_ptr(), frame, start_length as usize);
             }
             parcel.start_length = start_length;
             parcel.set_single_rest(frame.add(start_length as usize), parcel.length - start_length);
@@ -312,7 +312,7 @@ fn gather(pieces: &[Piece], skip: u32, to: &mut [u8]) {
         }
         let run = (length - skip).min(to.len() - done);
         // SAFETY: `skip + run` is at most the piece's length; `done + run` at most that of `to`.
-        unsafe { copy::copy(to.as_mut_ptr().add(done), piece.place.add(skip), run) };
+        unsafe { copy::copy_in(to.as_mut_ptr().add(done), piece.place.add(skip), run) };
         done += run;
         skip = 0;
         if done == to.len() {

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
+use crate::copy;
+
 /// Largest split ring (virtio 1.4, section 2.7).
 pub const MAX_SIZE: u16 = 32768;
 
@@ -34,9 +36,8 @@ impl Descriptor {
     /// 16 readable bytes at `place`, of any alignment, valid for the call.
     #[inline]
     pub unsafe fn read(place: *const u8) -> Self {
-        // SAFETY: the caller's promise. Volatile, so that each byte is fetched exactly once.
-        let (address, rest) =
-            unsafe { (place.cast::<Unaligned>().read_volatile().0, place.add(8).cast::<Unaligned>().read_volatile().0) };
+        // SAFETY: the caller's promise.
+        let (address, rest) = unsafe { (copy::load_once::<u64>(place), copy::load_once::<u64>(place.add(8))) };
         Self { address: u64::from_le(address), rest: u64::from_le(rest) }
     }
 
@@ -64,10 +65,6 @@ impl Descriptor {
         (self.rest >> 48) as u16
     }
 }
-
-#[repr(C, packed)]
-#[derive(Clone, Copy)]
-struct Unaligned(u64);
 
 /// Where the three areas of a ring lie in our memory.
 #[derive(Clone, Copy, Debug)]
