@@ -84,38 +84,49 @@ impl Turns {
 
     /// The parcel whose turn it is. A sender whose turn ends gets its quantum for the next one.
     pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
+        self.next_below(u32::MAX, parking)
+    }
+
+    /// The same as if senders whose next parcel is `too_long` bytes or more had nothing waiting.
+    pub fn next_below(&mut self, too_long: u32, parking: &Parking) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
             let spot = sender.flows.next(parking)?;
-            if parking.length(spot) <= sender.deficit {
-                return Some(spot);
+            let length = parking.length(spot);
+            if length < too_long {
+                if length <= sender.deficit {
+                    return Some(spot);
+                }
+                self.taken += 1;
+                sender.deficit += sender.quantum;
             }
-            self.taken += 1;
-            sender.deficit += sender.quantum;
             self.senders.rotate_left(1);
         }
-        self.skip_rounds(parking);
-        self.next_affordable(parking)
+        self.skip_rounds(too_long, parking);
+        self.next_affordable(too_long, parking)
     }
 
-    /// Gives every sender the quanta of as many rounds as pass before the first of them can send.
-    fn skip_rounds(&mut self, parking: &Parking) {
-        let lacking = |sender: &mut Sender| {
+    /// Gives every sender that may send the quanta of as many rounds as pass before the first of them can.
+    fn skip_rounds(&mut self, too_long: u32, parking: &Parking) {
+        let next = |sender: &mut Sender| {
             let length = sender.flows.next(parking).map_or(0, |spot| parking.length(spot));
-            length.saturating_sub(sender.deficit).div_ceil(sender.quantum)
+            (length < too_long).then_some(length)
         };
-        let rounds = self.senders.iter_mut().map(lacking).min().unwrap_or(0);
+        let lacking = |sender: &mut Sender| Some(next(sender)?.saturating_sub(sender.deficit).div_ceil(sender.quantum));
+        let rounds = self.senders.iter_mut().filter_map(lacking).min().unwrap_or(0);
         for sender in &mut self.senders {
-            sender.deficit += rounds * sender.quantum;
+            if next(sender).is_some() {
+                sender.deficit += rounds * sender.quantum;
+            }
         }
     }
 
     /// The first sender that can send gets its turn.
-    fn next_affordable(&mut self, parking: &Parking) -> Option<Spot> {
+    fn next_affordable(&mut self, too_long: u32, parking: &Parking) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
             let spot = sender.flows.next(parking)?;
-            if parking.length(spot) <= sender.deficit {
+            if parking.length(spot) <= sender.deficit && parking.length(spot) < too_long {
                 return Some(spot);
             }
             self.senders.rotate_left(1);
@@ -234,6 +245,25 @@ mod tests {
             last[usize::from(sender)] = Some(head);
         }
         assert_eq!((turns.waiting(), parking.used()), (0, 0));
+    }
+
+    #[test]
+    fn whoever_has_too_much_is_passed_over_and_keeps_its_turn() {
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(64));
+        push(&mut turns, &mut parking, 0, 0, 60_000);
+        let spot = turns.next(&parking).unwrap();
+        assert_eq!(parking.length(spot), 60_000);
+        assert_eq!(turns.next_below(60_000, &parking), None);
+        for head in 0..20 {
+            push(&mut turns, &mut parking, 1, head, 9000);
+        }
+        for head in 0..10 {
+            let spot = turns.next_below(60_000, &parking).unwrap();
+            assert_eq!((parking.parcel(spot).source, parking.parcel(spot).head), (PortId(1), head));
+            turns.served(&mut parking);
+        }
+        let then: Vec<_> = (0..8).map(|_| serve(&mut turns, &mut parking).unwrap().0).collect();
+        assert_eq!(then.iter().filter(|&&sender| sender == 0).count(), 1, "{then:?}");
     }
 
     #[test]

@@ -93,7 +93,7 @@ drop_reasons! {
     ReceiverFull = "receiver-full",
     /// The receiver took nothing for too long.
     ReceiverStalled = "receiver-stalled",
-    /// The receiver's buffers can never hold the frame.
+    /// The receiver's buffers can never hold the frame, or did not within the patience, though they held others.
     TooLongForReceiver = "too-long-for-receiver",
     /// The receiver's buffers broke rules, one after the other.
     BadReceiveChains = "bad-receive-chains",

@@ -5,12 +5,13 @@ mod device;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use memlane::offload::Offloads;
 use memlane::parcel::Parcel;
 use memlane::port::PortId;
 use memlane::ring::{Delivery, Intake, Placed, RingFault, Taken};
-use memlane::settings::Settings;
+use memlane::settings::{Poll, Settings};
 use memlane::stats::DropReason;
 use memlane::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
@@ -64,25 +65,32 @@ impl Driver {
     }
 }
 
-/// A worker with two ports, each a driver's two rings.
+/// A worker with three ports, each a driver's two rings.
 struct Bed {
     worker: Worker,
     events: Receiver<Event>,
     shared: Arc<Shared>,
-    transmit: [Driver; 2],
-    receive: [Driver; 2],
+    transmit: [Driver; 3],
+    receive: [Driver; 3],
 }
 
 impl Bed {
-    /// Rings of `size` entries, nothing posted; the worker knows where both ports' addresses are.
-    fn new(size: u16) -> Self {
-        let shared = Arc::new(Shared::new(1, vec![0; 2], 7, Settings::default()));
+    /// Rings of 64 entries, nothing posted; the worker knows where the address of port 1 is.
+    fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    /// The same with these settings. Where the worker polls, transmit rings give their chains back in order.
+    fn with(settings: Settings) -> Self {
+        let in_order = settings.poll == Poll::Always;
+        let shared = Arc::new(Shared::new(1, vec![0; 3], 7, settings));
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let (report, events) = channel();
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, report).unwrap();
-        let [transmit, receive] = [(); 2].map(|()| [(); 2].map(|()| Driver::new(size)));
-        for port in 0..2 {
+        let transmit = [(); 3].map(|()| if in_order { Driver::in_order(64) } else { Driver::new(64) });
+        let receive = [(); 3].map(|()| Driver::new(64));
+        for port in 0..3 {
             let key = |direction| RingKey { port: PortId(port), pair: 0, direction };
             let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
             let (intake, delivery) = (transmit[usize::from(port)].intake(), receive[usize::from(port)].delivery());
@@ -95,14 +103,35 @@ impl Bed {
         bed
     }
 
-    /// Has a frame go from one port to the other's address.
+    /// Has a short frame go from one port to another's address.
     fn send(&mut self, from: u8, to: u8) {
+        self.send_long(from, to, 100);
+    }
+
+    /// Has a frame of `length` bytes go from one port to another's address.
+    fn send_long(&mut self, from: u8, to: u8, length: u32) {
         let driver = &self.transmit[usize::from(from)];
         let start = [[0; 12].as_slice(), &[2, 0, 0, 0, 0, to], &[2, 0, 0, 0, 0, from], &[0x88, 0xb5]].concat();
         driver.memory.write(driver.buffer, &start).unwrap();
-        driver.describe(0, 12 + 100, 0, 0);
-        driver.offer(0, 1);
+        let head = driver.shared().available_index() % 64;
+        driver.describe(head, 12 + length, 0, 0);
+        driver.offer(head, 1);
         self.worker.step();
+    }
+
+    /// Posts `count` receive buffers of 2000 bytes at `port`.
+    fn post(&self, port: usize, count: u16) {
+        self.receive[port].describe(0, 2000, DESC_WRITE, 0);
+        self.receive[port].offer(0, count);
+    }
+
+    /// Works until so many receive buffers of `port` were used.
+    fn wait_used(&mut self, port: usize, used: u16) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.receive[port].shared().used_index() != used {
+            assert!(Instant::now() < deadline, "{} buffers were used, not {used}", self.receive[port].shared().used_index());
+            self.worker.step();
+        }
     }
 }
 
@@ -237,7 +266,7 @@ fn a_head_outside_the_ring_that_was_seen_once_stays_a_fault() {
 
 #[test]
 fn a_jump_that_the_express_lane_sees_ends_the_port() {
-    let mut bed = Bed::new(64);
+    let mut bed = Bed::new();
     (0..64).for_each(|index| bed.receive[1].describe(index, 2000, DESC_WRITE, 0));
     bed.receive[1].offer(0, 2);
     bed.send(0, 1);
@@ -255,7 +284,7 @@ fn a_jump_that_the_express_lane_sees_ends_the_port() {
 
 #[test]
 fn bad_chains_go_back_though_their_frame_is_lost_and_the_next_one_arrives() {
-    let mut bed = Bed::new(64);
+    let mut bed = Bed::new();
     bed.receive[1].describe(0, 2000, DESC_WRITE | DESC_NEXT, 0);
     bed.receive[1].describe(1, 2000, DESC_WRITE, 0);
     bed.receive[1].offer(0, 8);
@@ -267,4 +296,51 @@ fn bad_chains_go_back_though_their_frame_is_lost_and_the_next_one_arrives() {
     let totals = bed.shared.counters.totals(1);
     assert_eq!((totals.bad_receive_chains, totals.delivery_frames), (8, 1));
     assert_eq!(totals.drops.get("bad-receive-chains"), Some(&1));
+}
+
+/// A frame that is longer than all that its receiver has posted, with these settings.
+fn others_pass_a_frame_that_is_too_long(settings: Settings) {
+    let mut bed = Bed::with(Settings { patience: Duration::from_secs(60), ..settings });
+    bed.post(1, 20);
+    bed.send_long(0, 1, 60_000);
+    assert_eq!(bed.receive[1].shared().used_index(), 0);
+    (0..20).for_each(|_| bed.send_long(2, 1, 1500));
+    bed.wait_used(1, 20);
+    // More than senders may be ahead of each other, and there is always room for somebody, but never for the long one.
+    for number in 1..=200 {
+        bed.send_long(2, 1, 1500);
+        bed.post(1, 1);
+        bed.wait_used(1, 20 + number);
+    }
+    // As soon as there is enough, it arrives.
+    bed.post(1, 31);
+    bed.wait_used(1, 220 + 31);
+}
+
+#[test]
+fn others_pass_a_frame_that_is_too_long_for_what_its_receiver_posts() {
+    others_pass_a_frame_that_is_too_long(Settings::default());
+}
+
+#[test]
+fn and_where_drivers_poll() {
+    others_pass_a_frame_that_is_too_long(Settings { poll: Poll::Always, ..Settings::default() });
+}
+
+#[test]
+fn a_frame_that_stays_too_long_is_dropped_after_the_patience_and_the_others_are_not() {
+    let mut bed = Bed::with(Settings { patience: Duration::from_millis(50), ..Settings::default() });
+    bed.post(1, 20);
+    bed.send_long(0, 1, 60_000);
+    let mut used = 0;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while bed.shared.counters.totals(1).drops.is_empty() {
+        assert!(Instant::now() < deadline, "the frame waits for ever");
+        used += 1;
+        bed.send(2, 1);
+        bed.wait_used(1, used);
+        bed.post(1, 1);
+    }
+    let drops = bed.shared.counters.totals(1).drops;
+    assert_eq!(drops.into_iter().collect::<Vec<_>>(), [("too-long-for-receiver".into(), 1)]);
 }

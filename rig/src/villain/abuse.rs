@@ -1,13 +1,16 @@
 //! Nothing wrong by itself, but too much of it.
 
+use std::time::Duration;
+
 use crate::deadline::Deadline;
 use crate::frames::{BROADCAST, Mac, control};
+use crate::frontend::features::IN_ORDER;
 use crate::frontend::notify::{CallKind, KickKind};
 use crate::guest::{GuestError, ToyGuest};
-use crate::ring::{Interrupts, RingError};
+use crate::ring::{DESC_NEXT, Interrupts, RingError};
 
-use super::hand::kick_all;
-use super::{Stage, Traces, VillainError, case_table};
+use super::hand::{HEADER, kick_all};
+use super::{Hand, Stage, Traces, VillainError, case_table};
 
 type Done = Result<Traces, VillainError>;
 
@@ -24,8 +27,46 @@ case_table! { Abuse:
     "frames-to-oneself" frames_to_oneself Frame "Frames to the sender's own MAC"
     "flood-alternating" flood_alternating Nothing "Frames in turn to the peer, to nobody and to everybody"
     "flood-tiny-and-huge" flood_tiny_and_huge Nothing "Frames of 14 bytes and of 60000 in turn"
+    "descriptors-empty-32768" descriptors_empty Frame "A transmit ring of 32768, with chains of 32768 empty descriptors"
+    "runts-behind-a-frame-that-waits" runts_behind Port "Where chains go back in order: 65536 runts, more than the ring holds, behind frames without room"
     "start-and-stop" start_and_stop Nothing "Rings that are stopped and started again without end"
     "enable-and-disable" enable_and_disable Nothing "Rings that are enabled and disabled without end while frames are in flight"
+}
+
+fn descriptors_empty(stage: &mut Stage<'_>) -> Done {
+    let mut guest = stage.guest(|builder| builder.ring_size(32768))?;
+    let mut hand = Hand::intake(&mut guest);
+    let size = hand.ring().size();
+    for index in 0..size {
+        hand.describe(index, 0, 0, DESC_NEXT, (index + 1) % size);
+    }
+    // A few thousand: they must come back in time on a slow machine too.
+    (0..size / 16).for_each(|index| hand.offer(index));
+    hand.show(&mut guest);
+    Ok(hand.leave(guest))
+}
+
+fn runts_behind(stage: &mut Stage<'_>) -> Done {
+    // Where IN_ORDER is not offered they just come back.
+    let mut guest = stage.guest(|builder| builder.with(IN_ORDER))?;
+    let mut hand = Hand::intake(&mut guest);
+    let size = hand.ring().size();
+    let place = hand.place_frame(&stage.frame(1000))?;
+    (0..size / 2).for_each(|index| hand.describe(index, place, HEADER as u32 + 1000, 0, 0));
+    (size / 2..size).for_each(|index| hand.describe(index, place, 1, 0, 0));
+    // The peer reads nothing meanwhile: what its buffers do not hold waits.
+    (0..size / 2).for_each(|index| hand.offer(index));
+    hand.show(&mut guest);
+    let mut shown = 0;
+    while shown <= u32::from(u16::MAX) && guest.connected() {
+        (0..size / 4).for_each(|index| hand.offer(size / 2 + index));
+        hand.show(&mut guest);
+        shown += u32::from(size / 4);
+        // As much as the back end can have looked at: else it is a jump of the index.
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    guest.pair(0).intake.queue.ring.resume_at(hand.index());
+    Ok(Traces::none(Some(guest)))
 }
 
 fn kick_storm(stage: &mut Stage<'_>) -> Done {

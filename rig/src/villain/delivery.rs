@@ -1,5 +1,8 @@
 //! Receive buffers that are too small, too few, in the wrong place, or never there.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::deadline::Deadline;
 use crate::frontend::features::MRG_RXBUF;
 use crate::guest::{ReceiveBuffers, ToyGuest};
 use crate::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor};
@@ -25,6 +28,8 @@ case_table! { Delivery:
     "receive-buffers-in-tables" in_tables Nothing + friend "Receive buffers in indirect tables, of many pieces each"
     "receive-table-bad" table_bad Frame + friend "Receive buffers in indirect tables that loop, nest, or are no memory"
     "receive-heads-beyond-ring" heads_beyond_ring Port + friend "The delivery's available ring names descriptors that do not exist"
+    "receive-chains-reposted" chains_reposted Frame + friend "Receive chains in circles, posted again by another thread as fast as they come back"
+    "receive-buffers-empty-32768" buffers_empty Frame + friend "A receive ring of 32768, each entry a chain of 32768 empty descriptors"
     "receive-head-offered-twice" head_offered_twice Frame + friend "One receive buffer offered many times at once"
 }
 
@@ -125,6 +130,50 @@ fn table_bad(stage: &mut Stage<'_>) -> Done {
             _ => vec![Descriptor { address: NOWHERE, ..entry(DESC_WRITE, 0) }],
         }
     })
+}
+
+fn chains_reposted(stage: &mut Stage<'_>) -> Done {
+    let mut guest = none_posted(stage)?;
+    circle(&mut Hand::delivery(&mut guest), 64)?;
+    let ring = guest.pair(0).delivery.queue.ring.shared().clone();
+    let deadline = Deadline::after(stage.duration);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                ring.set_available_index(ring.used_index().wrapping_add(ring.size()));
+            }
+        });
+        let mut sent = Ok(());
+        while !deadline.is_over() && sent.is_ok() {
+            sent = stage.friend_sends(16, 1000);
+            kick_all(&mut guest);
+        }
+        over.store(true, Ordering::Relaxed);
+        sent
+    })?;
+    Ok(Traces::none(Some(guest)))
+}
+
+fn buffers_empty(stage: &mut Stage<'_>) -> Done {
+    let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
+    let mut guest = stage.guest(|builder| builder.ring_size(32768).receive_buffers(none))?;
+    let mut hand = Hand::delivery(&mut guest);
+    circle(&mut hand, 0)?;
+    hand.show(&mut guest);
+    stage.friend_sends(128, 1000)?;
+    Ok(Traces::none(Some(guest)))
+}
+
+/// Makes of all descriptors, of `length` bytes each, one chain that leads back to its beginning, and offers each of them as a head.
+fn circle(hand: &mut Hand, length: u32) -> Result<(), VillainError> {
+    let place = hand.place(&vec![0; length as usize])?;
+    let size = hand.ring().size();
+    for index in 0..size {
+        hand.describe(index, place, length, DESC_WRITE | DESC_NEXT, (index + 1) % size);
+        hand.offer(index);
+    }
+    Ok(())
 }
 
 fn heads_beyond_ring(stage: &mut Stage<'_>) -> Done {

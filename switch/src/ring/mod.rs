@@ -190,6 +190,11 @@ impl Ring {
         *self.broken.get_or_insert(fault)
     }
 
+    /// The driver's index as last seen.
+    pub fn seen(&self) -> u16 {
+        self.seen_available
+    }
+
     /// True if entries were seen and not taken.
     pub fn has_untaken(&self) -> bool {
         self.left() > 0

@@ -276,8 +276,11 @@ impl Outlets {
             outlet.race = Some(Box::new(Race::new(self.now, 100 * self.moment)));
             self.races += 1;
         }
-        if let Some(race) = &mut outlet.race {
-            race.came(sender);
+        let lets_pass = outlet.lets_pass(self.moment, self.now);
+        match &mut outlet.race {
+            Some(race) if lets_pass => race.is_content(sender),
+            Some(race) => race.came(sender),
+            None => {}
         }
     }
 
@@ -362,33 +365,37 @@ impl Outlets {
     fn serve_slot(&mut self, slot: u16, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
         let port = outlet.key.port;
-        let mut moved = false;
+        // Whether the driver is to be shown anything, and whether anything went in its turn.
+        let (mut moved, mut advanced) = (false, false);
+        // From this length on frames find no room where others may.
+        let mut too_long = u32::MAX;
         for _ in 0..TURN {
-            let Some(spot) = outlet.turns.next(&self.parking) else { break };
+            let Some(spot) = outlet.turns.next_below(too_long, &self.parking) else { break };
             let parcel = self.parking.parcel(spot);
-            let segments = parcel.segments_done;
+            let (length, segments) = (parcel.length, parcel.segments_done);
             let sent = outlet.place(parcel, now, &mut self.faults);
             moved |= sent == Sent::Done || parcel.segments_done != segments;
+            advanced |= moved && too_long == u32::MAX;
             match sent {
                 Sent::Done => ended(parcel, port, Ok(())),
                 Sent::Dropped(reason) => ended(parcel, port, Err(reason)),
+                Sent::MustWait if outlet.lets_pass(self.moment, now) => {
+                    too_long = length;
+                    continue;
+                }
                 Sent::MustWait => break,
             }
             outlet.turns.served(&mut self.parking);
         }
-        if outlet.has_unshown() {
+        if moved || outlet.has_unshown() {
             outlet.touch(slot, &mut self.touched);
         }
-        if moved {
-            outlet.stuck = Some(Stuck::begin(now));
-            outlet.touch(slot, &mut self.touched);
-        } else if !outlet.policy.delivery.is_open(now) {
-            // It is we who hold back, not the receiver.
+        // Where a limit holds back, it is not the receiver that does.
+        if advanced || !outlet.policy.delivery.is_open(now) {
             outlet.stuck = Some(Stuck::begin(now));
         } else if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(self.patience, now)) {
-            outlet.stalled = true;
             outlet.touch(slot, &mut self.touched);
-            outlet.turns.remove_if(&mut self.parking, |_| true, |parcel| ended(parcel, port, Err(DropReason::ReceiverStalled)));
+            outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| ended(parcel, port, Err(reason)));
         } else if outlet.insist(now, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }

@@ -8,8 +8,8 @@ use crate::parcel::Parcel;
 use crate::policy::Policy;
 use crate::port::PortId;
 use crate::ring::{Placed, Ring, RingFault};
-use crate::schedule::Turns;
 use crate::schedule::race::Race;
+use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::worker::BATCH;
@@ -47,6 +47,8 @@ pub(in crate::worker) struct Outlet {
     pub(super) touched: bool,
     /// How far its ring was looked at since something happened there.
     pub quiet: Quiet,
+    /// What its driver was seen to have posted when there was no room, and when that was new.
+    posted: (u16, Cycles),
     /// Whose frame was left in its ring last, and when.
     pub(super) left_last: Option<(PortId, Cycles)>,
     /// What keeps senders abreast whose frames are left in their rings, if there are several.
@@ -126,6 +128,7 @@ impl Outlet {
             stalled: false,
             touched: false,
             quiet: Quiet::default(),
+            posted: (0, 0),
             left_last: None,
             race: None,
             line: line.map(Box::new),
@@ -177,8 +180,29 @@ impl Outlet {
         misses.then_some(Missed::Call)
     }
 
-    /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after `patience` gives up what finds no room; returns the number of frames delivered,
-    /// and whether the driver is to be shown anything.
+    /// The patience is over: all that waits is dropped; only frames `too_long`, of so many bytes or more, if there is room for others.
+    pub(super) fn give_up(
+        &mut self,
+        too_long: u32,
+        parking: &mut Parking,
+        now: Cycles,
+        mut dropped: impl FnMut(&Parcel, DropReason),
+    ) {
+        if too_long < u32::MAX {
+            self.turns.remove_if(
+                parking,
+                |parcel| parcel.length >= too_long,
+                |parcel| dropped(parcel, DropReason::TooLongForReceiver),
+            );
+            self.stuck = Some(Stuck::begin(now));
+        } else {
+            self.stalled = true;
+            self.turns.remove_if(parking, |_| true, |parcel| dropped(parcel, DropReason::ReceiverStalled));
+        }
+    }
+
+    /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after `patience` gives up what finds no
+    /// room; returns the number of frames delivered, and whether the driver is to be shown anything.
     pub(super) fn serve_line(
         &mut self,
         parcel: &mut Parcel,
@@ -281,13 +305,30 @@ impl Outlet {
                 self.stalled = false;
                 Sent::Done
             }
-            Ok(Placed::NoRoom) => Sent::MustWait,
+            Ok(Placed::NoRoom) => {
+                self.note_posted(now);
+                Sent::MustWait
+            }
             Ok(Placed::Refused(reason)) => Sent::Dropped(reason),
             Err(fault) => {
                 self.fail(fault, faults);
                 Sent::Dropped(DropReason::ReceiverAbsent)
             }
         }
+    }
+
+    fn note_posted(&mut self, now: Cycles) {
+        let seen = self.sink.ring().map_or(0, |ring| ring.seen());
+        if self.posted.0 != seen {
+            self.posted = (seen, now);
+        }
+    }
+
+    /// True if a frame found no room in buffers that are there, and no more were posted for `moment`: its receiver may be content with those, and
+    /// others need not wait for it.
+    pub(super) fn lets_pass(&mut self, moment: Cycles, now: Cycles) -> bool {
+        let still = now.wrapping_sub(self.posted.1) > moment && self.policy.delivery.is_open(now);
+        still && self.sink.ring().is_some_and(|ring| ring.has_untaken())
     }
 
     pub(in crate::worker) fn set_enabled(&mut self, enabled: bool) {
