@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::net::UnixListener;
 
-use crate::config::{Config, PortKind};
+use crate::config::Config;
 use crate::link::Impairment;
 use crate::network::Network;
 use crate::policy::{Allowance, Limit};
@@ -89,9 +89,9 @@ pub struct PortReport {
     pub name: String,
     /// Its segment.
     pub segment: String,
-    /// `vhost-user` or `tap`.
+    /// See [`crate::config::PortKind::name`].
     pub kind: String,
-    /// Its socket or interface.
+    /// See [`crate::config::PortKind::place`].
     pub place: String,
     /// See [`port::State`].
     pub state: String,
@@ -134,16 +134,12 @@ impl Report {
         let stations = stations(network);
         let ports = config.ports.iter().enumerate().map(|(index, port)| {
             let status = &network.ports()[index];
-            let (kind, place) = match &port.kind {
-                PortKind::VhostUser { path, .. } => ("vhost-user", path.display().to_string()),
-                PortKind::Tap { name, .. } => ("tap", name.clone()),
-            };
             let state = status.state();
             PortReport {
                 name: port.name.clone(),
                 segment: config.segments[port.segment].clone(),
-                kind: kind.into(),
-                place,
+                kind: port.kind.name().into(),
+                place: port.kind.place(),
                 state: state.name().into(),
                 cause: match state {
                     port::State::Quarantined(cause) => Some(cause),

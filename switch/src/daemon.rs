@@ -7,10 +7,13 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::config::{Config, PortConfig, PortKind};
+use crate::frame::MacAddress;
 use crate::network::Network;
+use crate::port::end::Ends;
+use crate::port::stream::{self, Passt};
 use crate::port::tap::{Tap, TapError, TapSettings};
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
-use crate::port::{PortId, PortStatus, default_address};
+use crate::port::{PortId, PortStatus, default_address, loopback, null};
 use crate::worker::Shared;
 
 /// Why a network cannot be started.
@@ -36,6 +39,14 @@ pub enum StartError {
         /// Why, and what to do about it.
         cause: TapError,
     },
+    /// passt cannot be had.
+    #[error("port {port}: passt cannot be started: {cause}. Install it: apt install passt")]
+    Passt {
+        /// The port.
+        port: String,
+        /// What the kernel says.
+        cause: io::Error,
+    },
     /// The kernel refuses something else.
     #[error("the network cannot be started: {0}")]
     System(#[from] io::Error),
@@ -46,6 +57,15 @@ pub enum StartError {
 pub struct Daemon {
     network: Arc<Network>,
     sessions: Vec<Session>,
+    streams: Vec<stream::Session>,
+}
+
+/// Where whoever is behind a port is met, if anywhere.
+#[derive(Debug)]
+enum Meeting {
+    FrontEnd(Endpoint),
+    Stream(stream::Other),
+    Nowhere,
 }
 
 impl Daemon {
@@ -54,7 +74,7 @@ impl Daemon {
     /// # Errors
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        let endpoints = config.ports.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
+        let meetings = config.ports.iter().map(meeting).collect::<Result<Vec<_>, _>>()?;
         let statuses = config
             .ports
             .iter()
@@ -66,9 +86,9 @@ impl Daemon {
             })
             .collect();
         let network = Network::start(shared(config)?, statuses, config.workers, &config.cpus)?;
-        let mut daemon = Self { network, sessions: Vec::new() };
-        for (index, endpoint) in endpoints.into_iter().enumerate() {
-            if let Err(error) = daemon.open_port(config, index, endpoint) {
+        let mut daemon = Self { network, sessions: Vec::new(), streams: Vec::new() };
+        for (index, meeting) in meetings.into_iter().enumerate() {
+            if let Err(error) = daemon.open_port(config, index, meeting) {
                 daemon.stop();
                 return Err(error);
             }
@@ -76,26 +96,43 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn open_port(&mut self, config: &Config, index: usize, endpoint: Option<Endpoint>) -> Result<(), StartError> {
+    fn open_port(&mut self, config: &Config, index: usize, meeting: Meeting) -> Result<(), StartError> {
         let port = &config.ports[index];
         let id = PortId(index as u16);
-        if let PortKind::Tap { name, netns } = &port.kind {
-            let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: port.mtu };
-            let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
-            let pool = Arc::clone(&self.network.shared().pool);
-            self.network.start_ends(id, tap.into_ends(pool)?)?;
-        }
-        if let Some(endpoint) = endpoint {
-            let settings = PortSettings {
-                id,
-                mac: port.mac.unwrap_or_else(|| default_address(&config.name, &port.name)),
-                mtu: port.mtu,
-                delivery_offloads: port.delivery_offloads,
-                pairs: port.queues,
-            };
-            self.sessions.push(vhost_user::run(Arc::clone(&self.network), settings, endpoint)?);
+        match meeting {
+            Meeting::FrontEnd(endpoint) => {
+                let settings = PortSettings {
+                    id,
+                    mac: address(config, port),
+                    mtu: port.mtu,
+                    delivery_offloads: port.delivery_offloads,
+                    pairs: port.queues,
+                };
+                self.sessions.push(vhost_user::run(Arc::clone(&self.network), settings, endpoint)?);
+            }
+            Meeting::Stream(other) => self.streams.push(stream::run(Arc::clone(&self.network), id, other)?),
+            Meeting::Nowhere => {
+                if let Some(ends) = self.ends(config, port)? {
+                    self.network.start_ends(id, ends)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The ends of a port that nobody is to be met for.
+    fn ends(&self, config: &Config, port: &PortConfig) -> Result<Option<Ends>, StartError> {
+        let pool = || Arc::clone(&self.network.shared().pool);
+        Ok(match &port.kind {
+            PortKind::Tap { name, netns } => {
+                let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: port.mtu };
+                let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
+                Some(tap.into_ends(pool())?)
+            }
+            PortKind::Null => Some(null::ends()),
+            PortKind::Loopback => Some(loopback::ends(address(config, port), pool())?),
+            PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Passt(_) => None,
+        })
     }
 
     /// The network, for the control interface.
@@ -106,6 +143,7 @@ impl Daemon {
     /// Completes what guests had given, ends all connections, and stops the workers.
     pub fn stop(self) {
         Session::stop(self.sessions);
+        self.streams.into_iter().for_each(stream::Session::stop);
         self.network.shut_down();
     }
 }
@@ -128,23 +166,34 @@ fn shared(config: &Config) -> io::Result<Shared> {
     Ok(shared)
 }
 
-/// The endpoint of a vhost-user port; `None` for others.
-fn endpoint(port: &PortConfig) -> Result<Option<Endpoint>, StartError> {
-    match &port.kind {
-        PortKind::VhostUser { path, connect: true } => Ok(Some(Endpoint::Connect(path.clone()))),
-        PortKind::VhostUser { path, connect: false } => listen(&port.name, path).map(Some),
-        PortKind::Tap { .. } => Ok(None),
-    }
+/// The address of the station behind `port`.
+fn address(config: &Config, port: &PortConfig) -> MacAddress {
+    port.mac.unwrap_or_else(|| default_address(&config.name, &port.name))
 }
 
-fn listen(port: &str, path: &Path) -> Result<Endpoint, StartError> {
+fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
+    Ok(match &port.kind {
+        PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
+        PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(&port.name, path, Endpoint::listen)?),
+        PortKind::Stream { path, connect: true } => Meeting::Stream(stream::Other::Connect(path.clone())),
+        PortKind::Stream { path, connect: false } => Meeting::Stream(listen(&port.name, path, stream::Other::listen)?),
+        PortKind::Passt(arguments) => {
+            Passt::probe().map_err(|cause| StartError::Passt { port: port.name.clone(), cause })?;
+            let arguments = arguments.iter().map(Into::into).collect();
+            Meeting::Stream(stream::Other::Passt(Passt { arguments, mtu: port.mtu }))
+        }
+        PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
+    })
+}
+
+fn listen<T>(port: &str, path: &Path, listen: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, StartError> {
     if let Some(folder) = path.parent()
         && !folder.as_os_str().is_empty()
     {
         // Where this fails, listening fails too and says why.
         let _ = std::fs::create_dir_all(folder);
     }
-    Endpoint::listen(path).map_err(|cause| {
+    listen(path).map_err(|cause| {
         let remedy = match cause.kind() {
             io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
             io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",

@@ -26,4 +26,5 @@ fn every_seed_keeps_every_promise() {
     replay("frame", fuzz::frame::run);
     replay("messages", fuzz::messages::run);
     replay("offload", fuzz::offload::run);
+    replay("stream", fuzz::stream::run);
 }

@@ -19,6 +19,7 @@ pub fn seeds() -> Vec<Seed> {
     add("offload", offloads());
     add("messages", conversations());
     add("device", scenes());
+    add("stream", streams());
     seeds
 }
 
@@ -98,6 +99,29 @@ fn fragment() -> Vec<u8> {
     let mut frame = packets(40)[0].1.frame();
     frame[20] |= 0x20;
     frame
+}
+
+/// The size of crumbs, then frames behind their lengths.
+fn stream(crumb: u8, frames: &[&[u8]]) -> Vec<u8> {
+    let behind_lengths = frames.iter().map(|frame| [&(frame.len() as u32).to_be_bytes(), *frame].concat());
+    [vec![crumb], behind_lengths.collect::<Vec<_>>().concat()].concat()
+}
+
+fn streams() -> Vec<(String, Vec<u8>)> {
+    let long = vec![7; 3000];
+    let frames: [&[u8]; 4] = [&[1; 60], &[], &[2; 13], &long];
+    let mut cut = stream(90, &frames);
+    cut.truncate(1000);
+    let too_long = [stream(30, &frames[..2]), vec![0, 1, 0, 16], vec![0; 30]].concat();
+    let longest = [stream(255, &frames[..2]), vec![0, 1, 0, 21], vec![0; 30]].concat();
+    named([
+        ("byte-by-byte", stream(0, &frames)),
+        ("all-at-once", stream(255, &[&long[..]; 3])),
+        ("cut-in-a-frame", cut),
+        ("a-frame-that-is-too-long", too_long),
+        ("one-of-the-longest-that-never-ends", longest),
+        ("nothing", vec![0]),
+    ])
 }
 
 /// Agreements, layout and tail before header and frame, see [`super::offload::run`].

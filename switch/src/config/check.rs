@@ -233,15 +233,22 @@ impl<'t> Checker<'t> {
             None if place.has("name") => {}
             None => self.note(place.start, "a port needs a name"),
         }
-        match (&entry.vhost_user, &entry.tap) {
-            (Some(path), None) => self.check_socket(place, "vhost-user", path),
-            (None, Some(name)) => self.check_tap(place, name),
-            (None, None) if place.has("vhost-user") || place.has("tap") => {}
-            (None, None) => self.note(place.start, "a port needs either vhost-user = \"/path/of/socket\" or tap = \"name\""),
-            (Some(_), Some(_)) => self.note(place.of("tap"), "a port is either vhost-user or tap, not both"),
+        match entry.kinds()[..] {
+            [] if PortEntry::KINDS.iter().any(|key| place.has(key)) => {}
+            [] => self.note(place.start, format_args!("a port needs a kind, one of {}", PortEntry::KINDS.join(", "))),
+            [_] => {}
+            [first, second, ..] => self.note(place.of(second), format_args!("a port is either {first} or {second}, not both")),
         }
-        if entry.connect && !place.has("vhost-user") {
-            self.note(place.of("connect"), "connect is for vhost-user ports");
+        for (key, path) in [("vhost-user", &entry.vhost_user), ("stream", &entry.stream)] {
+            if let Some(path) = path {
+                self.check_socket(place, key, path);
+            }
+        }
+        if let Some(name) = &entry.tap {
+            self.check_tap(place, name);
+        }
+        if entry.connect && !place.has("vhost-user") && !place.has("stream") {
+            self.note(place.of("connect"), "connect is for vhost-user and stream ports");
         }
         if entry.netns.is_some() && !place.has("tap") {
             self.note(place.of("netns"), "netns is for tap ports");
@@ -298,14 +305,15 @@ impl<'t> Checker<'t> {
         let mut seen: HashMap<String, &str> = HashMap::new();
         for (entry, place) in ports {
             let name = entry.name.as_deref().unwrap_or_default();
-            let socket = entry.vhost_user.as_ref().map(|path| ("vhost-user", format!("socket {}", path.display())));
+            let socket = |key, path: &Option<PathBuf>| path.as_ref().map(|path| (key, format!("socket {}", path.display())));
+            let sockets = [socket("vhost-user", &entry.vhost_user), socket("stream", &entry.stream)];
             let tap = entry
                 .tap
                 .as_ref()
                 .map(|tap| ("tap", format!("tap {tap} in namespace '{}'", entry.netns.as_deref().unwrap_or_default())));
             let mac = entry.mac.as_ref().map(|mac| ("mac", format!("address {} on segment {}", mac.to_lowercase(), entry.segment)));
             let named = (!name.is_empty()).then(|| ("name", format!("port name {name}")));
-            for (key, what) in [named, socket, tap, mac].into_iter().flatten() {
+            for (key, what) in [named, tap, mac].into_iter().chain(sockets).flatten() {
                 if let Some(other) = seen.insert(what.clone(), name) {
                     self.note(place.of(key), format_args!("{what} is used twice, first by port '{other}'"));
                 }

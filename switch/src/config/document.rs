@@ -66,7 +66,7 @@ impl Default for Document {
     }
 }
 
-/// A place for a guest: either `vhost-user` or `tap`.
+/// A place for a guest, of one kind: `vhost-user`, `tap`, `stream`, `passt`, `null` or `loopback`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PortEntry {
@@ -74,12 +74,22 @@ pub struct PortEntry {
     pub name: Option<String>,
     /// Path of a vhost-user socket, from the file's folder. memlane listens there.
     pub vhost_user: Option<PathBuf>,
-    /// memlane connects to the vhost-user socket instead, and keeps trying.
+    /// memlane connects to the vhost-user or stream socket instead, and keeps trying.
     pub connect: bool,
     /// Name of a TAP device, which is created if it does not exist.
     pub tap: Option<String>,
     /// Network namespace of the TAP device.
     pub netns: Option<String>,
+    /// Path of a stream socket, from the file's folder, over which frames go each behind its length, as QEMU's `-netdev stream` does. memlane
+    /// listens there.
+    pub stream: Option<PathBuf>,
+    /// passt(1) is behind the port: a way out of the network for guests without root, with DHCP and DNS. Either true, or a list of arguments for
+    /// it, as ["--tcp-ports", "8080:80"].
+    pub passt: Option<PasstEntry>,
+    /// The port takes everything and sends nothing.
+    pub null: bool,
+    /// The port sends each frame for its address back to where it came from.
+    pub loopback: bool,
     /// Name of the segment, by default "lan": ports of a segment reach each other.
     pub segment: String,
     /// MAC address of the guest. Offered to it, and refused from other ports.
@@ -105,7 +115,27 @@ pub struct PortEntry {
     pub link: Option<Impairment>,
 }
 
+/// Whether passt is behind a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum PasstEntry {
+    /// It is, or not.
+    Plain(bool),
+    /// It is, with these arguments.
+    With(Vec<String>),
+}
+
 impl PortEntry {
+    /// The keys that tell the kind of a port.
+    pub const KINDS: [&str; 6] = ["vhost-user", "tap", "stream", "passt", "null", "loopback"];
+
+    /// Those of [`Self::KINDS`] that the port has; a good one has one.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        let passt = !matches!(self.passt, None | Some(PasstEntry::Plain(false)));
+        let there = [self.vhost_user.is_some(), self.tap.is_some(), self.stream.is_some(), passt, self.null, self.loopback];
+        Self::KINDS.into_iter().zip(there).filter_map(|(key, there)| there.then_some(key)).collect()
+    }
+
     /// What the operator allows the port.
     pub fn allowance(&self) -> Allowance {
         Allowance { weight: self.weight, intake: self.intake.clone(), delivery: self.delivery.clone(), storm: self.storm }
@@ -120,6 +150,10 @@ impl Default for PortEntry {
             connect: false,
             tap: None,
             netns: None,
+            stream: None,
+            passt: None,
+            null: false,
+            loopback: false,
             segment: "lan".into(),
             mac: None,
             mtu: None,

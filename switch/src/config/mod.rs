@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use check::{Mistake, Mistakes};
-pub use document::{Document, PortEntry};
+pub use document::{Document, PasstEntry, PortEntry};
 
 use crate::frame::MacAddress;
 use crate::link::Impairment;
@@ -77,6 +77,62 @@ pub enum PortKind {
         /// Network namespace, by its name under `/run/netns`.
         netns: Option<String>,
     },
+    /// Frames over a Unix stream socket.
+    Stream {
+        /// The socket.
+        path: PathBuf,
+        /// Whether we connect to it instead of listening.
+        connect: bool,
+    },
+    /// passt(1), started with these arguments beside ours.
+    Passt(Vec<String>),
+    /// Takes everything and sends nothing.
+    Null,
+    /// Sends back what is for its address.
+    Loopback,
+}
+
+impl PortKind {
+    /// The kind of a checked `entry`, which has one; relative paths lie in `folder`.
+    fn of(entry: &PortEntry, folder: &Path) -> Self {
+        if let Some(path) = &entry.vhost_user {
+            return Self::VhostUser { path: folder.join(path), connect: entry.connect };
+        }
+        if let Some(path) = &entry.stream {
+            return Self::Stream { path: folder.join(path), connect: entry.connect };
+        }
+        if let Some(name) = &entry.tap {
+            return Self::Tap { name: name.clone(), netns: entry.netns.clone() };
+        }
+        match &entry.passt {
+            Some(PasstEntry::With(arguments)) => Self::Passt(arguments.clone()),
+            Some(PasstEntry::Plain(true)) => Self::Passt(Vec::new()),
+            _ if entry.loopback => Self::Loopback,
+            _ => Self::Null,
+        }
+    }
+
+    /// The name that operators see.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::VhostUser { .. } => "vhost-user",
+            Self::Tap { .. } => "tap",
+            Self::Stream { .. } => "stream",
+            Self::Passt(_) => "passt",
+            Self::Null => "null",
+            Self::Loopback => "loopback",
+        }
+    }
+
+    /// Its socket or interface, if it has one.
+    pub fn place(&self) -> String {
+        match self {
+            Self::VhostUser { path, .. } | Self::Stream { path, .. } => path.display().to_string(),
+            Self::Tap { name, .. } => name.clone(),
+            Self::Passt(arguments) => arguments.join(" "),
+            Self::Null | Self::Loopback => String::new(),
+        }
+    }
 }
 
 impl Config {
@@ -139,10 +195,6 @@ impl PortConfig {
             segments.push(entry.segment.clone());
             segments.len() - 1
         });
-        let kind = match (&entry.vhost_user, &entry.tap) {
-            (Some(path), _) => PortKind::VhostUser { path: folder.join(path), connect: entry.connect },
-            (None, tap) => PortKind::Tap { name: tap.clone().unwrap_or_default(), netns: entry.netns.clone() },
-        };
         Self {
             name: entry.name.clone().unwrap_or_default(),
             segment,
@@ -152,7 +204,7 @@ impl PortConfig {
             queues: entry.queues,
             allowance: entry.allowance(),
             link: entry.link.clone(),
-            kind,
+            kind: PortKind::of(entry, folder),
         }
     }
 }

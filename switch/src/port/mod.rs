@@ -4,8 +4,12 @@
 //! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
 
 pub mod end;
+pub mod loopback;
+pub mod null;
+mod payload;
 pub mod pool;
 mod store;
+pub mod stream;
 pub mod tap;
 pub mod vhost_user;
 

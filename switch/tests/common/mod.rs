@@ -32,25 +32,29 @@ impl Bed {
 
     /// A network with these lines at the top of its file, and for each port these lines in its table.
     pub fn with(top: &str, ports: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().display();
         let mut text = format!("{top}\n");
         for (index, lines) in ports.iter().enumerate() {
-            text.push_str(&format!("[[port]]\nname = \"p{index}\"\nvhost-user = \"{path}/p{index}.sock\"\n{lines}\n"));
+            text.push_str(&format!("[[port]]\nname = \"p{index}\"\nvhost-user = \"FOLDER/p{index}.sock\"\n{lines}\n"));
         }
-        Self::of_text(&text, folder)
+        Self::of(&text)
     }
 
     /// A network of one port that connects to the front end's socket at `path`.
     pub fn connecting(path: &std::path::Path) -> Self {
-        let text = format!("[[port]]\nname = \"p0\"\nconnect = true\nvhost-user = \"{}\"\n", path.display());
-        Self::of_text(&text, tempfile::tempdir().unwrap())
+        Self::of(&format!("[[port]]\nname = \"p0\"\nconnect = true\nvhost-user = \"{}\"\n", path.display()))
     }
 
-    fn of_text(text: &str, folder: tempfile::TempDir) -> Self {
-        let config = Config::parse(text, "test").unwrap();
+    /// The network of this file, in which FOLDER stands for the folder of its sockets.
+    pub fn of(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::parse(&text.replace("FOLDER", &folder.path().display().to_string()), "test").unwrap();
         let daemon = Some(Daemon::start(&config).unwrap());
         Self { daemon, config, folder }
+    }
+
+    /// Where its sockets are.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
     }
 
     /// The socket of port `index`.

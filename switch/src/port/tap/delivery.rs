@@ -10,9 +10,10 @@ use super::device::Tap;
 use crate::frame::{NetHeader, START};
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Plan, plan};
-use crate::parcel::{Parcel, Pieces};
+use crate::parcel::Parcel;
 use crate::port::end::DeliveryEnd;
-use crate::ring::{Piece, Placed};
+use crate::port::payload::range;
+use crate::ring::Placed;
 use crate::stats::DropReason;
 
 /// Parts that one system call takes (`IOV_MAX`).
@@ -145,14 +146,3 @@ impl DeliveryEnd for TapDelivery {
 }
 
 const TOO_LONG: Placed = Placed::Refused(DropReason::TooLongForReceiver);
-
-/// Where bytes `from..from + length` of `pieces` lie.
-fn range(pieces: Pieces<'_>, from: u32, length: u32) -> impl Iterator<Item = Piece> {
-    let cut = |(skip, left): &mut (u32, u32), part: Piece| {
-        let passed = part.length.min(*skip);
-        let run = (part.length - passed).min(*left);
-        (*skip, *left) = (*skip - passed, *left - run);
-        Some(Piece { place: part.place.wrapping_add(passed as usize), length: run })
-    };
-    pieces.scan((from, length), cut).filter(|part| part.length > 0)
-}

@@ -1,0 +1,54 @@
+//! A parcel's bytes, for ends that bring frames somewhere else than into a guest's ring.
+
+use crate::copy;
+use crate::parcel::{Parcel, Pieces};
+use crate::ring::Piece;
+
+/// Where bytes `from..from + length` of `pieces` lie.
+pub(super) fn range(pieces: Pieces<'_>, from: u32, length: u32) -> impl Iterator<Item = Piece> {
+    let cut = |(skip, left): &mut (u32, u32), part: Piece| {
+        let passed = part.length.min(*skip);
+        let run = (part.length - passed).min(*left);
+        (*skip, *left) = (*skip - passed, *left - run);
+        Some(Piece { place: part.place.wrapping_add(passed as usize), length: run })
+    };
+    pieces.scan((from, length), cut).filter(|part| part.length > 0)
+}
+
+/// Appends bytes `from..from + length` of the frame in `parcel` to `to`.
+pub(super) fn append(parcel: &Parcel, from: u32, length: u32, to: &mut Vec<u8>) {
+    let start = parcel.start();
+    let own = start.get(from as usize..).unwrap_or_default();
+    let own = &own[..own.len().min(length as usize)];
+    to.extend_from_slice(own);
+    let after = (from + own.len() as u32).saturating_sub(start.len() as u32);
+    for piece in range(parcel.rest(), after, length - own.len() as u32) {
+        let run = piece.length as usize;
+        to.reserve(run);
+        // SAFETY: the piece is readable while the parcel is out; so much room was reserved behind the vector's bytes, and all of it is written
+        // before it counts.
+        unsafe {
+            copy::copy(to.as_mut_ptr().add(to.len()), piece.place, run);
+            to.set_len(to.len() + run);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::NetHeader;
+
+    #[test]
+    fn every_range_of_a_frame_is_its_bytes() {
+        let mut bytes: Vec<u8> = (0..3000_u32).map(|n| (n * 7) as u8).collect();
+        let whole = bytes.clone();
+        let mut parcel = Parcel::default();
+        parcel.set_frame(NetHeader::default(), &mut bytes);
+        for (from, to) in [(0, 3000), (0, 10), (30, 100), (63, 64), (64, 64), (1000, 3000), (2999, 3000)] {
+            let mut seen = vec![9];
+            append(&parcel, from, to - from, &mut seen);
+            assert_eq!(seen[1..], whole[from as usize..to as usize], "{from} to {to}");
+        }
+    }
+}

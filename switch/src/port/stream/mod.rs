@@ -1,0 +1,51 @@
+//! Stream ports: frames over a Unix stream socket, each behind its length; what QEMU's `-netdev stream` speaks, and passt.
+//!
+//! 1. [`session`]: meets whoever is on the other side, or starts [`passt`], again and again.
+//! 2. [`wire`]: where one frame ends and the next begins.
+//! 3. [`StreamIntake`](intake): frames read from the socket into buffers of ours.
+//! 4. [`StreamDelivery`](delivery): parcels written to it as plain frames, since the protocol has no virtio-net header: checksums are completed and
+//!    large frames cut.
+
+mod delivery;
+mod intake;
+mod passt;
+mod session;
+pub mod wire;
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+
+pub use passt::Passt;
+pub use session::{Other, Session, run};
+
+use super::end::Ends;
+use super::pool::Pool;
+use delivery::StreamDelivery;
+use intake::StreamIntake;
+
+/// A connection, shared by its ends and its session.
+#[derive(Debug)]
+struct Connection {
+    /// Never blocks.
+    socket: UnixStream,
+    /// The rule that the other side broke, if it did.
+    fault: OnceLock<wire::TooLong>,
+}
+
+impl Connection {
+    fn new(socket: UnixStream) -> std::io::Result<Arc<Self>> {
+        socket.set_nonblocking(true)?;
+        Ok(Arc::new(Self { socket, fault: OnceLock::new() }))
+    }
+
+    /// Its ends, for a worker; frames from it lie in buffers of `pool`.
+    fn ends(self: &Arc<Self>, pool: Arc<Pool>) -> std::io::Result<Ends> {
+        let file = || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(self.socket.try_clone()?))));
+        Ok(Ends {
+            intake: Box::new(StreamIntake::new(Arc::clone(self), pool)),
+            delivery: Box::new(StreamDelivery::new(Arc::clone(self))),
+            readable: file()?,
+            writable: file()?,
+        })
+    }
+}
