@@ -3,7 +3,9 @@
 The limit is what as many browsers as the experiment says get done on the bridge when none of them thinks.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from memlane_lab.setting import Setting, Traffic
@@ -12,12 +14,12 @@ _BROWSERS = 32
 
 
 class Limits:
-    """The limits that a run has found."""
+    """The limits that a run has found, kept in a file, so that one that goes on later goes on with the same rates."""
 
-    def __init__(self, measure: Callable[[Setting], float]) -> None:
+    def __init__(self, measure: Callable[[Setting], float], file: Path) -> None:
         """`measure` gets a shop to its limit, and tells the interactions a second of all its copies."""
-        self._measure = measure
-        self._known: dict[str, float] = {}
+        self._measure, self._file = measure, file
+        self._known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
 
     def applied(self, setting: Setting) -> Setting:
         """The setting with rates instead of shares."""
@@ -42,6 +44,7 @@ class Limits:
         if key not in self._known:
             assert wanted.shop is not None
             self._known[key] = self._measure(wanted) / wanted.shop.copies
+            self._file.write_text(json.dumps(self._known, indent=1))
         return self._known[key]
 
 

@@ -71,6 +71,11 @@ class Group:
                 counts[name] = told
         return counts
 
+    def go_first(self) -> None:
+        """Gives it ten times the weight of others, where groups have weights."""
+        with suppress(OSError):
+            (self.path / "cpu.weight").write_text("1000")
+
     def memory(self) -> dict[str, float]:
         """Bytes of each kind of memory that it has now; nothing where the machine does not tell."""
         told = _pairs(self.path / "memory.stat")

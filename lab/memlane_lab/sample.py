@@ -46,7 +46,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         self._numbers = itertools.count(first)
         self._ports = itertools.count()
         self._kept: dict[str, tuple[ExitStack, Bed]] = {}
-        self._limits = Limits(self._limit)
+        self._limits = Limits(self._limit, self._raw / "limits.json")
         self.facts: dict[str, dict[str, Any]] = {}
         """By variant: what its machines say about themselves."""
 

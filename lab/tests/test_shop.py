@@ -15,6 +15,7 @@ from memlane_lab.images.shop import SMALL, SOURCE
 from memlane_lab.plan import Turn
 from memlane_lab.ports import GuestKind
 from memlane_lab.results import Sample
+from memlane_lab.session import Session
 from memlane_lab.setting import Setting
 from memlane_lab.shop import account, browsers
 from memlane_lab.shop.account import Logs
@@ -142,16 +143,16 @@ def test_browsers_without_a_shop_are_a_mistake() -> None:
         _setting(traffic={"workload": "shop"})
 
 
-def test_a_share_becomes_a_rate_of_what_the_bridge_can_do_which_is_found_once() -> None:
+def test_a_share_becomes_a_rate_of_what_the_bridge_can_do_which_is_found_once(tmp_path: Path) -> None:
     asked: list[Setting] = []
 
     def measure(setting: Setting) -> float:
         asked.append(setting)
         return 80.0
 
-    limits = Limits(measure)
     halves = _setting(shop=_SHOP | {"copies": 2}, traffic={"workload": "shop", "share": 0.5})
-    for _ in range(2):
+    for _ in range(2):  # the second goes on where the first was
+        limits = Limits(measure, tmp_path / "limits.json")
         (traffic,) = limits.applied(halves).traffic
         assert traffic.parameters["rate"] == 20.0
     assert limits.of(halves) == 40.0
@@ -208,7 +209,7 @@ def test_a_switch_that_starts_again_fails_only_who_was_asking(tmp_path: Path) ->
 
 @pytest.mark.real
 def test_a_generator_that_cannot_keep_its_rate_says_so(tmp_path: Path) -> None:
-    taken = _sample(tmp_path, seconds=2, rate=20_000, lateness=0.25, errors=1.0)
+    taken = _sample(tmp_path, seconds=2, rate=100, at_once=3)
     assert taken.error is not None
     assert "could not keep its rate" in taken.error
 
@@ -217,3 +218,12 @@ def test_the_image_depends_on_all_that_the_shop_is_made_of() -> None:
     names = {path.name for path in images.sources()}
     assert {"browsers.js", "nginx.conf", "schema.sql", "Cargo.lock", "main.rs", "style.css"} <= names
     assert not any("target" in path.parts for path in images.sources())
+
+
+def test_the_generator_goes_first(session: Session) -> None:
+    generator = session.start("sleep", ["sleep", "60"])
+    generator.go_first()
+    told = [Path(f"/proc/{generator.pid}/autogroup")]
+    told += [generator.group.path / "cpu.weight"] if generator.group else []
+    said = {path.read_text().split()[-1] for path in told if path.exists()}
+    assert said <= {"-10", "1000"}, "neither among groups nor among sessions has it been put before others"

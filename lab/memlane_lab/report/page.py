@@ -144,4 +144,4 @@ def _html(figure: go.Figure, name: str) -> tuple[Markup, bool]:
         div_id=f"plot-{name}",
         config={"displayModeBar": False, "responsive": True},
     )
-    return Markup(made), figure.layout.barmode == "stack"
+    return Markup(made), figure.layout.barmode == "stack" or figure.layout.meta == plots.WHOLE_WIDTH

@@ -29,6 +29,8 @@ LAYOUT = {
     "title": {"x": 0, "xref": "paper", "font": {"size": 15}},
 }
 
+WHOLE_WIDTH = "wide"
+"""As a figure's meta: that it wants the page's whole width."""
 BELOW = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
 
 
@@ -105,7 +107,7 @@ def rates(result: ExperimentResult) -> go.Figure | None:
 
 
 def latencies(result: ExperimentResult) -> go.Figure | None:
-    """How round trips are spread: the share that takes longer, towards the rare ones."""
+    """How round trips, or responses, are spread: the share that takes longer, towards the rare ones."""
 
     def lines(sample: Sample) -> Iterator[tuple[str, list[float], list[float]]]:
         for flow in sample.flows:
@@ -124,10 +126,11 @@ def latencies(result: ExperimentResult) -> go.Figure | None:
     )
     figure = by_group(result, told, lines) if told else None
     if figure:
-        figure.update_layout(title_text="round trips", yaxis_title="µs")
+        what = "responses" if told == "felt_p50" else "round trips"
+        figure.update_layout(title_text=what, yaxis_title="µs")
         marks = {1: "0", 2: "50 %", 10: "90 %", 100: "99 %", 1000: "99.9 %", 10_000: "99.99 %"}
         figure.update_xaxes(
-            type="log", title="share of round trips not longer", tickvals=list(marks), ticktext=list(marks.values())
+            type="log", title=f"share of {what} not longer", tickvals=list(marks), ticktext=list(marks.values())
         )
         figure.update_yaxes(type="log")
     return figure
@@ -205,5 +208,6 @@ def _middle(result: ExperimentResult, labels: Labels, party: str, per_gb: bool) 
 
 def coloured(labels: list[str]) -> list[tuple[str, str]]:
     """Each label with its colour."""
-    spare = cycle(_OTHERS)
+    taken = {COLOURS.get(label) for label in labels}
+    spare = cycle([colour for colour in _OTHERS if colour not in taken])
     return [(label, COLOURS.get(label) or next(spare)) for label in labels]

@@ -47,7 +47,7 @@ def by_interaction(result: ExperimentResult) -> go.Figure | None:
     figure = go.Figure([bar for _, bar in shown])
     figure.update_layout(barmode="group", **plots.LAYOUT)
     figure.update_layout(title_text="mean response time by interaction", yaxis_title="ms", legend=plots.BELOW)
-    figure.update_layout(height=520)
+    figure.update_layout(height=520, meta=plots.WHOLE_WIDTH)
     plots.choose(figure, [group for group, _ in shown])
     return figure
 

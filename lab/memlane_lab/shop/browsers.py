@@ -58,6 +58,7 @@ def command(address: str, asked: dict[str, Any], size: Size, seconds: int) -> li
         "ITEMS": size.items,
         "CUSTOMERS": size.customers,
         "PATIENCE": PATIENCE,
+        "AT_ONCE": asked["at_once"],
     }
     stated = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
     quiet = [

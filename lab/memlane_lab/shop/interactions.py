@@ -30,7 +30,7 @@ STATISTICS = {
 }
 
 PARTS = {
-    "part_late": "begun late by the browser",
+    "part_late": "begun late (mostly: waited for the answer before)",
     "part_network_web": "network: browser and web server",
     "part_web": "web server",
     "part_network_application": "network: web server and application",

@@ -46,6 +46,8 @@ class ThreeTiers(Workload):
         """Seconds that a browser thinks, in the mean; TPC-W has ten times as many. 0: the shop's limit (closed)."""
         session: int = Field(default=5, ge=1, le=1000)
         """Interactions of a session, in the mean."""
+        at_once: int = Field(default=600, ge=1, le=10_000)
+        """Sessions that the generator can have under way (open); where it would need more, the sample fails."""
         pictures: bool = True
         """Whether browsers fetch what pages show."""
         lateness: float = Field(default=0.25, gt=0)
@@ -98,6 +100,7 @@ class _Run(Run):
 
     def begin(self) -> None:
         seconds = self._timing.warm_up + self._timing.seconds + _MARGIN
+        self._flow.source.process.go_first()
         self._flow.source.run(["rm", "-f", browsers.LINES]).check()
         command = browsers.command(self._flow.address, self._asked, self._tiers.size(), seconds)
         self._client = self._start(self._flow.source, command)

@@ -16,7 +16,7 @@ const shop = __ENV.SHOP;
 const asked = {
   load: __ENV.LOAD, mix: __ENV.MIX, rate: Number(__ENV.RATE), browsers: Number(__ENV.BROWSERS), think: Number(__ENV.THINK),
   length: Number(__ENV.SESSION), seconds: Number(__ENV.SECONDS), pictures: __ENV.PICTURES === '1',
-  items: Number(__ENV.ITEMS), customers: Number(__ENV.CUSTOMERS), patience: Number(__ENV.PATIENCE),
+  items: Number(__ENV.ITEMS), customers: Number(__ENV.CUSTOMERS), patience: Number(__ENV.PATIENCE), atOnce: Number(__ENV.AT_ONCE),
 };
 
 // How often each interaction comes, in hundredths of a per cent; TPC-W, clause 5.3.
@@ -39,7 +39,7 @@ const scenarios = {
   open: {
     executor: 'constant-arrival-rate', duration: `${asked.seconds}s`, gracefulStop: `${asked.patience + asked.length * asked.think * 4}s`,
     rate: Math.round(sessions * 100), timeUnit: '100s',
-    preAllocatedVUs: Math.min(600, Math.ceil(sessions * (asked.length * asked.think + asked.patience)) + 10),
+    preAllocatedVUs: Math.min(asked.atOnce, Math.ceil(sessions * (asked.length * asked.think + asked.patience)) + 10),
   },
   closed: { executor: 'constant-vus', duration: `${asked.seconds}s`, vus: asked.browsers, gracefulStop: `${asked.patience}s` },
 };
