@@ -79,12 +79,13 @@ def test_a_log_that_lacks_a_page_does_not_make_it_free() -> None:
 
 def test_a_fault_shows_as_a_gap_and_a_recovery() -> None:
     found = browsers.read(_LINES)
-    assert account.outage(found, 9.5, 20.0) == {
+    assert account.outage(found, 9.5, 18.0, 20.0) == {
         "gap": pytest.approx(20.0 - 10.03),
         "recovery": pytest.approx(19.002 - 9.5),
         "failed_after": 1,
     }
-    assert account.outage(found[:2], 9.5, 12.0) == {"gap": pytest.approx(1.97), "recovery": 0.0, "failed_after": 0}
+    assert account.outage(found, 9.5, 19.5, 20.0)["failed_after"] == 0
+    assert account.outage(found[:2], 9.5, 9.6, 12.0) == {"gap": pytest.approx(1.97), "recovery": 0.0, "failed_after": 0}
 
 
 def test_nothing_is_drawn_where_nothing_was_due() -> None:
@@ -193,7 +194,7 @@ def test_users_shop_in_three_tiers(tmp_path: Path) -> None:
     assert values["felt_p50"] <= values["felt_p90"] <= values["felt_max"]
     assert sum(values[name] for name in PARTS) == pytest.approx(values["felt_mean"], rel=0.2)
     assert values["questions"] > 1
-    assert min(values[name] for name in ("cpu_web", "cpu_app", "cpu_db", "frames_app", "kicks")) > 0
+    assert min(values[name] for name in ("cpu_web", "cpu_app", "cpu_db", "frames_app", "kicks_app", "kicks_db")) > 0
     (flow,) = taken.flows
     assert sum(rate for _, rate in flow.lines["answers"]) * account.POINT == pytest.approx(10 * values["interactions"])
 
@@ -204,6 +205,7 @@ def test_a_switch_that_starts_again_fails_only_who_was_asking(tmp_path: Path) ->
     assert taken.error is None
     assert taken.values["failed_after"] == 0
     assert taken.values["gap"] > 0.05
+    assert taken.values["felt_max"] > taken.values["gap"] / 2  # whoever was to come meanwhile is charged for it
     assert taken.values["interactions"] > 5
 
 

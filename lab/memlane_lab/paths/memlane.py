@@ -126,6 +126,9 @@ class Memlane(NetworkPath):
             for port in self.report()["ports"]
         }
 
+    def kicks(self) -> dict[str, int]:
+        return {name: port["kicks"] for name, port in self.counters().items()}
+
     def tallies(self) -> dict[str, float]:
         told = self.report()
         ports, workers = told["ports"], told["workers"]

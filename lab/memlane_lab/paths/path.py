@@ -75,6 +75,10 @@ class NetworkPath(ABC):
         """
         return {}
 
+    def kicks(self) -> dict[str, int]:
+        """How often each port's guest has woken the network so far, by the port's name, if the path counts that."""
+        return {}
+
     def parties(self) -> list[HostProcess]:
         """The processes that are the network; none where the host's kernel does its work inside others' calls."""
         return []

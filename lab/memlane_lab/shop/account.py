@@ -121,8 +121,11 @@ def _pages(logs: Logs) -> Mapping[str, _Page]:
     return pages
 
 
-def outage(found: Sequence[Interaction], fault: float, end: float) -> dict[str, float]:
-    """How a fault at the time `fault` was felt until `end`: the longest silence, and how long requests kept failing."""
+def outage(found: Sequence[Interaction], fault: float, mended: float, end: float) -> dict[str, float]:
+    """How a fault at the time `fault` was felt until `end`: the longest silence, and how long requests kept failing.
+
+    `mended` is when all that had died ran again.
+    """
     answered = sorted(each.end for each in found if each.fault is None and fault <= each.end <= end)
     moments = [fault, *answered, end]
     silences = [after - before for before, after in pairwise(moments)]
@@ -130,7 +133,7 @@ def outage(found: Sequence[Interaction], fault: float, end: float) -> dict[str, 
     return {
         "gap": max(silences),
         "recovery": max(failures) - fault if failures else 0.0,
-        "failed_after": sum(each.fault is not None and each.due + each.late >= fault for each in found),
+        "failed_after": sum(each.fault is not None and each.due + each.late >= mended for each in found),
     }
 
 

@@ -77,11 +77,12 @@ MEASURES = (
     Measure("lateness", "lateness of the generator, 99th percentile", "s", Better.LESS, Across.WORST),
     Measure("gap", "longest time without an answer", "s", Better.LESS, Across.WORST),
     Measure("recovery", "from the fault to the end of the last failed interaction", "s", Better.LESS, Across.WORST),
-    Measure("failed_after", "interactions that failed though they began after the fault", "", Better.LESS),
+    Measure("failed_after", "interactions that failed though they began when all was mended", "", Better.LESS),
     Measure("questions", "questions to the database, per interaction", "", Better.NEITHER, Across.MEAN),
     Measure("network_share", "share of the response that is network", "", Better.LESS, Across.MEAN),
     *(Measure(name, f"mean response, {title}", "s", Better.LESS, Across.MEAN) for name, title in PARTS.items()),
     *(Measure(f"cpu_{tier}", f"CPU of tier {tier}, as the host counts", "CPU", Better.LESS) for tier in TIERS),
     *(Measure(f"frames_{tier}", f"frames received by tier {tier}", "1/s", Better.LESS) for tier in TIERS),
+    *(Measure(f"kicks_{tier}", f"kicks of tier {tier}", "1/s", Better.LESS) for tier in TIERS),
     *_by_interaction(),
 )

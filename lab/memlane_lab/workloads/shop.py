@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,7 +13,7 @@ from memlane_lab.guests import Guest
 from memlane_lab.measures import Measure
 from memlane_lab.shop import account, browsers
 from memlane_lab.shop.account import Logs
-from memlane_lab.shop.interactions import MEASURES, TIERS
+from memlane_lab.shop.interactions import MEASURES
 from memlane_lab.shop.tiers import Place, Tiers
 from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
 
@@ -84,6 +85,20 @@ def _tiers(bed: Bed, flow: Flow) -> Tiers:
     return Tiers(web, application, database)
 
 
+@dataclass(frozen=True)
+class _Usage:
+    """What has been used until some moment."""
+
+    at: float
+    counts: dict[str, float]
+    """By measure: seconds, frames, kicks."""
+
+    def rates(self, before: "_Usage") -> dict[str, float]:
+        """What was used a second."""
+        elapsed = self.at - before.at
+        return {name: (count - before.counts[name]) / elapsed for name, count in self.counts.items()}
+
+
 class _Run(Run):
     def __init__(self, flow: Flow, bed: Bed, tiers: Tiers, timing: Timing, asked: dict[str, Any]) -> None:
         super().__init__()
@@ -92,6 +107,7 @@ class _Run(Run):
         self._flowing: float | None = None
         self._warm: float | None = None
         self._fault: float | None = None
+        self._mended = 0.0
         self._faults: dict[str, Callable[[], None]] = {
             "application dies": self._application_dies,
             "database dies": self._database_dies,
@@ -128,17 +144,17 @@ class _Run(Run):
         self._work = self._tiers.work()
         self._used = self._usage()
 
-    def _usage(self) -> dict[str, tuple[float, float]]:
-        """When it was read, and by tier: CPU seconds, frames."""
+    def _usage(self) -> _Usage:
+        """What the tiers have used so far; tiers that share a guest are told as the first of them."""
         guests = {"load": self._flow.source, "web": self._tiers.web.guest}
         guests |= {"app": self._tiers.application.guest, "db": self._tiers.database.guest}
-        use: dict[str, tuple[float, float]] = {"at": (time.monotonic(), 0.0)}
-        seen: set[int] = set()
-        for tier in TIERS:
-            if id(guests[tier]) not in seen:  # tiers that share a guest are told as the first of them
-                use[tier] = (guests[tier].cpu().total, float(guests[tier].received().frames))
-            seen.add(id(guests[tier]))
-        return use
+        firsts = {guest.name: tier for tier, guest in reversed(guests.items())}
+        kicks = self._bed.path.kicks()
+        counts: dict[str, float] = {}
+        for name, tier in firsts.items():
+            counts |= {f"cpu_{tier}": guests[tier].cpu().total, f"frames_{tier}": guests[tier].received().frames}
+            counts |= {f"kicks_{tier}": kicks[name]} if name in kicks else {}
+        return _Usage(time.monotonic(), counts)
 
     def over(self) -> bool:
         return self._client.ended
@@ -152,7 +168,7 @@ class _Run(Run):
 
     def finish(self) -> FlowResult:
         assert self._warm is not None
-        usage = {} if self.disturbs else self._rates(self._usage())
+        usage = {} if self.disturbs else self._usage().rates(self._used)
         work = None if self.disturbs else self._tiers.work()
         said = self._client.wait(_AFTER)
         browsers.check_summary(said.stdout)
@@ -167,21 +183,13 @@ class _Run(Run):
             self._logs = logs
             values |= account.parts(found, Logs(logs["web"], logs["application"], seconds))
         if self._fault is not None:
-            values |= account.outage(found, self._fault, self._warm + self._timing.seconds)
+            values |= account.outage(found, self._fault, self._mended, self._warm + self._timing.seconds)
         self._check(values, lines)
         return FlowResult(
             values,
             latencies=account.latencies(found),
             lines=account.over_time(found, self._warm, self._timing.seconds),
         )
-
-    def _rates(self, now: dict[str, tuple[float, float]]) -> dict[str, float]:
-        elapsed = now["at"][0] - self._used["at"][0]
-        rates: dict[str, float] = {}
-        for tier in (tier for tier in TIERS if tier in now):
-            (cpu, frames), (cpu_before, frames_before) = now[tier], self._used[tier]
-            rates |= {f"cpu_{tier}": (cpu - cpu_before) / elapsed, f"frames_{tier}": (frames - frames_before) / elapsed}
-        return rates
 
     def _check(self, values: dict[str, float], lines: str) -> None:
         asked = self._asked
@@ -199,6 +207,7 @@ class _Run(Run):
         if time.time() >= moment:
             self._fault = time.time()
             self._faults[self._asked["fault"]]()
+            self._mended = time.time()
 
     def _application_dies(self) -> None:
         self._again(self._tiers.application.guest)
