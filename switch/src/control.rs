@@ -22,6 +22,7 @@ use crate::link::Impairment;
 use crate::network::Network;
 use crate::policy::{Allowance, Limit};
 use crate::port;
+use crate::port::vhost_user::access::Access;
 use crate::stats::PortTotals;
 use crate::time;
 
@@ -98,6 +99,9 @@ pub struct PortReport {
     /// Why it is in quarantine.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<String>,
+    /// What the operator should change for its sake.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub advice: Option<String>,
     /// Times it was put there.
     pub quarantines: u64,
     /// Stations seen behind it.
@@ -145,6 +149,7 @@ impl Report {
                     port::State::Quarantined(cause) => Some(cause),
                     _ => None,
                 },
+                advice: status.advice().map(str::to_owned),
                 quarantines: status.quarantines(),
                 stations: stations[index],
                 allowance: status.allowance(),
@@ -199,7 +204,7 @@ pub fn listen(path: &Path) -> Result<UnixListener, ControlError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         make_folder(folder).map_err(failed)?;
     }
-    let listener = port::vhost_user::socket::bind(path, Some(0o600)).map_err(failed)?;
+    let listener = port::vhost_user::socket::bind(path, Access::PRIVATE).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     UnixListener::from_std(listener).map_err(failed)
 }

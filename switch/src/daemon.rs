@@ -12,6 +12,7 @@ use crate::network::Network;
 use crate::port::end::Ends;
 use crate::port::stream::{self, Passt};
 use crate::port::tap::{Tap, TapError, TapSettings};
+use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
 use crate::port::{PortId, PortStatus, default_address, loopback, null};
 use crate::worker::Shared;
@@ -174,9 +175,9 @@ fn address(config: &Config, port: &PortConfig) -> MacAddress {
 fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
     Ok(match &port.kind {
         PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
-        PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(&port.name, path, Endpoint::listen)?),
+        PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(port, path, Endpoint::listen)?),
         PortKind::Stream { path, connect: true } => Meeting::Stream(stream::Other::Connect(path.clone())),
-        PortKind::Stream { path, connect: false } => Meeting::Stream(listen(&port.name, path, stream::Other::listen)?),
+        PortKind::Stream { path, connect: false } => Meeting::Stream(listen(port, path, stream::Other::listen)?),
         PortKind::Passt(arguments) => {
             Passt::probe().map_err(|cause| StartError::Passt { port: port.name.clone(), cause })?;
             let arguments = arguments.iter().map(Into::into).collect();
@@ -186,19 +187,22 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
     })
 }
 
-fn listen<T>(port: &str, path: &Path, listen: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, StartError> {
+fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access) -> io::Result<T>) -> Result<T, StartError> {
     if let Some(folder) = path.parent()
         && !folder.as_os_str().is_empty()
     {
         // Where this fails, listening fails too and says why.
         let _ = std::fs::create_dir_all(folder);
     }
-    listen(path).map_err(|cause| {
+    listen(path, &port.access).map_err(|cause| {
         let remedy = match cause.kind() {
             io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if port.access != Access::default() => {
+                "Give access to a user or group that is there, and as root or as a member of that group."
+            }
             io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
             _ => "Check that the folder exists and is on a local filesystem.",
         };
-        StartError::Listen { port: port.into(), path: path.display().to_string(), cause, remedy }
+        StartError::Listen { port: port.name.clone(), path: path.display().to_string(), cause, remedy }
     })
 }

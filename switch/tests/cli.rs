@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -161,6 +162,41 @@ fn relative_sockets_lie_beside_the_file() {
     let _running = Running::start(memlane(folder.path(), &["up", "nets/net.toml"]));
     assert!(socket.exists() && beside.join("net.control").exists());
     assert!(printed(&beside, &["status", "net.toml"]).contains("web"));
+}
+
+#[test]
+fn sockets_are_for_whom_the_file_says() {
+    let own = std::fs::metadata(tempfile::tempdir().unwrap().path()).unwrap();
+    for (top, more, mode) in [
+        ("", "", 0o600),
+        ("access = { group = \"GROUP\" }\n", "", 0o660),
+        ("access = { owner = \"OWNER\", mode = \"0606\" }\n", "", 0o606),
+        ("access = { mode = \"0666\" }\n", "access = { mode = \"0640\", group = \"GROUP\" }\n", 0o640),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("{top}{}", port("web.sock", more));
+        let text = text.replace("GROUP", &own.gid().to_string()).replace("OWNER", &own.uid().to_string());
+        write(folder.path(), "net.toml", &text);
+        let mut running = Running::start(memlane(folder.path(), &["up", "net.toml"]));
+        let socket = std::fs::metadata(folder.path().join("web.sock")).unwrap();
+        assert_eq!((socket.mode() & 0o777, socket.uid(), socket.gid()), (mode, own.uid(), own.gid()), "{text}");
+        assert!(running.lives());
+    }
+}
+
+#[test]
+fn access_for_nobody_is_told_with_what_to_do() {
+    for (access, wanted) in [
+        ("{ group = \"no such\" }", "there is no group 'no such'"),
+        ("{ owner = \"no such\" }", "there is no user 'no such'"),
+        ("{ mode = \"rw\" }", "no mode"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "net.toml", &port("web.sock", &format!("access = {access}\n")));
+        let output = memlane(folder.path(), &["up", "net.toml"]).output().unwrap();
+        assert!(!output.status.success() && told(&output).contains(wanted), "{}", told(&output));
+        assert!(!folder.path().join("web.sock").exists(), "{access}");
+    }
 }
 
 #[test]

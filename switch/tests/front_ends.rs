@@ -135,3 +135,62 @@ fn a_port_may_have_no_delivery_offloads() {
     assert_eq!((a.features() & delivery, b.features() & delivery), (0, delivery));
     assert_ne!(a.features() & features::HOST_TSO4, 0);
 }
+
+/// What the operator is told of port 0.
+fn advice(bed: &Bed) -> &'static str {
+    bed.daemon().network().port(PortId(0)).advice().unwrap_or_default()
+}
+
+#[test]
+fn who_shares_no_memory_is_told_what_to_do() {
+    let bed = Bed::new(1);
+    let mut guest = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
+    let features = guest.features();
+    guest.frontend().unwrap().set_features(features).unwrap();
+    // As QEMU without share=on: rings, but no memory.
+    for ring in [0, 1] {
+        tell(&mut guest, Request::SET_VRING_NUM, ring, 256);
+        tell_addresses(&mut guest, ring, NOWHERE);
+        kick(&mut guest, ring);
+        tell(&mut guest, Request::SET_VRING_ENABLE, ring, 1);
+    }
+    bed.wait_for(|bed| advice(bed).contains("share=on") && advice(bed).contains("access mode='shared'"), "the remedy is told");
+    assert_eq!(bed.state(0), State::Speaking);
+    drop(guest);
+    bed.wait_for(|bed| advice(bed).is_empty(), "the next front end is not to blame");
+}
+
+/// As QEMU with share=off: the file is there, and in it nothing of what the guest writes.
+#[test]
+fn whose_memory_is_a_private_copy_is_told_what_to_do() {
+    let bed = Bed::new(1);
+    let mut guest = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
+    let features = guest.features();
+    guest.frontend().unwrap().set_features(features).unwrap();
+    guest.announce_memory(&[0]).unwrap();
+    let start = guest.memory().regions()[0].user() + (1 << 20);
+    let kicks: Vec<EventFd> = (0..2).map(|_| EventFd::new(0).unwrap()).collect();
+    for (ring, kick) in (0..).zip(&kicks) {
+        tell(&mut guest, Request::SET_VRING_NUM, ring, 256);
+        let at = start + u64::from(ring) * 65536;
+        tell_addresses(&mut guest, ring, [at, at + 8192, at + 16384]);
+        send(&mut guest, Request::SET_VRING_KICK, wire::VERSION, &u64::from(ring).to_le_bytes(), &[kick.as_raw_fd()]);
+        tell(&mut guest, Request::SET_VRING_ENABLE, ring, 1);
+    }
+    bed.wait_for(|bed| bed.state(0) == State::Running, "the rings run");
+    kicks.iter().for_each(|kick| kick.write(1).unwrap());
+    bed.wait_for(|bed| advice(bed).contains("share=on"), "the remedy is told");
+}
+
+#[test]
+fn whoever_shares_memory_is_given_no_advice() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b);
+    let quiet = std::time::Instant::now() + std::time::Duration::from_millis(1200);
+    while std::time::Instant::now() < quiet {
+        assert_eq!(advice(&bed), "");
+        std::thread::sleep(GLANCE);
+    }
+}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Failure, output, words};
+use super::{Failure, libvirt, output, words};
 use crate::config::{Config, PortConfig, PortKind};
 use crate::port::default_address;
 
@@ -69,7 +69,7 @@ impl Attach {
     }
 
     pub(super) fn print_libvirt(&self) -> Result<(), Failure> {
-        output::print(&libvirt(&self.meeting()?))
+        output::print(&interface(&self.meeting()?))
     }
 }
 
@@ -108,7 +108,8 @@ impl Qemu {
     }
 }
 
-fn libvirt(meeting: &Meeting) -> String {
+/// libvirt's element for the guest's device.
+fn interface(meeting: &Meeting) -> String {
     let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
     let source = if meeting.connect {
         format!("  <source type='unix' path='{path}' mode='server'/>\n")
@@ -119,12 +120,25 @@ fn libvirt(meeting: &Meeting) -> String {
         1 => String::new(),
         pairs => format!(" queues='{pairs}'"),
     };
+    let note = access_note(meeting);
     let alias = meeting.port.mtu.map_or(String::new(), |_| format!("  <alias name='{}'/>\n", alias(&meeting.port.name)));
     format!(
-        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{} -->\n\
+        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{}{note} -->\n\
          <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
          <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
         override_of_mtu(&meeting.port)
+    )
+}
+
+/// Who libvirt's QEMU is, where the port's socket is for nobody but who runs memlane.
+fn access_note(meeting: &Meeting) -> String {
+    if meeting.connect || !meeting.port.access.is_private() {
+        return String::new();
+    }
+    let group = libvirt::group().unwrap_or_else(|| "libvirt-qemu".into());
+    format!(
+        "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say:\n  \
+         access = {{ group = \"{group}\" }}"
     )
 }
 
@@ -186,7 +200,7 @@ mod tests {
 
     #[test]
     fn libvirt_gets_well_formed_xml() {
-        let xml = libvirt(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
+        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
         assert_eq!(xml.matches('<').count(), xml.matches('>').count());
         for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
             assert!(xml.contains(part), "{part} in {xml}");
@@ -194,8 +208,16 @@ mod tests {
     }
 
     #[test]
+    fn whoever_has_libvirt_is_told_how_its_guests_may_connect() {
+        assert!(interface(&meeting(PLAIN)).contains("access = { group = "));
+        for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
+            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}"))).contains("cannot connect"), "{let_in}");
+        }
+    }
+
+    #[test]
     fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
-        let xml = libvirt(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))));
+        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))));
         assert!(!xml.contains("<mtu"), "{xml}");
         assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
         assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");

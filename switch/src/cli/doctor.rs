@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Failure, output};
+use super::{Failure, libvirt, output};
 use crate::memory::Region;
 
 /// Arguments of `memlane doctor`.
@@ -54,8 +54,9 @@ impl Finding {
 
 impl Doctor {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let findings =
-            [kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
+        let mut findings =
+            vec![kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
+        findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
         if self.json {
             output::print_json(&findings)?;
         } else {
@@ -230,6 +231,13 @@ fn transparent_huge_pages() -> Finding {
         let remedy = "not needed; guest memory gets huge pages by itself with: echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
         Finding::note("transparent huge pages", format!("for shared memory: {chosen}"), remedy)
     }
+}
+
+fn libvirts_qemu(group: &str) -> Finding {
+    let remedy = format!(
+        "let it connect to ports' sockets, unless memlane runs as the same user: access = {{ group = \"{group}\" }} in the network's file"
+    );
+    Finding::note("libvirt", format!("its QEMU runs in the group {group}"), &remedy)
 }
 
 fn cpus() -> Finding {

@@ -5,6 +5,7 @@
 
 mod attach;
 mod doctor;
+mod libvirt;
 mod output;
 mod set;
 mod status;

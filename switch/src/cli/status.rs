@@ -85,6 +85,9 @@ fn explanation(port: &PortReport) -> String {
     if let Some(cause) = &port.cause {
         text.push_str(&format!("  {}: {cause}\n", port.name));
     }
+    if let Some(advice) = &port.advice {
+        text.push_str(&format!("  {}: {advice}\n", port.name));
+    }
     if !port.totals.drops.is_empty() {
         let drops: Vec<String> = port.totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         text.push_str(&format!("  {} dropped: {}\n", port.name, drops.join(", ")));
@@ -142,6 +145,12 @@ mod tests {
         let text = table(&report(json!({ "intake-frames": 12 })));
         assert!(text.contains("web") && text.contains("12"), "{text}");
         assert!(!text.contains("web dropped") && !text.contains("kick "), "{text}");
+    }
+
+    #[test]
+    fn advice_is_told() {
+        let text = table(&report(json!({ "advice": "share its memory" })));
+        assert!(text.contains("  web: share its memory\n"), "{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::document::{Document, PortEntry};
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::port::vhost_user::MAX_PAIRS;
+use crate::port::vhost_user::access::Access;
 
 /// Most ports of a network.
 pub const MAX_PORTS: usize = 4096;
@@ -193,6 +194,7 @@ impl<'t> Checker<'t> {
         if let Some(path) = &document.control {
             self.check_socket(&top, "control", path);
         }
+        self.check_access(&top, &document.access);
         if document.port.is_empty() && matches!(whole.get_ref().get("port").map(Spanned::get_ref), None | Some(DeValue::Array(_))) {
             self.note(0, "a network needs at least one [[port]]");
         }
@@ -253,6 +255,10 @@ impl<'t> Checker<'t> {
         if entry.netns.is_some() && !place.has("tap") {
             self.note(place.of("netns"), "netns is for tap ports");
         }
+        self.check_access(place, &entry.access);
+        if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
+            self.note(place.of("access"), "access is for vhost-user and stream ports at which memlane listens");
+        }
         if entry.segment.is_empty() {
             self.note(place.of("segment"), "a segment needs a name");
         }
@@ -280,6 +286,12 @@ impl<'t> Checker<'t> {
         }
         if path.to_string_lossy().contains(char::is_control) {
             self.note(place.of(key), "a socket's path has no control characters");
+        }
+    }
+
+    fn check_access(&mut self, place: &Place, access: &Access) {
+        if let Some(mistake) = access.mistake() {
+            self.note(place.of("access"), format_args!("access: {mistake}"));
         }
     }
 

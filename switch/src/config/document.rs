@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::Impairment;
 use crate::policy::{Allowance, DEFAULT_STORM, Limit};
+use crate::port::vhost_user::access::Access;
 use crate::settings::Poll;
 
 /// A memlane network.
@@ -27,6 +28,8 @@ pub struct Document {
     pub in_order: Option<bool>,
     /// Path of the control socket, from the file's folder; by default NAME.control in the user's run-time folder.
     pub control: Option<PathBuf>,
+    /// Who may connect to the ports' sockets, as { group = "libvirt-qemu" }; by default only who runs memlane.
+    pub access: Access,
     /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
     #[schemars(range(min = 1, max = 60000))]
     pub patience_ms: u64,
@@ -56,6 +59,7 @@ impl Default for Document {
             poll: settings.poll,
             in_order: None,
             control: None,
+            access: Access::default(),
             patience_ms: settings.patience.as_millis() as u64,
             waiting_frames: settings.parking,
             share: settings.share,
@@ -74,6 +78,8 @@ pub struct PortEntry {
     pub name: Option<String>,
     /// Path of a vhost-user socket, from the file's folder. memlane listens there.
     pub vhost_user: Option<PathBuf>,
+    /// Who may connect to the port's socket, where that is not what stands at the top.
+    pub access: Access,
     /// memlane connects to the vhost-user or stream socket instead, and keeps trying.
     pub connect: bool,
     /// Name of a TAP device, which is created if it does not exist.
@@ -147,6 +153,7 @@ impl Default for PortEntry {
         Self {
             name: None,
             vhost_user: None,
+            access: Access::default(),
             connect: false,
             tap: None,
             netns: None,

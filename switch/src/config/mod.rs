@@ -16,6 +16,7 @@ pub use document::{Document, PasstEntry, PortEntry};
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::policy::Allowance;
+use crate::port::vhost_user::access::Access;
 use crate::settings::{Poll, Settings};
 
 /// A checked configuration.
@@ -52,6 +53,8 @@ pub struct PortConfig {
     pub delivery_offloads: bool,
     /// Queue pairs.
     pub queues: u16,
+    /// Who may connect to its socket.
+    pub access: Access,
     /// What the operator allows it.
     pub allowance: Allowance,
     /// What frames to it go through.
@@ -163,7 +166,8 @@ impl Config {
     fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
         let mut segments: Vec<String> = Vec::new();
-        let ports = document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &mut segments)).collect();
+        let ports =
+            document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access, &mut segments)).collect();
         Self {
             control: document.control.as_ref().map_or_else(|| default_control(&name), |path| folder.join(path)),
             name,
@@ -190,7 +194,7 @@ impl Config {
 }
 
 impl PortConfig {
-    fn from_entry(entry: &PortEntry, folder: &Path, segments: &mut Vec<String>) -> Self {
+    fn from_entry(entry: &PortEntry, folder: &Path, general: &Access, segments: &mut Vec<String>) -> Self {
         let segment = segments.iter().position(|known| *known == entry.segment).unwrap_or_else(|| {
             segments.push(entry.segment.clone());
             segments.len() - 1
@@ -202,6 +206,7 @@ impl PortConfig {
             mtu: entry.mtu,
             delivery_offloads: entry.delivery_offloads,
             queues: entry.queues,
+            access: entry.access.or(general),
             allowance: entry.allowance(),
             link: entry.link.clone(),
             kind: PortKind::of(entry, folder),

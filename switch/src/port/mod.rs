@@ -81,6 +81,10 @@ struct Inner {
     allowance: Allowance,
     link: Option<Impairment>,
     quarantines: u64,
+    /// What the operator should change.
+    advice: Option<&'static str>,
+    /// Some advice was logged.
+    advised: bool,
     session: u32,
     memory: Option<Arc<MemoryMap>>,
     bases: HashMap<RingKey, u16>,
@@ -92,7 +96,18 @@ impl PortStatus {
     /// A port that waits for its front end, and is allowed what `allowance` says.
     pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
         let (bases, errors) = (HashMap::new(), HashMap::new());
-        let inner = Inner { state: State::Waiting, allowance, link: None, quarantines: 0, session: 0, memory: None, bases, errors };
+        let inner = Inner {
+            state: State::Waiting,
+            allowance,
+            link: None,
+            quarantines: 0,
+            advice: None,
+            advised: false,
+            session: 0,
+            memory: None,
+            bases,
+            errors,
+        };
         Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner), stopping: Mutex::default() })
     }
 
@@ -157,6 +172,21 @@ impl PortStatus {
         inner.state = state;
     }
 
+    /// What the operator should change.
+    pub fn advice(&self) -> Option<&'static str> {
+        self.inner().advice
+    }
+
+    /// Notes what the operator should change. A port's first advice is logged, so that no guest can fill the log.
+    pub fn set_advice(&self, advice: Option<&'static str>) {
+        let mut inner = self.inner();
+        if let Some(advice) = advice.filter(|_| !inner.advised) {
+            inner.advised = true;
+            tracing::warn!(port = %self.name, "{advice}");
+        }
+        inner.advice = advice;
+    }
+
     /// The guest memory in use.
     pub fn memory(&self) -> Option<Arc<MemoryMap>> {
         self.inner().memory.clone()
@@ -182,6 +212,7 @@ impl PortStatus {
     pub fn forget_front_end(&self) {
         let mut inner = self.inner();
         inner.memory = None;
+        inner.advice = None;
         inner.bases.clear();
         inner.errors.clear();
     }

@@ -13,6 +13,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use super::Connection;
 use super::passt::{Passt, Started};
 use crate::network::Network;
+use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::socket;
 use crate::port::{PortId, State};
 
@@ -38,14 +39,16 @@ pub enum Other {
 }
 
 impl Other {
-    /// Listens at `path`, in place of a socket that nobody listens at any more.
+    /// Listens at `path`, in place of a socket that nobody listens at any more, for those to whom `access` is given.
     ///
     /// # Errors
-    /// Somebody listens there, or something else is in the way.
-    pub fn listen(path: &Path) -> io::Result<Self> {
-        let listener = socket::bind(path, None)?;
+    /// Somebody listens there, or something else is in the way; or access cannot be given.
+    pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
+        let listener = socket::bind(path, Access::PRIVATE)?;
         listener.set_nonblocking(true)?;
-        Ok(Self::Listen(listener, path.to_path_buf()))
+        let listening = Self::Listen(listener, path.to_path_buf());
+        access.apply(path)?;
+        Ok(listening)
     }
 }
 

@@ -12,6 +12,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
 use super::control::{Commands, ControlQueue};
+use super::doubt::Doubt;
 use super::features::{self, Agreed, Circumstances};
 use super::vring::{Addresses, Kick, Vring};
 use super::{MAX_PAIRS, PortSettings};
@@ -76,6 +77,18 @@ impl Device {
     /// What the guest did wrong since this was asked last: its port is to be in quarantine, but its front end, which only passed it on, goes on.
     pub fn take_fault(&mut self) -> Option<String> {
         self.fault.take()
+    }
+
+    /// What speaks against the guest's memory being shared; `kicked` if somebody has kicked in this session.
+    pub(super) fn doubt(&self, kicked: bool) -> Option<Doubt> {
+        if self.memory.regions().is_empty() {
+            return self.rings.iter().any(Vring::is_complete).then_some(Doubt::Missing);
+        }
+        let mut running =
+            self.rings.iter().filter(|ring| ring.running).filter_map(|ring| ring.locate(&self.memory).ok()).peekable();
+        running.peek()?;
+        let blank = running.all(|ring| ring.available_index() == 0 && ring.used_index() == 0);
+        blank.then_some(if kicked { Doubt::Private } else { Doubt::Silence })
     }
 
     /// Whether there is one to take.

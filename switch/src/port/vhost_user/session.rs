@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::BackendReqHandler;
 
 use super::PortSettings;
+use super::access::Access;
 use super::device::Device;
+use super::doubt;
 use super::extra;
 use super::socket::{self, Waiter};
 use super::wire::{self, Message, WireError};
@@ -39,12 +41,14 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at `path`, in place of a socket that nobody listens at any more.
+    /// Listens at `path`, in place of a socket that nobody listens at any more, for those to whom `access` is given.
     ///
     /// # Errors
-    /// Somebody listens there, or something else is in the way.
-    pub fn listen(path: &Path) -> io::Result<Self> {
-        Ok(Self::Listen(socket::bind(path, None)?, path.to_path_buf()))
+    /// Somebody listens there, or something else is in the way; or access cannot be given.
+    pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
+        let listening = Self::Listen(socket::bind(path, Access::PRIVATE)?, path.to_path_buf());
+        access.apply(path)?;
+        Ok(listening)
     }
 }
 
@@ -186,7 +190,9 @@ fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
 pub fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
     let mut crates = Crates::new(&device)?;
+    let kicks = network.shared().counters.totals(settings.id.index()).kicks;
     loop {
+        doubt::look_until_message(network, settings, &device, &stream, kicks);
         let message = match Message::receive(&stream) {
             Ok(message) => message,
             Err(WireError::HungUp) => return Ok(()),

@@ -20,17 +20,15 @@ const BACKLOG: i32 = 128;
 ///
 /// # Errors
 /// Somebody listens there, or something else is in the way.
-pub fn bind(path: &Path, mode: Option<u32>) -> io::Result<UnixListener> {
+pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() && is_left(path) => std::fs::remove_file(path)?,
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")),
         Err(_) => {}
     }
     let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
-    if let Some(mode) = mode {
-        // The kernel makes the file with the mode that the socket has.
-        socket.set_permissions(Permissions::from_mode(mode))?;
-    }
+    // The kernel makes the file with the mode that the socket has.
+    socket.set_permissions(Permissions::from_mode(mode))?;
     let socket = Socket::from(OwnedFd::from(socket));
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(BACKLOG)?;
@@ -99,7 +97,7 @@ mod tests {
     fn a_socket_has_its_permissions_from_its_first_moment() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let _listener = bind(&path, Some(0o600)).unwrap();
+        let _listener = bind(&path, 0o600).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
@@ -107,11 +105,11 @@ mod tests {
     fn a_full_queue_is_somebody_who_listens() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let listener = bind(&path, None).unwrap();
+        let listener = bind(&path, 0o600).unwrap();
         let crowd: Vec<UnixStream> = std::iter::from_fn(|| connect(&path).ok()).collect();
         assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(bind(&path, None).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(bind(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop((listener, crowd));
-        assert!(bind(&path, None).is_ok());
+        assert!(bind(&path, 0o600).is_ok());
     }
 }

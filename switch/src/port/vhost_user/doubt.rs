@@ -1,0 +1,79 @@
+//! Doubt: whether a guest's memory is shared with us at all.
+//!
+//! A front end without shared memory says nothing of it. Some send no memory, so that no ring ever starts; others send a file that their guest
+//! has only a private copy of: its rings run, kicks come, and nothing is ever in them. Who finds no network has to be told why. So a session
+//! whose rings have shown nothing yet looks now and then, until they have.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::PortSettings;
+use super::device::Device;
+use crate::network::Network;
+
+/// How long to wait for what would end the doubt, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+
+/// What speaks against shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubt {
+    /// Rings run, but nothing was in them yet, nor has anybody kicked.
+    Silence,
+    /// Kicks came, and nothing is in the rings.
+    Private,
+    /// Rings are set up, and there is no memory.
+    Missing,
+}
+
+impl Doubt {
+    /// What the operator is told.
+    fn advice(self) -> Option<&'static str> {
+        match self {
+            Self::Silence => None,
+            Self::Private => Some(
+                "its guest kicks, but its rings stay empty, so its memory is probably not shared: give QEMU's memory back end share=on \
+                 (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",
+            ),
+            Self::Missing => Some(
+                "its front end has shared no memory: give QEMU -object memory-backend-memfd,share=on (memlane qemu --memory prints it), \
+                 libvirt's domain <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>",
+            ),
+        }
+    }
+}
+
+/// Returns when there is no doubt that needs looking at again, or the next message is there. `kicks` came before this session.
+pub(super) fn look_until_message(
+    network: &Network,
+    settings: &PortSettings,
+    device: &Arc<Mutex<Device>>,
+    stream: &UnixStream,
+    kicks: u64,
+) {
+    let port = network.port(settings.id);
+    let mut pause = PAUSE.0;
+    loop {
+        let kicked = network.shared().counters.totals(settings.id.index()).kicks > kicks;
+        let doubt = device.lock().unwrap_or_else(PoisonError::into_inner).doubt(kicked);
+        let Some(doubt) = doubt else { return port.set_advice(None) };
+        if is_readable(stream, pause) {
+            return;
+        }
+        port.set_advice(doubt.advice());
+        if doubt == Doubt::Missing {
+            // Only a message can bring it.
+            return;
+        }
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// Whether something comes, or the connection ends, within `pause`. A failure shows when it is read.
+fn is_readable(stream: &UnixStream, pause: Duration) -> bool {
+    let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
+    poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], timeout) != Ok(0)
+}
