@@ -33,6 +33,8 @@ def capture(name: str, where: str, what: str, write: Path | None, count: int | N
         out = PcapNgWriter(str(write or "/dev/stdout"))
         out.linktype = _ETHERNET
         with out:
+            out.write_header(None)
+            out.flush()
             for frame, told in RawPcapReader(_Stream(caller)):  # type: ignore[arg-type]  # files do too
                 _write(out, frame, told)
                 frames += 1
@@ -53,8 +55,6 @@ def capture(name: str, where: str, what: str, write: Path | None, count: int | N
 
 
 def _write(out: PcapNgWriter, frame: bytes, told: Any) -> None:  # noqa: ANN401
-    if not out.header_present:
-        out.write_header(None)
     out.write_packet(frame, sec=told.sec, usec=told.usec, caplen=told.caplen, wirelen=told.wirelen)
     out.flush()
 

@@ -20,7 +20,7 @@ _ROW = 12
 
 def page(state: dict[str, Any], *, live: bool) -> str:
     """The page with the state as it is now; a live one asks for more."""
-    told = json.dumps({"state": state, "places": places(state), "live": live})
+    told = json.dumps({"state": state, "places": places(state), "live": live, "wide": len(state["nodes"]) > _ROW})
     return _PAGE.read_text().replace("/*TOLD*/", told.replace("</", "<\\/"))
 
 

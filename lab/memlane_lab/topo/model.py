@@ -106,8 +106,6 @@ class Node(Strict):
     """A router forwards and runs FRR; a host has a default route to its first neighbour."""
     memory: int = Field(default=64, ge=24, le=1 << 20)
     """MiB."""
-    image: str | None = None
-    """A disk that a qemu node boots, read-only; none: the nodes' own image."""
     routing: tuple[Protocol, ...] | None = None
     """Protocols, where they differ from the topology's."""
     asn: int | None = Field(default=None, ge=1, le=(1 << 32) - 1)
@@ -285,8 +283,6 @@ def _between(nodes: list[tuple[int, Node]], links: list[tuple[int, Link]], names
         if node.name in seen:
             yield Mistake(("node", index, "name"), f"there are two nodes {node.name}")
         seen.add(node.name)
-        if node.image and node.kind != "qemu":
-            yield Mistake(("node", index, "image"), "only a qemu node boots a disk of its own")
     used: dict[tuple[str, str], int] = {}
     for index, link in links:
         for text in _of_ends(index, link, names, used):

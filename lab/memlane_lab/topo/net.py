@@ -170,18 +170,16 @@ class Net:
     def wait_routes(self, timeout: float = 120.0) -> None:
         """Waits until every router that runs a routing protocol has a route to every other's loopback."""
         deadline = time.monotonic() + timeout
-        lacking = [machine for machine in self if self.topology.protocols(machine.node) and machine.alive]
-        total = len(lacking)
-        while lacking := [machine for machine in lacking if self.missing_routes(machine)]:
-            self._progress("routing tables full", total - len(lacking), total)
-            if time.monotonic() > deadline:
-                missing = sorted(self.missing_routes(lacking[0]))
-                raise Timeout(
-                    f"after {timeout:.0f} s {len(lacking)} of {total} nodes lack routes; "
-                    f"{lacking[0].name} lacks {len(missing)}, among them {missing[0] if missing else 'none now'}"
-                )
-            time.sleep(0.1)
-        self._progress("routing tables full", total, total)
+        routers = [machine for machine in self if self.topology.protocols(machine.node) and machine.alive]
+        # One after another: to look at all of them all the time would keep them from what they are waited for.
+        for number, machine in enumerate(routers):
+            self._progress("routing tables full", number, len(routers))
+            while missing := self.missing_routes(machine):
+                if time.monotonic() > deadline:
+                    lacks = f"after {timeout:.0f} s {machine.name} lacks routes to {len(missing)} addresses"
+                    raise Timeout(f"{lacks}, among them {min(missing)}; {number} nodes before it have all of theirs")
+                time.sleep(0.2)
+        self._progress("routing tables full", len(routers), len(routers))
         self.phases.routes = self._elapsed()
 
     def missing_routes(self, machine: Machine) -> set[str]:
