@@ -1,6 +1,7 @@
 """A bed: guests on a path, booted together and given addresses. What most tests and experiments begin with."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from memlane_lab import guests, ports
@@ -8,6 +9,9 @@ from memlane_lab.guests import Guest
 from memlane_lab.paths import NetworkPath
 from memlane_lab.ports import GuestKind, Port
 from memlane_lab.session import Session
+
+_AT_A_TIME = 16
+"""Guests whose NICs are set up side by side."""
 
 
 class Bed:
@@ -35,7 +39,14 @@ class Bed:
         self.path = path
         rates = delivery_rates or {}
         wanted = [
-            Port(named, kind, ports.mac(index + 1), mtu, queues if kind.is_qemu else 1, rates.get(named, 0))
+            Port(
+                named,
+                kind,
+                ports.mac(index + 1),
+                mtu,
+                queues if guests.KINDS[kind].has_queues else 1,
+                rates.get(named, 0),
+            )
             for index, (named, kind) in enumerate(
                 zip(names or [name(index) for index in range(len(kinds))], kinds, strict=True)
             )
@@ -54,13 +65,31 @@ class Bed:
         """What workloads have started that lasts as long as the bed, by names of theirs."""
         for guest in self.guests:
             guest.start()
-        for index in range(len(self.guests)):
-            self.guests[index].wait_ready()
-            self.address(index)
+        with ThreadPoolExecutor(max_workers=_AT_A_TIME) as waiting:
+            list(waiting.map(self._await, range(len(self.guests))))
+
+    def _await(self, index: int) -> None:
+        self.guests[index].wait_ready()
+        self.address(index)
 
     def address_of(self, named: str) -> str:
         """The IPv4 address of the guest of that name."""
         return ipv4(list(self.named).index(named))
+
+    def restart(self, named: str) -> None:
+        """The guest's power fails, and it boots again."""
+        guest = self.named[named]
+        guest.kill()
+        guest.boot()
+        self.address(self.guests.index(guest))
+
+    def restart_network(self) -> None:
+        """The switch's process is killed and started again; guests whose NIC goes with it get it back."""
+        self.path.restart()
+        for index, guest in enumerate(self.guests):
+            if not guest.connects_again:
+                guest.plug(0)
+                self.address(index)
 
     def address(self, index: int) -> None:
         """Gives a guest its addresses (again, after a reboot or a new plug)."""

@@ -7,14 +7,13 @@ fails, but something is undecided; 130: Ctrl-C.
 import json
 import sys
 from collections import Counter
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
 
-from memlane_lab import comparison, experiment, guests, paths, schemas, shell, workloads
+from memlane_lab import comparison, experiment, guests, paths, published, schemas, shell, workloads
 from memlane_lab import demo as demonstration
 from memlane_lab import doctor as examination
 from memlane_lab import report as reporting
@@ -33,14 +32,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(topo, name="topo")
 
 
-class Wanted(StrEnum):
-    """A kind of guest, or the best that this machine can run."""
-
-    AUTO = "auto"
-    KVM = "kvm"
-    UML = "uml"
-    TCG = "tcg"
-    NETNS = "netns"
+def _known_kind(name: str | None) -> str | None:
+    if name not in {None, "auto", *guests.KINDS}:
+        raise typer.BadParameter(f"there are no guests {name!r}; there are: auto, {', '.join(guests.KINDS)}")
+    return name
 
 
 def _known_path(name: str) -> str:
@@ -49,7 +44,9 @@ def _known_path(name: str) -> str:
     return name
 
 
-GuestOption = Annotated[Wanted, typer.Option("--guest", help="what kind of guests")]
+GuestOption = Annotated[
+    str, typer.Option("--guest", callback=_known_kind, help="what kind of guests; auto: the best that runs here")
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder for the results; results/DATE-TIME if not said")]
 ResultsArgument = Annotated[Path, typer.Argument(help="a folder that `memlane-lab run` has filled", file_okay=False)]
 PathOption = Annotated[str, typer.Option("--path", callback=_known_path, help="a path: see `memlane-lab list`")]
@@ -57,7 +54,9 @@ PathOption = Annotated[str, typer.Option("--path", callback=_known_path, help="a
 
 @app.command()
 def prepare(
-    kind: Annotated[Wanted | None, typer.Option("--guest", help="for this kind of guests only")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--guest", callback=_known_kind, help="for this kind of guests only")
+    ] = None,
 ) -> None:
     """Build or download what guests boot; a moment when it is all there."""
     images.prepare(guests.choose(kind) if kind else None)
@@ -91,7 +90,7 @@ def list_all() -> None:
 @app.command()
 def guest(
     command: Annotated[list[str] | None, typer.Argument(help="a command to run; none: a shell")] = None,
-    kind: GuestOption = Wanted.AUTO,
+    kind: GuestOption = "auto",
     path: PathOption = "bridge",
     peers: Annotated[int, typer.Option(help="how many more guests to boot on the path")] = 0,
     memory: Annotated[int | None, typer.Option(help="MiB")] = None,
@@ -118,7 +117,7 @@ def _run(first: guests.Guest, command: list[str]) -> int:
 @app.command()
 def run(
     experiments: Annotated[list[str], typer.Argument(help="names (see `memlane-lab list`), files, or `all`")],
-    kind: GuestOption = Wanted.AUTO,
+    kind: GuestOption = "auto",
     out: OutOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
     seed: Annotated[int | None, typer.Option(help="of the order of samples; to repeat a run")] = None,
@@ -139,7 +138,11 @@ def run(
     images.prepare(chosen, runs.shops(planned))
     folder = out or runs.default_folder()
     try:
-        runs.measure(planned, chosen, folder, seed, resume=resume)
+        narrowing = [
+            *(each for word in only or () for each in ("--only", word)),
+            *(["--versus", str(versus)] if versus else []),
+        ]
+        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=narrowing)
     finally:
         _report(folder)
     if nothing := runs.unmeasured(folder):
@@ -174,14 +177,21 @@ def schema() -> None:
 
 
 @app.command()
-def report(
-    folder: ResultsArgument,
-    markdown: Annotated[Path | None, typer.Option(help="write the tables to this file too, in Markdown")] = None,
-) -> None:
+def report(folder: ResultsArgument) -> None:
     """Write the HTML report of a run's results again."""
-    if markdown:
-        markdown.write_text(reporting.markdown(folder))
     results.print(f"the report: {reporting.write(folder)}", soft_wrap=True)
+
+
+@app.command()
+def publish(
+    folder: Annotated[Path | None, typer.Argument(help="a run's results; none: what is published already")] = None,
+) -> None:
+    """Take a run's samples over into docs/results, and make the page docs/results.md from them."""
+    if folder:
+        published.publish(folder)
+    else:
+        published.page().write_text(published.made())
+    results.print(f"the page: {published.page()}", soft_wrap=True)
 
 
 @app.command()
@@ -194,7 +204,7 @@ def compare(before: ResultsArgument, after: ResultsArgument) -> None:
 
 
 @app.command()
-def demo(kind: GuestOption = Wanted.AUTO, out: OutOption = None) -> None:
+def demo(kind: GuestOption = "auto", out: OutOption = None) -> None:
     """Measure two guests on the standard path and two on memlane, in about a minute, and show the difference."""
     folder = out or runs.default_folder().with_name(f"demo-{runs.default_folder().name}")
     try:

@@ -9,9 +9,8 @@ from rich.table import Table
 
 from memlane_lab import cache, cgroup, guests, network, paths
 from memlane_lab.errors import LabError
-from memlane_lab.images import debian, uml_kernel
+from memlane_lab.images import debian
 from memlane_lab.meters import host, placement
-from memlane_lab.ports import GuestKind
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("cache folder", None, str(cache.folder()))
     yield from _quiet()
     for kind, guest in guests.KINDS.items():
-        yield Finding(f"guest {kind}", guest.missing(), _note(kind), needed=False)
+        yield Finding(f"guest {kind}", guest.missing(), guest.note(), needed=False)
     for name, path in paths.PATHS.items():
         yield Finding(f"path {name}", path.missing(), path.title, needed=False)
 
@@ -49,13 +48,6 @@ def table(findings: Iterator[Finding]) -> Table:
         mark = "[green]yes[/]" if finding.lack is None else "[red]NO[/]" if finding.needed else "[yellow]no[/]"
         shown.add_row(mark, finding.what, finding.note if finding.lack is None else finding.lack)
     return shown
-
-
-def _note(kind: GuestKind) -> str:
-    if kind != GuestKind.UML:
-        return ""
-    kernel = uml_kernel.built()
-    return f"Linux {'.'.join(map(str, kernel.version))}" if kernel else "its kernel will be built once, in some minutes"
 
 
 def _processors() -> Finding:

@@ -16,10 +16,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from memlane_lab import measures, workloads
+from memlane_lab import events, measures, workloads
 from memlane_lab.errors import LabError
 from memlane_lab.measures import Measure
-from memlane_lab.setting import Strict, listed
+from memlane_lab.setting import listed
+from memlane_lab.strict import Strict
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 """The experiments that come with the lab."""
@@ -135,7 +136,7 @@ class Experiment(Strict):
 def known_measures() -> dict[str, Measure]:
     """All measures, by name: what meters find and what workloads tell."""
     brought = (found for kind in workloads.WORKLOADS.values() for found in kind.measures)
-    return {found.name: found for found in (*measures.COMMON, *brought)}
+    return {found.name: found for found in (*measures.COMMON, *events.MEASURES, *brought)}
 
 
 def measure(name: str) -> Measure:

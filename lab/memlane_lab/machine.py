@@ -32,6 +32,7 @@ def describe() -> dict[str, Any]:
         "hypervisor": "hypervisor" in _field("/proc/cpuinfo", "flags").split(),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "huge pages": _field("/proc/meminfo", "HugePages_Total"),
+        "commit": _commit(),
         "load average": " ".join(_text("/proc/loadavg").split()[:3]),
         "versions": _versions(),
         "sysctls": {name: _text(f"/proc/sys/{name.replace('.', '/')}") for name in _SYSCTLS},
@@ -66,10 +67,19 @@ def _versions() -> dict[str, str]:
     }
 
 
+def _commit() -> str:
+    """What this repository is at, and whether anything in it is not committed."""
+    git = ("git", "-C", str(Path(__file__).parents[2]))
+    changed = _first_line(*git, "status", "--porcelain", "--untracked-files=no") not in {"none", "unknown"}
+    return f"{_first_line(*git, 'rev-parse', '--short=12', 'HEAD')}{' with changes' if changed else ''}"
+
+
 def _switch() -> str:
-    """Its version, and which build of it: versions alone do not tell two builds apart."""
-    if not (binary := program()) or not binary.exists():
-        return "none"
+    return build(binary) if (binary := program()) and binary.exists() else "none"
+
+
+def build(binary: Path) -> str:
+    """A switch's version, and which build of it: versions alone do not tell two builds apart."""
     digest = hashlib.sha256(binary.read_bytes()).hexdigest()[:12]
     return f"{_first_line(str(binary), '--version')} (build {digest})"
 

@@ -42,6 +42,7 @@ class Measure:
 THROUGHPUT = Measure("throughput", "throughput, received", "bit/s", Better.MORE)
 FAIRNESS = Measure("fairness", "fairness of flows (Jain's index)", "", Better.MORE, Across.MEAN)
 FAIRNESS_1S = Measure("fairness_1s", "fairness of flows (Jain's index), second by second", "", Better.MORE, Across.MEAN)
+LOWEST = Measure("lowest", "a flow's slowest quarter of a second, by its mean", "", Better.MORE, Across.MEAN)
 FIRST_SHARE = Measure("first_share", "the first flow's throughput, in equal shares", "", Better.MORE, Across.MEAN)
 
 COMMON = (
@@ -49,6 +50,7 @@ COMMON = (
     FAIRNESS,
     FAIRNESS_1S,
     FIRST_SHARE,
+    LOWEST,
     Measure("cpu", "CPU, all parties", "CPU", Better.LESS),
     Measure("cpu_per_gb", "CPU, all parties, per GB", "s/GB", Better.LESS),
     Measure("cpu_per_gbit_s", "CPUs, all parties, per Gbit/s", "CPU/(Gbit/s)", Better.LESS),

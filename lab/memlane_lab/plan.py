@@ -57,35 +57,41 @@ def variants(experiment: Experiment) -> list[Variant]:
     return [Variant(labels, _setting(experiment, labels)) for labels in kept]
 
 
-def narrowed(experiment: Experiment, only: Sequence[str]) -> Experiment:
-    """The experiment with those variants only that have one of the labels in each dimension that `only` names.
+def narrowed(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
+    """The experiments with those variants only that have one of the labels in each dimension that `only` names.
 
-    A word of `only` is a label, or DIMENSION=LABEL. Expectations of variants that are left out are left out, too.
+    A word of `only` is a label, or DIMENSION=LABEL; an experiment that has no such label stays whole. Expectations of
+    variants that are left out are left out, too.
     """
-    if not only:
-        return experiment
-    wanted: dict[str, set[str]] = {}
     for word in only:
-        dimension, label = _named(experiment, word)
+        if not any(_named(experiment, word) for experiment in experiments):
+            known = sorted({f"{name}={label}" for experiment in experiments for name, label in _labels(experiment)})
+            raise BadExperiment(f"{word!r} names no label; there are: {', '.join(known)}")
+    return [_narrowed(experiment, only) for experiment in experiments]
+
+
+def _narrowed(experiment: Experiment, only: Sequence[str]) -> Experiment:
+    wanted: dict[str, set[str]] = {}
+    for dimension, label in (pair for word in only for pair in _named(experiment, word)):
         wanted.setdefault(dimension, set()).add(label)
     left_out = [
         each.labels
         for each in variants(experiment)
         if not all(each.labels[dimension] in labels for dimension, labels in wanted.items())
     ]
-    return _without(experiment, left_out)
+    return _without(experiment, left_out) if left_out else experiment
 
 
-def _named(experiment: Experiment, word: str) -> tuple[str, str]:
-    """The dimension and the label that a word of `--only` means."""
-    known = [(name, label) for name, labels in experiment.dimensions().items() for label in labels]
-    found = [pair for pair in known if word in {pair[1], f"{pair[0]}={pair[1]}"}]
-    if len(found) != 1:
-        raise BadExperiment(
-            f"experiment {experiment.name}: {word!r} names {'several labels' if found else 'no label'}; there are: "
-            + ", ".join(f"{name}={label}" for name, label in known)
-        )
-    return found[0]
+def _labels(experiment: Experiment) -> list[tuple[str, str]]:
+    return [(name, label) for name, labels in experiment.dimensions().items() for label in labels]
+
+
+def _named(experiment: Experiment, word: str) -> list[tuple[str, str]]:
+    """The dimension and the label that a word of `--only` means, if the experiment has it."""
+    found = [pair for pair in _labels(experiment) if word in {pair[1], f"{pair[0]}={pair[1]}"}]
+    if len(found) > 1:
+        raise BadExperiment(f"experiment {experiment.name}: {word!r} names labels of {len(found)} dimensions")
+    return found
 
 
 def _without(experiment: Experiment, left_out: Sequence[Labels]) -> Experiment:
@@ -111,9 +117,14 @@ def versus(experiment: Experiment, binary: Path) -> Experiment:
     )
 
 
+def guests_kind(setting: Setting, chosen: GuestKind) -> GuestKind:
+    """What the setting's guests are run by, when they shall be of the `chosen` kind where nothing else is stated."""
+    return PATHS[setting.path].only or (GuestKind(setting.guest) if setting.guest else chosen)
+
+
 def kinds(setting: Setting, chosen: GuestKind) -> list[GuestKind]:
     """What each of the setting's machines is run by, when guests shall be of the `chosen` kind."""
-    guest = PATHS[setting.path].only or chosen
+    guest = guests_kind(setting, chosen)
     client, server = setting.ends.split("-")
     runs = {"c": client, "s": server, "load": "host"}  # the machines of a shop's tiers are guests
     roles = [machine.rstrip("0123456789") for machine in setting.machines()]

@@ -25,11 +25,6 @@ class GuestKind(str):
     TCG: ClassVar["GuestKind"]
     """QEMU without: every instruction is translated."""
 
-    @property
-    def is_qemu(self) -> bool:
-        """Whether QEMU runs it."""
-        return self in {GuestKind.KVM, GuestKind.TCG}
-
 
 GuestKind.NETNS, GuestKind.UML = GuestKind("netns"), GuestKind("uml")
 GuestKind.KVM, GuestKind.TCG = GuestKind("kvm"), GuestKind("tcg")

@@ -64,7 +64,7 @@ def prepare(
         raise LabError(f"two experiments have the same name: {', '.join(sorted(twice))}")
     for each in found:
         plan.variants(each)  # what the file says is checked before it is changed
-    found = [plan.narrowed(each, only) for each in found]
+    found = plan.narrowed(found, only)
     if versus:
         found = [plan.versus(each, versus) for each in found]
     planned = [_planned(each, path, kind) for each, path in zip(found, files, strict=True)]
@@ -75,20 +75,27 @@ def prepare(
 
 
 def measure(
-    planned: Sequence[Planned], kind: GuestKind, out: Path, seed: int | None = None, *, resume: bool = False
+    planned: Sequence[Planned],
+    kind: GuestKind,
+    out: Path,
+    seed: int | None = None,
+    *,
+    resume: bool = False,
+    narrowing: Sequence[str] = (),
 ) -> None:
     """Measures all of them into the folder `out`, beside what was measured there before in the same circumstances.
 
-    With `resume`, what was begun there goes on: with what an interruption left out, or with more rounds.
+    `narrowing` are the words of the command line by which `planned` differs from what the files state. With `resume`,
+    what was begun there goes on: with what an interruption left out, or with more rounds.
     """
     if reason := cgroup.lack():
         raise LabError(f"CPU time cannot be measured: {reason}")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     record = RunRecord(
-        commands=[_command(planned, kind, seed)],
+        commands=[_command(planned, kind, seed, narrowing)],
         guest=kind,
         began=_now(),
-        machine=machine.describe(),
+        machine=machine.describe() | {"other builds": _other_builds(planned)},
         experiments=[each.experiment.name for each in planned],
     )
     before: dict[str, ExperimentResult] = {}
@@ -110,6 +117,12 @@ def shops(planned: Sequence[Planned]) -> set[tuple[int, int]]:
     """The sizes of all shops that the experiments need: books and customers."""
     found = [variant.setting.shop for each in planned for variant in each.variants]
     return {(shop.items, shop.customers) for shop in found if shop}
+
+
+def _other_builds(planned: Sequence[Planned]) -> dict[str, str]:
+    """The switches that are measured beside the one built here."""
+    programs = {variant.setting.program for each in planned for variant in each.variants}
+    return {program: machine.build(Path(program)) for program in sorted(filter(None, programs))}
 
 
 def outlook(planned: Sequence[Planned]) -> Table:
@@ -234,14 +247,14 @@ def _lacking(group: Sequence[Variant], taken: Sequence[Sample], wanted: int) -> 
     return alike.lacking(good, wanted)
 
 
-def _command(planned: Sequence[Planned], kind: GuestKind, seed: int) -> str:
+def _command(planned: Sequence[Planned], kind: GuestKind, seed: int, narrowing: Sequence[str]) -> str:
     """What repeats the run."""
     words = ["memlane-lab", "run", *(_named(each.file) for each in planned)]
     repeats = {each.experiment.repeat for each in planned}
     words += ["--guest", kind, "--seed", str(seed)]
     if len(repeats) == 1:
         words += ["--repeat", str(repeats.pop())]
-    return shlex.join(words)
+    return shlex.join([*words, *narrowing])
 
 
 def _named(file: Path) -> str:

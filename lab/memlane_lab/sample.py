@@ -16,14 +16,15 @@ from types import TracebackType
 from typing import Any
 
 from memlane_lab import bed as beds
-from memlane_lab import load, machine, paths, workloads
+from memlane_lab import events, load, machine, paths, workloads
 from memlane_lab.bed import Bed
 from memlane_lab.calibration import Limits
 from memlane_lab.errors import LabError
+from memlane_lab.events import Event, Timeline
 from memlane_lab.experiment import Boot, Experiment
 from memlane_lab.meters import account, inside, placement
 from memlane_lab.meters.account import Account
-from memlane_lab.plan import Turn, Variant, kinds
+from memlane_lab.plan import Turn, Variant, guests_kind, kinds
 from memlane_lab.ports import GuestKind
 from memlane_lab.results import FlowRecord, Sample
 from memlane_lab.session import Session
@@ -93,7 +94,7 @@ class Sampler(AbstractContextManager["Sampler"]):
             inside.ask(bed.guests).wait()  # what a guest looks up once, it looks up now
             with load.applied(bed.guests, setting.load):
                 flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
-                told, results = self._run(bed, flows, number)
+                told, results = self._run(bed, flows, number, setting.events)
         if limit := self._limits.of(variant.setting):
             told.values["limit"] = limit
         return told, [_record(*each) for each in zip(flows, results, strict=True)]
@@ -108,7 +109,9 @@ class Sampler(AbstractContextManager["Sampler"]):
             told, _ = self._run(bed, [self._flow(bed, setting, *ends) for ends in setting.flows()], 0)
         return told.values["interactions"]
 
-    def _run(self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]], number: int) -> tuple[Account, list[FlowResult]]:
+    def _run(
+        self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]], number: int, happening: Sequence[Event] = ()
+    ) -> tuple[Account, list[FlowResult]]:
         asked = self._experiment
         slowest = max(workloads.kind(traffic.workload).settling for _, traffic in flows)
         timing = Timing(asked.warm_up + slowest, asked.seconds)
@@ -118,21 +121,25 @@ class Sampler(AbstractContextManager["Sampler"]):
                 kind = workloads.kind(traffic.workload)
                 own = Timing(timing.warm_up - kind.settling, timing.seconds)
                 runs.append(kind(traffic.parameters).prepare(flow, own))
-            return self._metered(bed, [flow for flow, _ in flows], runs, timing)
+            return self._metered(bed, [flow for flow, _ in flows], runs, timing, Timeline(bed, happening))
         finally:
             for (flow, _), run in zip(flows, runs, strict=False):  # those that had begun
                 self._keep_said(number, flow, run)
 
     def _metered(
-        self, bed: Bed, flows: Sequence[Flow], runs: Sequence[Run], timing: Timing
+        self, bed: Bed, flows: Sequence[Flow], runs: Sequence[Run], timing: Timing, timeline: Timeline
     ) -> tuple[Account, list[FlowResult]]:
         for run in runs:
             run.begin()
         end = _await_warm(runs, timing)
         before = account.take(bed)
-        _watch(runs, end)
-        after = None if any(run.disturbs for run in runs) else account.take(bed)
+        _watch(runs, end, end - timing.seconds, timeline)
+        struck = timeline.first is not None or any(run.disturbs for run in runs)
+        after = None if struck else account.take(bed)
         results = [run.finish() for run in runs]
+        if timeline.first is not None:
+            told = events.told(timeline.first, [result.series for result in results if result.series])
+            return Account(account.of_flows(results) | told, {}), results
         # Flooded guests may not be seen to begin until it is over. What flows tell is none the worse.
         if after is None or after.host.at - before.host.at < _SHORTEST:
             return Account(account.of_flows(results), {}), results
@@ -189,7 +196,8 @@ class Sampler(AbstractContextManager["Sampler"]):
 
 def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
     """Lays the setting's path and boots its machines."""
-    path = paths.make(session, setting.path, **setting.path_options)
+    build = {"program": setting.program} if setting.program else {}
+    path = paths.make(session, setting.path, **setting.path_options, **build)
     return Bed(
         session,
         path,
@@ -200,7 +208,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         delivery_rates=setting.delivery_rates,
         cpus=[_cpus(setting.pinning, machine) for machine in setting.machines()],
         memory=setting.memory,
-        memories=shops.memories(setting, kind),
+        memories=shops.memories(setting, guests_kind(setting, kind)),
         image=shops.image(setting),
         processors=setting.processors,
     )
@@ -224,11 +232,15 @@ def _await_warm(runs: Sequence[Run], timing: Timing) -> float:
     return first[0] + timing.seconds
 
 
-def _watch(runs: Sequence[Run], end: float) -> None:
-    """Lets the measured part pass: until its end, or that of the first flow; raises as soon as a flow has failed."""
+def _watch(runs: Sequence[Run], end: float, begin: float, timeline: Timeline) -> None:
+    """Lets the measured part pass with its events: until its end, or that of the first flow.
+
+    Raises as soon as a flow has failed.
+    """
     end = max(end, time.monotonic() + _SHORTEST)
 
     def passed() -> bool:
+        timeline.pass_time(time.monotonic() - begin)
         for run in runs:
             run.measuring()
         return time.monotonic() >= end or any(run.over() for run in runs)

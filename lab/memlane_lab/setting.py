@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from memlane_lab import workloads
+from memlane_lab.events import Event, What
 from memlane_lab.paths import PATHS
-
-
-class Strict(BaseModel):
-    """What is not known is a mistake."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+from memlane_lab.strict import Strict
 
 
 class Ends(StrEnum):
@@ -91,6 +87,8 @@ class Setting(Strict):
     """Everything that is the same in all samples of a variant."""
 
     path: str
+    guest: str | None = None
+    """The kind of the guests; none: the kind that is chosen when it is measured."""
     ends: Ends = Ends.GUEST_GUEST
     pairs: int = Field(default=1, ge=0, le=64)
     """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
@@ -112,6 +110,8 @@ class Setting(Strict):
     program: str | None = None
     """The switch's program, where it is not the one that is built here; only memlane's path has one."""
     traffic: tuple[Traffic, ...] = Field(min_length=1)
+    events: tuple[Event, ...] = ()
+    """What happens in the measured part; meters, which count what then ends, are left out."""
 
     @field_validator("path")
     @classmethod
@@ -139,10 +139,17 @@ class Setting(Strict):
         return self
 
     @model_validator(mode="after")
+    def _only_memlane_has_builds(self) -> Self:
+        if self.program is not None and self.path != "memlane":
+            raise ValueError(f"program: path {self.path} has none to choose; only memlane has")
+        return self
+
+    @model_validator(mode="after")
     def _check_machines(self) -> Self:
         known = self.machines()
         ends = [name for traffic in self.traffic for name in (*traffic.sources, traffic.target) if name]
-        for key, names in (("traffic", ends), ("delivery_rates", self.delivery_rates)):
+        struck = [event.machine for event in self.events if event.what is not What.NETWORK_RESTARTS]
+        for key, names in (("traffic", ends), ("delivery_rates", self.delivery_rates), ("events", struck)):
             for name in names:
                 if name not in known:
                     raise ValueError(f"{key} names the machine {name!r}; there are: {', '.join(known)}")

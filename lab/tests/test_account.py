@@ -40,6 +40,10 @@ def test_seconds_that_a_flow_did_not_live_through_are_left_out() -> None:
     assert account.of_flows([longer, shorter])["fairness_1s"] == pytest.approx(1.0)
 
 
+def test_a_dip_is_told_by_the_mean() -> None:
+    assert account.of_flows([_flow(4.0, 4.0, 1.0, 3.0)])["lowest"] == pytest.approx(1 / 3)
+
+
 def test_a_flow_alone_has_no_fairness() -> None:
     assert "fairness_1s" not in account.of_flows([_flow(1.0)])
 

@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from memlane_lab import experiment, plan, schemas
+from memlane_lab import experiment, guests, plan, schemas
 from memlane_lab.experiment import BadExperiment, Experiment
+from memlane_lab.guests.netns import NetnsGuest
 from memlane_lab.ports import GuestKind
 from memlane_lab.setting import Setting
 
@@ -156,6 +157,20 @@ def _order(found: list[plan.Variant], rounds: Iterable[int], seed: int) -> list[
     return [turn.variant.name for turn in turns]
 
 
+def test_a_kind_of_guest_is_what_its_class_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(NetnsGuest):
+        kind = GuestKind("other")
+        takes_devices = False
+        emulates = True
+
+    emulated = plan.Variant({"path": "e1000"}, _setting(path="e1000"))
+    assert plan.missing(emulated, GuestKind("other")) == "there is no kind of guest called other"
+    monkeypatch.setitem(guests.KINDS, GuestKind("other"), Other)
+    assert plan.missing(emulated, GuestKind("other")) is None
+    assert plan.missing(emulated, GuestKind("netns")) is not None
+    assert guests.choose("other") == "other"
+
+
 def test_samples_are_interleaved_and_shuffled_by_the_seed(tmp_path: Path) -> None:
     found = _variants(tmp_path, MINIMAL.replace('"bridge", ', '"bridge", "ovs-dpdk", ') + "load = [0, 30, 60, 90]\n")
     one, same, other = (_order(found, range(4), seed) for seed in (1, 1, 2))
@@ -172,13 +187,14 @@ def test_samples_are_interleaved_and_shuffled_by_the_seed(tmp_path: Path) -> Non
 
 def test_a_run_may_be_narrowed_to_labels(tmp_path: Path) -> None:
     asked = _read(tmp_path, MINIMAL + f'load = [0, 90]\n{_EXPECT}at_most = 1\nwhere = {{ path = "memlane" }}\n')
-    idle = plan.narrowed(asked, ["load=0"])
+    (idle,) = plan.narrowed([asked], ["load=0"])
     assert [each.name for each in plan.variants(idle)] == ["bridge, load 0", "memlane, load 0"]
     assert len(idle.expect) == 1
-    alone = plan.narrowed(asked, ["memlane", "90"])
+    alone, other = plan.narrowed([asked, _read(tmp_path, MINIMAL)], ["memlane", "90"])
     assert ([each.name for each in plan.variants(alone)], alone.expect) == (["memlane, load 90"], ())
-    with pytest.raises(BadExperiment, match="'veth' names no label; there are: path=bridge"):
-        plan.narrowed(asked, ["veth"])
+    assert [each.name for each in plan.variants(other)] == ["memlane"]  # which has no load
+    with pytest.raises(BadExperiment, match="'veth' names no label; there are: load=0"):
+        plan.narrowed([asked], ["veth"])
 
 
 def test_experiments_are_named_or_found() -> None:

@@ -274,8 +274,8 @@ def test_what_two_runs_do_not_share_is_told() -> None:
     assert comparison.differences(made_up.record(), made_up.record(cpu="Pentium")).startswith("machine: cpu")
 
 
-def test_the_tables_can_be_had_in_markdown(tmp_path: Path) -> None:
-    text = report.markdown(_written(tmp_path, made_up.result()))
+def test_the_tables_can_be_had_in_markdown() -> None:
+    text = report.markdown(made_up.record("made_up"), [made_up.result()])
     assert "## What is expected: 1 hold, 1 fail, 0 undecided" in text
     assert "| load | bridge | memlane | none | memlane / bridge |" in text
     rows = [line for line in text.splitlines() if line.startswith("| 90 | **2.00**")]

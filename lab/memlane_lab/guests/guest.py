@@ -90,6 +90,18 @@ class Guest(ABC):
     """Where it stands in lists; the machine of smallest rank that this host can run is chosen by itself."""
     is_machine: ClassVar[bool] = True
     """Whether it has a kernel of its own."""
+    takes_devices: ClassVar[bool] = False
+    """Whether its NICs are devices of the host's kernel, instead of TAPs and vhost-user sockets."""
+    emulates: ClassVar[bool] = False
+    """Whether it can show its kernel an emulated e1000."""
+    has_queues: ClassVar[bool] = False
+    """Whether a NIC of it may have several pairs of queues."""
+    connects_again: ClassVar[bool] = False
+    """Whether a NIC outlives its path, and connects to the next by itself."""
+    takes_every_feature: ClassVar[bool] = False
+    """Whether it takes what a vhost-user back end offers but does not serve."""
+    unpacks_its_tree: ClassVar[bool] = False
+    """Whether its root tree lies in its memory."""
     boot_timeout: ClassVar[float] = 30.0
     """Seconds within which a guest of this kind must answer, on a busy machine too."""
     _reboot_command: ClassVar[str] = "reboot -f"
@@ -129,6 +141,16 @@ class Guest(ABC):
     @abstractmethod
     def missing(cls) -> str | None:
         """Why this machine cannot run such guests, or None."""
+
+    @classmethod
+    def prepare(cls) -> None:
+        """Builds or downloads what such guests boot, if it is not in the cache yet."""
+        root.image()
+
+    @classmethod
+    def note(cls) -> str:
+        """What an operator may want to know of such guests on this machine."""
+        return ""
 
     @classmethod
     def _usual_memory(cls) -> int:

@@ -18,6 +18,7 @@ class NetnsGuest(Guest):
     kind: ClassVar[GuestKind] = GuestKind.NETNS
     rank: ClassVar[int] = 90
     is_machine: ClassVar[bool] = False
+    takes_devices: ClassVar[bool] = True
 
     def __init__(self, session: Session, name: str, nics: Sequence[Nic] = (), **options: Any) -> None:  # noqa: ANN401
         super().__init__(session, name, nics, **options)

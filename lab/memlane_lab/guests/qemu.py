@@ -38,6 +38,10 @@ class QemuGuest(Guest):
     """Debian's kernel and the root image as initramfs, on an ordinary PC with virtio or e1000 NICs."""
 
     accelerator: ClassVar[str]
+    emulates: ClassVar[bool] = True
+    has_queues: ClassVar[bool] = True
+    connects_again: ClassVar[bool] = True
+    unpacks_its_tree: ClassVar[bool] = True
     # Like the reset button. An orderly reboot of Linux 6.1.192 (Debian 12) breaks the rings of a busy virtio-net
     # first, whatever serves it, then looks for completions on them for ever.
     _reboot_command: ClassVar[str] = "echo b >/proc/sysrq-trigger"
@@ -45,6 +49,12 @@ class QemuGuest(Guest):
     @classmethod
     def missing(cls) -> str | None:
         return None if shutil.which(PROGRAM) else f"{PROGRAM} is not installed: run make deps"
+
+    @classmethod
+    def prepare(cls) -> None:
+        super().prepare()
+        for flavour in Flavour:
+            machine_kernel.kernel(flavour)
 
     @classmethod
     def _usual_memory(cls) -> int:

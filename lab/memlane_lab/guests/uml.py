@@ -22,11 +22,24 @@ class UmlGuest(Guest):
 
     kind: ClassVar[GuestKind] = GuestKind.UML
     rank: ClassVar[int] = 20
+    takes_every_feature: ClassVar[bool] = True
 
     @classmethod
     def missing(cls) -> str | None:
         machine = platform.machine()
         return None if machine == "x86_64" else f"the lab builds User Mode Linux for x86_64 only; this is {machine}"
+
+    @classmethod
+    def prepare(cls) -> None:
+        super().prepare()
+        uml_kernel.kernel()
+
+    @classmethod
+    def note(cls) -> str:
+        built = uml_kernel.built()
+        return (
+            f"Linux {'.'.join(map(str, built.version))}" if built else "its kernel will be built once, in some minutes"
+        )
 
     def _start(self, channel: socket.socket) -> HostProcess:
         kernel = uml_kernel.kernel()

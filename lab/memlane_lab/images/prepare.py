@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from memlane_lab.images import machine_kernel, root, shop, uml_kernel
-from memlane_lab.images.machine_kernel import Flavour
+from memlane_lab.guests import KINDS
+from memlane_lab.images import shop
 from memlane_lab.ports import GuestKind
 
 
@@ -12,11 +12,7 @@ def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()
 
     `shops` are numbers of books and customers; for any kind, the shop that tests use is among them.
     """
-    root.image()
     for items, customers in {*shops, *([shop.SMALL] if kind is None else [])}:
         shop.image(items, customers)
-    if kind is None or kind == GuestKind.UML:
-        uml_kernel.kernel()
-    if kind is None or kind.is_qemu:
-        for flavour in Flavour:
-            machine_kernel.kernel(flavour)
+    for guest in KINDS.values() if kind is None else [KINDS[kind]]:
+        guest.prepare()

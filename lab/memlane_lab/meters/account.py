@@ -81,11 +81,20 @@ def of_flows(flows: Sequence[FlowResult]) -> Values:
         for name, value in flow.values.items():
             told.setdefault(name, []).append(value)
     values = {name: _across(measure(name).across, each) for name, each in told.items()}
+    if lowest := [_lowest(flow.series) for flow in flows if flow.series]:
+        values["lowest"] = sum(lowest) / len(lowest)
     if len(rates := told.get("throughput", [])) > 1:
         values["fairness"] = stats.jain(rates)
         values["first_share"] = rates[0] * len(rates) / sum(rates) if sum(rates) else 0.0
         values |= _windowed_fairness([flow.series for flow in flows if "throughput" in flow.values])
     return values
+
+
+def _lowest(series: Sequence[tuple[float, float]]) -> float:
+    """The slowest point of a flow by the mean of all: how deep its deepest dip is."""
+    rates = [rate for _, rate in series]
+    mean = sum(rates) / len(rates)
+    return min(rates) / mean if mean else 0.0
 
 
 def _windowed_fairness(series: Sequence[Sequence[tuple[float, float]]]) -> Values:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from memlane_lab import network
+from memlane_lab.guests import KINDS
 from memlane_lab.paths.path import NetworkPath
 from memlane_lab.ports import Device, Endpoint, GuestKind, Port, Tap
 
@@ -39,7 +40,7 @@ class Bridge(NetworkPath):
 
     def _plug(self, port: Port) -> Endpoint:
         device, place = self._bridge_port(port), self._namespace
-        if port.kind == GuestKind.NETNS:
+        if KINDS[port.kind].takes_devices:
             network.add_veth(device, port.name, namespace=place, mtu=port.mtu)
         else:
             born_as = self.session.link_name(port.name)
@@ -48,7 +49,7 @@ class Bridge(NetworkPath):
         network.join(device, _BRIDGE, namespace=place)
         if port.delivery_rate:
             network.limit(device, port.delivery_rate, namespace=place)
-        return Device(port.name, place) if port.kind == GuestKind.NETNS else Tap(device, place, self.emulated)
+        return Device(port.name, place) if KINDS[port.kind].takes_devices else Tap(device, place, self.emulated)
 
     @staticmethod
     def _bridge_port(port: Port) -> str:

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from memlane_lab.guests import KINDS
 from memlane_lab.paths.bridge import Bridge
 from memlane_lab.ports import GuestKind
 
@@ -16,4 +17,4 @@ class E1000(Bridge):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return None if kind.is_qemu else "only QEMU emulates an e1000"
+        return None if KINDS[kind].emulates else "only QEMU emulates an e1000"

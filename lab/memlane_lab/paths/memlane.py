@@ -12,6 +12,7 @@ import tomli_w
 
 from memlane_lab import network, procfs, rust
 from memlane_lab.errors import LabError
+from memlane_lab.guests import KINDS
 from memlane_lab.paths.path import NetworkPath
 from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
 from memlane_lab.process import HostProcess
@@ -53,7 +54,7 @@ class Memlane(NetworkPath):
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return network.may_change() if kind == GuestKind.NETNS else None
+        return network.may_change() if KINDS[kind].takes_devices else None
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir(exist_ok=True)
@@ -75,7 +76,7 @@ class Memlane(NetworkPath):
         """The port as the network's file states it."""
         limit = {"delivery": {"rate": f"{port.delivery_rate}bit"}} if port.delivery_rate else {}
         own = limit | self._port_settings.get(port.name, {})
-        if port.kind == GuestKind.NETNS:
+        if KINDS[port.kind].takes_devices:
             return {"name": port.name, "tap": self.session.link_name(port.name)} | own
         return {"name": port.name, "vhost-user": str(self._socket(port))} | own
 
@@ -83,7 +84,7 @@ class Memlane(NetworkPath):
         return self._folder / f"{port.name}.sock"
 
     def _endpoint(self, port: Port) -> Endpoint:
-        if port.kind == GuestKind.NETNS:
+        if KINDS[port.kind].takes_devices:
             return Device(self.session.link_name(port.name), None)
         return VhostUser(self._socket(port))
 
@@ -102,7 +103,7 @@ class Memlane(NetworkPath):
         until(listening, timeout=10, what="memlane's ports to appear")
 
     def _is_there(self, port: Port, daemon: HostProcess) -> bool:
-        if port.kind == GuestKind.NETNS:
+        if KINDS[port.kind].takes_devices:
             return network.exists(self.session.link_name(port.name), namespace=None)
         return procfs.listens(daemon.pid, self._socket(port))
 

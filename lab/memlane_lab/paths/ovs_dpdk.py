@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from memlane_lab import network
+from memlane_lab import network, procfs
 from memlane_lab.errors import LabError
+from memlane_lab.guests import KINDS
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.path import NetworkPath
 from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
@@ -60,16 +61,17 @@ class OvsDpdk(NetworkPath):
         return {port.name: self._plug(port) for port in ports}
 
     def _start_database(self) -> None:
-        database = self._folder / "conf.db"
-        subprocess.run(["ovsdb-tool", "create", database, _SCHEMA], check=True)
+        kept = self._folder / "conf.db"
+        subprocess.run(["ovsdb-tool", "create", kept, _SCHEMA], check=True)
         command: list[str | Path] = [
             "ovsdb-server",
-            database,
+            kept,
             f"--remote=punix:{self._remote}",
             f"--unixctl={self._folder}/database.ctl",
         ]
-        self._database = self.session.start("ovsdb-server", command, environment=self._environment)
-        until(self._remote.exists, timeout=10, what="Open vSwitch's database")
+        database = self.session.start("ovsdb-server", command, environment=self._environment)
+        self._database = database
+        until(lambda: procfs.listens(database.pid, self._remote), timeout=30, what="Open vSwitch's database")
         self._control("--no-wait", "init")
 
     def _start_switch(self) -> None:
@@ -97,10 +99,10 @@ class OvsDpdk(NetworkPath):
         return settings if self._cpu is None else [*settings, f"pmd-cpu-mask={1 << self._cpu:#x}"]
 
     def _plug(self, port: Port) -> Endpoint:
-        if port.kind == GuestKind.NETNS:
+        if KINDS[port.kind].takes_devices:
             return self._plug_namespace(port)
         socket = self._folder / f"{port.name}.sock"
-        masked = port.kind == GuestKind.UML
+        masked = KINDS[port.kind].takes_every_feature
         server = self._folder / f"{port.name}.ovs" if masked else socket
         if masked:
             self._masks.append(FeatureMask(socket, server, back_end_connects=True))
@@ -146,7 +148,7 @@ class OvsDpdk(NetworkPath):
     @staticmethod
     def _interface(port: Port) -> str:
         """What the switch calls the port."""
-        return f"port-{port.name}" if port.kind == GuestKind.NETNS else port.name
+        return f"port-{port.name}" if KINDS[port.kind].takes_devices else port.name
 
     def tallies(self) -> dict[str, float]:
         ports = self.counters().values()

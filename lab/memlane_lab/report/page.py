@@ -20,6 +20,8 @@ from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.summary import Judgement, Verdict
 
 NAME = "report.html"
+_QUIET = 0.3
+"""CPUs that other work may take on a machine that is called quiet."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Section:
     """Figures of the source that stand beside none of our variants."""
     noise: str
     """How much else the machine had to do."""
+    busy: bool
+    """Whether that was so much that the figures are not worth much."""
     command: str
 
 
@@ -56,9 +60,8 @@ def render(record: RunRecord, found: list[ExperimentResult]) -> str:
     )
 
 
-def markdown(folder: Path) -> str:
+def markdown(record: RunRecord, found: list[ExperimentResult]) -> str:
     """The report in short: its tables in Markdown, without plots."""
-    record, found = results.read(folder)
     template = _environment(autoescape=False).get_template("summary.md.j2")
     return template.render(text=_in_line, **_content(record, found, draw=False))
 
@@ -120,15 +123,21 @@ def _section(record: RunRecord, result: ExperimentResult, judged: list[Verdict],
         verdicts=[tables.verdict(each) for each in judged],
         alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
         noise=_noise(result),
+        busy=any(other > _QUIET for other in _others(result)[:1]),
         command=f"memlane-lab run {result.file} --guest {record.guest} --repeat {asked.repeat} --seed {result.seed}",
     )
 
 
-def _noise(result: ExperimentResult) -> str:
+def _others(result: ExperimentResult) -> list[float]:
+    """CPUs that other work took: the median over samples, and the most; nothing where nobody told."""
     others = [sample.values["others"] for sample in result.good if "others" in sample.values]
-    if not others:
+    return [statistics.median(others), max(others)] if others else []
+
+
+def _noise(result: ExperimentResult) -> str:
+    if not (others := _others(result)):
         return "unknown"
-    return f"{significant(statistics.median(others), 2)} CPUs (median), {significant(max(others), 2)} (at most)"
+    return f"{significant(others[0], 2)} CPUs (median), {significant(others[1], 2)} (at most)"
 
 
 def _figures(result: ExperimentResult) -> Iterator[go.Figure]:

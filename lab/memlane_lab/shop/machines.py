@@ -1,5 +1,6 @@
 """What the machines of a setting's shops are given: an image that holds the shop, memory for what they do."""
 
+from memlane_lab.guests import KINDS
 from memlane_lab.images import shop as images
 from memlane_lab.images.root import RootImage
 from memlane_lab.ports import GuestKind
@@ -23,8 +24,8 @@ def memories(setting: Setting, kind: GuestKind) -> dict[str, int]:
         return {}
     data = (found.tree / images.PLACE / "database" / "data.tar").stat().st_size >> 20
     keeper = "web" if setting.shop.together else "db"
-    # QEMU's guests unpack their whole tree into their memory, from a copy that is there too.
-    tree = _UNPACKED * (found.initramfs.stat().st_size >> 20) if kind.is_qemu else 0
+    # Some guests unpack their whole tree into their memory, from a copy that is there too.
+    tree = _UNPACKED * (found.initramfs.stat().st_size >> 20) if KINDS[kind].unpacks_its_tree else 0
     needed = {name: _UNPACKED * (data + _FOR_PROGRAMS) for name in setting.shop.machines() if name.startswith(keeper)}
     others = setting.machines() if tree else []
     return dict.fromkeys(others, _FOR_PROGRAMS + tree) | {name: mib + tree for name, mib in needed.items()}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from memlane_lab.errors import LabError
-from memlane_lab.setting import Strict
+from memlane_lab.strict import Strict
 
 HOST = "host"
 """The end of a link that leads to the host: a TAP in its own namespace."""

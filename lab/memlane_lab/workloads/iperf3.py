@@ -58,6 +58,8 @@ class Tcp(_Iperf3):
         """Socket buffer of receivers, as Linux counts it, kept from growing."""
         send_buffer: Size | None = None
         """Socket buffer of senders, as Linux counts it, kept from growing."""
+        grows: bool = False
+        """Whether the two only begin so, and Linux may adapt them up to its usual largest ones."""
         rate: int = Field(default=0, ge=0)
         """Bit/s that the sender paces itself to; 0: none."""
         congestion: str | None = None
@@ -76,7 +78,8 @@ class Tcp(_Iperf3):
             (flow.target, "tcp_rmem", self.parameters.receive_buffer),
             (flow.source, "tcp_wmem", self.parameters.send_buffer),
         )
-        return [_Sysctl(guest, f"net/ipv4/{name}", f"4096 {size} {size}") for guest, name, size in wanted if size]
+        grows = self.parameters.grows
+        return [_Sysctl(guest, name, size, grows=grows) for guest, name, size in wanted if size]
 
     def values(self, end: Mapping[str, Any]) -> dict[str, float]:
         sent = end["sum_sent"]
@@ -168,12 +171,13 @@ class _Run(Run):
 
 
 class _Sysctl:
-    """A setting of a guest's kernel that is put back afterwards."""
+    """The size of a guest's socket buffers, which is put back afterwards."""
 
-    def __init__(self, guest: Guest, name: str, value: str) -> None:
-        self._guest, self._path = guest, f"/proc/sys/{name}"
+    def __init__(self, guest: Guest, name: str, size: int, *, grows: bool) -> None:
+        self._guest, self._path = guest, f"/proc/sys/net/ipv4/{name}"
         self._before = guest.get(self._path).decode().strip()
-        self._write(value)
+        largest = max(size, int(self._before.split()[2])) if grows else size
+        self._write(f"4096 {size} {largest}")
 
     def restore(self) -> None:
         self._write(self._before)

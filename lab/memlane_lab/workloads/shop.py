@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from memlane_lab.bed import Bed
 from memlane_lab.errors import LabError
-from memlane_lab.guests import Guest
 from memlane_lab.measures import Measure
 from memlane_lab.shop import account, browsers
 from memlane_lab.shop.account import Logs
@@ -111,7 +110,7 @@ class _Run(Run):
         self._faults: dict[str, Callable[[], None]] = {
             "application dies": self._application_dies,
             "database dies": self._database_dies,
-            "network restarts": self._network_restarts,
+            "network restarts": self._bed.restart_network,
         }
 
     def begin(self) -> None:
@@ -210,23 +209,9 @@ class _Run(Run):
             self._mended = time.time()
 
     def _application_dies(self) -> None:
-        self._again(self._tiers.application.guest)
+        self._bed.restart(self._tiers.application.guest.name)
         self._tiers.start_application()
 
     def _database_dies(self) -> None:
-        self._again(self._tiers.database.guest)
+        self._bed.restart(self._tiers.database.guest.name)
         self._tiers.start_database()
-
-    def _again(self, guest: Guest) -> None:
-        """The guest's power fails, and comes back."""
-        guest.kill()
-        guest.boot()
-        self._bed.address(self._bed.guests.index(guest))
-
-    def _network_restarts(self) -> None:
-        """The switch's process is killed and started again; guests whose NIC goes with it get it back."""
-        self._bed.path.restart()
-        for index, guest in enumerate(self._bed.guests):
-            if not guest.kind.is_qemu:  # which connects again by itself
-                guest.plug(0)
-                self._bed.address(index)

@@ -94,7 +94,7 @@ def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: t
 def _plug_again(lan: Lan) -> None:
     """QEMU finds back by itself; a NIC of User Mode Linux and a TAP do not outlive the switch, and are plugged anew."""
     for index, guest in enumerate(lan.guests):
-        if not guest.kind.is_qemu:
+        if not guest.connects_again:
             guest.plug(0)
             lan.address(index)
     lan.switch.wait_running(*lan.switch.nics)

@@ -1,0 +1,54 @@
+"""The page of results says what the committed samples say, and nothing else."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import published, report, results, summary
+from memlane_lab.errors import LabError
+from tests import made_up
+
+
+def test_the_page_is_what_the_committed_samples_say() -> None:
+    assert published.page().read_text() == published.made(), "run `memlane-lab publish`"
+
+
+def test_the_committed_samples_are_small() -> None:
+    assert sum(file.stat().st_size for file in published.FOLDER.iterdir()) < 4 << 20
+
+
+def _published(tmp_path: Path, *, complete: bool = True) -> Path:
+    run, folder = tmp_path / "run", tmp_path / "docs" / "results"
+    results.write(run, made_up.record("made_up"))
+    results.write_experiment(run, made_up.result().model_copy(update={"complete": complete}))
+    published.publish(run, folder)
+    return folder
+
+
+def test_published_samples_give_the_same_tables_and_verdicts(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    record, (result,) = published.read(folder)
+    whole = made_up.result()
+    assert report.markdown(record, [result]) == report.markdown(made_up.record("made_up"), [whole])
+    assert summary.verdicts(result) == summary.verdicts(whole)
+    assert (len(result.samples), len(result.failed)) == (33, 1)
+    assert (tmp_path / "docs" / "results.md").read_text() == published.made(folder)
+
+
+def test_the_same_samples_give_the_same_files(tmp_path: Path) -> None:
+    one, other = (_published(tmp_path / name) / "made_up.csv.gz" for name in ("one", "other"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_page_that_says_something_else_is_found_out(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    file = folder / "made_up.csv.gz"
+    rows = gzip.decompress(file.read_bytes()).decode().replace(",throughput,4e+09", ",throughput,5e+09")
+    file.write_bytes(gzip.compress(rows.encode()))
+    assert published.page(folder).read_text() != published.made(folder)
+
+
+def test_half_a_run_is_not_published(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="has not measured all of made_up: go on there with --resume"):
+        _published(tmp_path, complete=False)
