@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool_postgres::{Client, GenericClient, Manager, ManagerConfig, Pool, RecyclingMethod};
+use deadpool_postgres::{Client, GenericClient, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod};
 use tokio_postgres::{Config, NoTls, Row, types::ToSql};
 
 use crate::{fault::Fault, record};
@@ -32,6 +32,8 @@ impl Database {
         let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(Manager::from_config(config, NoTls, how))
             .max_size(CONNECTIONS)
+            // The connection that was used last knows its statements already.
+            .queue_mode(QueueMode::Lifo)
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .wait_timeout(Some(PATIENCE))
             .create_timeout(Some(PATIENCE))
