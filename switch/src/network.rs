@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
@@ -172,9 +173,12 @@ impl Network {
             }
         });
         let Some(slot) = slot else { return };
-        let mut rings = self.rings();
-        rings.running.insert(key, Running { place: Place { worker, slot }, enabled });
-        self.update_route(&rings, key.port);
+        let told = {
+            let mut rings = self.rings();
+            rings.running.insert(key, Running { place: Place { worker, slot }, enabled });
+            self.update_route(&rings, key.port)
+        };
+        told.wait();
     }
 
     /// Starts a port that has no rings.
@@ -186,12 +190,15 @@ impl Network {
         let session = self.port(port).session();
         let gone = || std::io::Error::other("the worker is gone");
         let slot = self.worker(worker).ask(move |worker| worker.add_ends(port, session, ends)).ok_or_else(gone)??;
-        let mut rings = self.rings();
-        for direction in [Direction::Intake, Direction::Delivery] {
-            let running = Running { place: Place { worker, slot }, enabled: true };
-            rings.running.insert(RingKey { port, pair: 0, direction }, running);
-        }
-        self.update_route(&rings, port);
+        let told = {
+            let mut rings = self.rings();
+            for direction in [Direction::Intake, Direction::Delivery] {
+                let running = Running { place: Place { worker, slot }, enabled: true };
+                rings.running.insert(RingKey { port, pair: 0, direction }, running);
+            }
+            self.update_route(&rings, port)
+        };
+        told.wait();
         self.port(port).set_state(State::Running);
         Ok(())
     }
@@ -206,12 +213,12 @@ impl Network {
 
     /// As [`Self::stop_ring`], by whoever has the port's turn to stop; `None` if the ring does not run.
     fn drain(&self, key: RingKey) -> Option<u16> {
-        let running = {
+        let (running, told) = {
             let mut rings = self.rings();
             let running = rings.running.remove(&key)?;
-            self.update_route(&rings, key.port);
-            running
+            (running, self.update_route(&rings, key.port))
         };
+        told.wait();
         let worker = self.worker(running.place.worker);
         match key.direction {
             Direction::Intake => worker.ask_later(move |worker, reply| worker.stop_intake(key, reply)),
@@ -235,16 +242,19 @@ impl Network {
 
     /// Enables or disables a running ring.
     pub fn set_enabled(&self, key: RingKey, enabled: bool) {
-        let mut rings = self.rings();
-        let Some(running) = rings.running.get_mut(&key) else { return };
-        running.enabled = enabled;
-        let worker = self.worker(running.place.worker);
+        let (worker, told) = {
+            let mut rings = self.rings();
+            let Some(running) = rings.running.get_mut(&key).filter(|running| running.enabled != enabled) else { return };
+            running.enabled = enabled;
+            let worker = self.worker(running.place.worker);
+            // Nobody sends to a ring before it is enabled, or after it is disabled.
+            (worker, if enabled { Told::default() } else { self.update_route(&rings, key.port) })
+        };
+        told.wait();
+        worker.ask(move |worker| worker.set_enabled(key, enabled));
         if enabled {
-            worker.ask(move |worker| worker.set_enabled(key, true));
-            self.update_route(&rings, key.port);
-        } else {
-            self.update_route(&rings, key.port);
-            worker.ask(move |worker| worker.set_enabled(key, false));
+            let told = self.update_route(&self.rings(), key.port);
+            told.wait();
         }
     }
 
@@ -268,9 +278,14 @@ impl Network {
 
     /// Delivers to the first `pairs` pairs of `port` only, as its driver asked through the control queue.
     pub fn set_active_pairs(&self, port: PortId, pairs: u16) {
-        let mut rings = self.rings();
-        rings.active_pairs.insert(port, pairs);
-        self.update_route(&rings, port);
+        let told = {
+            let mut rings = self.rings();
+            if rings.active_pairs.insert(port, pairs) == Some(pairs) {
+                return;
+            }
+            self.update_route(&rings, port)
+        };
+        told.wait();
     }
 
     /// Allows `port` what `allowance` says from now on.
@@ -288,8 +303,9 @@ impl Network {
         self.workers.iter().for_each(|worker| worker.tell(move |worker| worker.follow_path(port)));
     }
 
-    /// Tells every worker where frames for `port` go now, and returns when all know.
-    fn update_route(&self, rings: &Rings, port: PortId) {
+    /// Tells every worker where frames for `port` go now. What is told under the lock of `rings` comes in its order; whether all know is
+    /// to be waited for without it, so that a worker that takes long holds up only who waits for it.
+    fn update_route(&self, rings: &Rings, port: PortId) -> Told {
         let most = rings.active_pairs.get(&port).copied().unwrap_or(u16::MAX);
         let mut pairs: Vec<(u16, Place)> = rings
             .running
@@ -299,18 +315,22 @@ impl Network {
             .collect();
         pairs.sort_by_key(|&(pair, _)| pair);
         let places: Vec<Place> = pairs.into_iter().map(|(_, place)| place).collect();
-        for worker in &self.workers {
+        let tell = |worker: &WorkerHandle| {
             let places = places.clone();
-            worker.ask(move |worker| worker.set_route(port, places));
-        }
+            worker.order(move |worker| worker.set_route(port, places))
+        };
+        Told(self.workers.iter().map(tell).collect())
     }
 
-    /// Sends a frame of the switch's own making to all ports of the segment of `port` but itself.
-    pub fn inject(&self, port: PortId, frame: &[u8]) {
-        for worker in &self.workers {
-            let frame = frame.to_vec();
-            worker.tell(move |worker| worker.inject(port, &frame));
+    /// Announces on the segment of `port` that `address` is behind it, if it may be, and returns when all workers have: so there is never more
+    /// than one announcement of a port under way. What limits its floods limits these.
+    pub fn announce(&self, port: PortId, address: MacAddress) {
+        let may = self.worker(self.worker_of(port, 0)).ask(move |worker| worker.may_announce(port, address));
+        if may != Some(true) {
+            return;
         }
+        let frame = rarp(address);
+        Told(self.workers.iter().map(|worker| worker.order(move |worker| worker.inject(port, &frame))).collect()).wait();
     }
 
     /// Stops all ports, then the workers.
@@ -330,6 +350,32 @@ impl Network {
     }
 }
 
+/// What workers were told; they answer when they know.
+#[must_use]
+#[derive(Debug, Default)]
+struct Told(Vec<Receiver<()>>);
+
+impl Told {
+    fn wait(self) {
+        for answer in self.0 {
+            // A worker that is gone knows nothing any more.
+            let _ = answer.recv();
+        }
+    }
+}
+
+/// A reverse ARP request for oneself (RFC 903), padded to the shortest Ethernet frame.
+fn rarp(address: MacAddress) -> [u8; 60] {
+    let (mut frame, address) = ([0; 60], address.bytes());
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&address);
+    // Type RARP; Ethernet and IPv4 addresses of 6 and 4 bytes; operation 3, request.
+    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    frame[22..28].copy_from_slice(&address);
+    frame[32..38].copy_from_slice(&address);
+    frame
+}
+
 /// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
 fn pin(cpu: usize) {
     // SAFETY: the set is plain data and outlives the call.
@@ -339,5 +385,52 @@ fn pin(cpu: usize) {
             libc::CPU_SET(cpu, &mut set);
             libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::default_address;
+    use crate::settings::Settings;
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::Duration;
+
+    /// A worker that does not answer holds up who waits for it, and nobody else.
+    #[test]
+    fn rings_of_others_can_be_asked_for_while_a_worker_is_busy() {
+        let ports = (0..2).map(|n| crate::port::PortStatus::new(PortId(n), "a", Allowance::default())).collect();
+        let network = Network::start(Shared::new(1, vec![0, 0], 7, Settings::default()), ports, 1, &[]).unwrap();
+        let (go_on, held) = channel::<()>();
+        network.workers[0].tell(move |_| held.recv().unwrap_or_default());
+        let waits = Arc::clone(&network);
+        let (tell, done) = channel();
+        std::thread::spawn(move || {
+            waits.set_active_pairs(PortId(0), 1);
+            tell.send(()).unwrap();
+        });
+        let others = Arc::clone(&network);
+        let (tell_other, other_done) = channel();
+        std::thread::spawn(move || {
+            // Once the first is on its way.
+            while others.rings.try_lock().is_ok_and(|rings| rings.active_pairs.is_empty()) {
+                std::thread::yield_now();
+            }
+            others.is_running(RingKey { port: PortId(1), pair: 0, direction: Direction::Intake });
+            tell_other.send(()).unwrap();
+        });
+        assert_eq!(other_done.recv_timeout(Duration::from_secs(10)), Ok(()));
+        assert_eq!(done.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+        drop(go_on);
+        assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(()));
+        network.shut_down();
+    }
+
+    #[test]
+    fn an_announcement_says_who_and_nothing_else() {
+        let address = default_address("net", "port");
+        let frame = rarp(address);
+        assert_eq!((&frame[..6], &frame[6..12]), (&[0xff; 6][..], &address.bytes()[..]));
+        assert_eq!((&frame[22..28], &frame[32..38], &frame[38..]), (&address.bytes()[..], &address.bytes()[..], &[0; 22][..]));
     }
 }

@@ -33,6 +33,10 @@ pub struct Settings {
     pub age: u32,
     /// Bytes of our memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
     pub memory: u64,
+    /// Bytes of guests' memory that may be mapped, of all ports together.
+    pub guest_memory: u64,
+    /// Bytes of one guest's memory.
+    pub port_memory: u64,
 }
 
 impl Default for Settings {
@@ -45,6 +49,9 @@ impl Default for Settings {
             share: 0.5,
             age: crate::table::DEFAULT_AGE,
             memory: 64 << 20,
+            // Half of the address space, and more for each guest than hosts have.
+            guest_memory: 64 << 40,
+            port_memory: 1 << 40,
         }
     }
 }

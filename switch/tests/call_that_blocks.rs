@@ -6,13 +6,11 @@ use std::os::fd::AsRawFd;
 
 use common::*;
 use memlane::port::State;
+use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 
-#[test]
-fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
-    let bed = Bed::new(3);
-    let (mut villain, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
-    announce(&mut [&mut villain, &mut b, &mut c]);
+/// Has the calls of a guest's delivery block whoever makes them.
+fn make_calls_block(villain: &mut ToyGuest) {
     let queue = &mut villain.pair(0).delivery.queue;
     let descriptor = queue.call.fd().unwrap();
     queue.call.drain();
@@ -24,6 +22,14 @@ fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
         assert_eq!(libc::write(descriptor.as_raw_fd(), (&raw const most).cast(), 8), 8);
     }
     queue.ring.set_interrupts(Interrupts::Next);
+}
+
+#[test]
+fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
+    let bed = Bed::new(3);
+    let (mut villain, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    announce(&mut [&mut villain, &mut b, &mut c]);
+    make_calls_block(&mut villain);
     b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
     let sent = frame(mac(1), mac(2), 60, 2);
     b.send(&sent).unwrap();
@@ -33,4 +39,41 @@ fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
     b.send(&sent).unwrap();
     // What was for the villain is flooded if it was sent after its port was closed.
     while c.receive(PATIENCE).unwrap().bytes != sent {}
+}
+
+#[test]
+fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
+    let bed = Bed::new(2);
+    let (mut villain, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut villain, &mut b]);
+    make_calls_block(&mut villain);
+    b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
+    bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
+    drop(villain);
+    // It comes back, with calls that block: nobody makes them.
+    let mut villain = bed.guest(0);
+    villain.send(&frame(mac(0), BROADCAST, 60, 2)).unwrap();
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
+    make_calls_block(&mut villain);
+    let delivered = bed.totals(0).delivery_frames;
+    b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
+    bed.wait_for(|bed| bed.totals(0).delivery_frames > delivered, "it has its frame");
+    b.wait_sent(PATIENCE).unwrap();
+    assert_eq!(bed.state(0), State::Running);
+    drop(villain);
+    // An honest guest at that port is called late, but is called.
+    let mut honest = bed.guest(0);
+    let queue = &mut honest.pair(0).delivery.queue;
+    queue.ring.set_interrupts(Interrupts::Next);
+    queue.call.drain();
+    let calls = bed.totals(0).calls;
+    let delivered = bed.totals(0).delivery_frames;
+    while bed.totals(0).delivery_frames == delivered {
+        // Until its delivery has started.
+        b.wait_sent(PATIENCE).unwrap();
+        b.send(&frame(mac(1), BROADCAST, 60, 4)).unwrap();
+        std::thread::sleep(GLANCE);
+    }
+    bed.wait_for(|bed| bed.totals(0).calls > calls, "the call that was kept is made");
+    assert!(honest.pair(0).delivery.queue.call.drain() > 0);
 }

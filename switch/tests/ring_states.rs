@@ -280,6 +280,35 @@ fn the_small_messages_are_answered() {
     assert_eq!((&rarp[..6], &rarp[6..12], &rarp[12..14]), (&BROADCAST[..], &[2, 9, 9, 9, 9, 9][..], &[0x80, 0x35][..]));
 }
 
+#[test]
+fn announcements_obey_the_rules_for_floods() {
+    let bed = Bed::with("", &["storm = 100", "mac = \"02:00:00:00:00:01\"", ""]);
+    let (mut a, _b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    for refused in [mac(1), BROADCAST, [0; 6]] {
+        a.frontend().unwrap().send_rarp(refused).unwrap();
+    }
+    bed.wait_for(|bed| bed.drops(0, DropReason::BadSource) == 3, "what may not be announced is counted");
+    assert_silent(&mut c);
+    for _ in 0..2500 {
+        a.frontend().unwrap().send_rarp(mac(0)).unwrap();
+    }
+    assert_eq!(c.receive(PATIENCE).unwrap().bytes[6..12], mac(0));
+    bed.wait_for(|bed| bed.drops(0, DropReason::Storm) > 0, "announcements beyond the storm limit are dropped");
+    assert_eq!(bed.state(0), State::Running);
+}
+
+#[test]
+fn a_guest_with_more_memory_than_a_port_may_have_gets_none() {
+    let bed = Bed::with("port-memory-gib = 1", &["", ""]);
+    let large = bed.builder(0).memory(MemoryPlan::new((1 << 30) + 4096));
+    // Whether it hears of it before or after it is done is of no interest.
+    let _guest = large.connect(bed.socket(0));
+    bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("port-memory-gib")), "it is refused");
+    drop(_guest);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+}
+
 /// QEMU has a ring go on from the used index that it finds when the connection ends, and what was used after that is lost to its guest
 /// for ever: the ring is broken.
 #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vhost::vhost_user::message::FrontendReq as Request;
+
 use crate::deadline::Deadline;
 use crate::frames::{BROADCAST, Mac, control};
 use crate::frontend::features::IN_ORDER;
@@ -10,6 +12,7 @@ use crate::guest::{GuestError, ToyGuest};
 use crate::ring::{DESC_NEXT, Interrupts, RingError};
 
 use super::hand::{HEADER, kick_all};
+use super::ring::say;
 use super::{Hand, Stage, Traces, VillainError, case_table};
 
 type Done = Result<Traces, VillainError>;
@@ -21,6 +24,7 @@ case_table! { Abuse:
     "call-for-every-chain" call_for_every_chain Nothing "A guest that wants a call for every single chain (XSA-391)"
     "flood-unicast" flood_unicast Nothing "One sender that fills its ring without end"
     "flood-broadcast" flood_broadcast Nothing "Broadcasts without end"
+    "flood-announcements" flood_announcements Nothing "SEND_RARP without end, for the own address, the peer's, none, everybody's and invented ones"
     "flood-many-macs" flood_many_macs Nothing "A new source MAC with every frame: the table must forget fairly (OVS)"
     "mac-of-the-peer" mac_of_the_peer Nothing "Frames with the peer's own MAC as source"
     "multicast-source" multicast_source Frame "Frames whose source is broadcast, multicast, or zero"
@@ -115,6 +119,20 @@ fn flood_unicast(stage: &mut Stage<'_>) -> Done {
 
 fn flood_broadcast(stage: &mut Stage<'_>) -> Done {
     flooded(stage, |stage, _| control::hello(stage.mac))
+}
+
+fn flood_announcements(stage: &mut Stage<'_>) -> Done {
+    let mut guest = stage.guest(|builder| builder)?;
+    let deadline = Deadline::after(stage.duration);
+    let mut turn = 0_u32;
+    while !deadline.is_over() {
+        turn += 1;
+        let [a, b, c, d] = turn.to_be_bytes();
+        for [a, b, c, d, e, f] in [stage.mac, stage.peer, [0; 6], BROADCAST, [0x02, 0x66, a, b, c, d]] {
+            say(&mut guest, Request::SEND_RARP, &[a, b, c, d, e, f, 0, 0], &[])?;
+        }
+    }
+    Ok(Traces::none(Some(guest)))
 }
 
 fn flood_many_macs(stage: &mut Stage<'_>) -> Done {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use vhost::vhost_user::message::FrontendReq as Request;
 
 use crate::guest::ToyGuest;
@@ -16,6 +17,7 @@ case_table! { Region:
     "region-beyond-file" region_beyond_file Port "A region longer than its file: SIGBUS for who believes it"
     "region-wraps" region_wraps Port "Guest address, user address or file offset and size together wrap round 64 bits"
     "region-size-huge" region_size_huge Port "Regions of 2^47 and 2^63 bytes"
+    "region-sparse" region_sparse Port "Regions of 2 and 100 TB, in a sparse file that has them: the address space is taken"
     "region-offset-unaligned" region_offset_unaligned Port "A file offset that is no page's"
     "regions-overlap" regions_overlap Port "Two regions with the same guest or user addresses"
     "regions-none" regions_none Port "A memory table of 0 regions while rings run"
@@ -61,6 +63,24 @@ fn region_wraps(stage: &mut Stage<'_>) -> Done {
 
 fn region_size_huge(stage: &mut Stage<'_>) -> Done {
     single(stage, |right| [1 << 47, 1 << 63, u64::MAX].map(|size| Entry { size, ..right }).to_vec())
+}
+
+fn region_sparse(stage: &mut Stage<'_>) -> Done {
+    let failed = |step| move |cause: std::io::Error| VillainError::Socket { step, cause };
+    let file = memfd_create("sparse", MFdFlags::MFD_CLOEXEC).map_err(|cause| failed("making a sparse file")(cause.into()))?;
+    let file = std::fs::File::from(file);
+    file.set_len(100 << 40).map_err(failed("making a sparse file long"))?;
+    let mut last = None;
+    for size in [2 << 40, 100 << 40] {
+        drop(last.take());
+        let mut guest = stage.negotiated()?;
+        let (right, _) = honest(&guest);
+        for turn in 0..8 {
+            add(&mut guest, Entry { guest: right.guest + (turn << 50), size, offset: 0, ..right }, &[file.as_raw_fd()])?;
+        }
+        last = Some(guest);
+    }
+    Ok(Traces::none(last))
 }
 
 fn region_offset_unaligned(stage: &mut Stage<'_>) -> Done {

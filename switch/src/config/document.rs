@@ -45,6 +45,12 @@ pub struct Document {
     /// Most MiB of the switch's own memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
     #[schemars(range(min = 1, max = 1048576))]
     pub memory_mib: u64,
+    /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others.
+    #[schemars(range(min = 1, max = 65536))]
+    pub guest_memory_gib: u64,
+    /// Most GiB of memory that the guest of one port may have.
+    #[schemars(range(min = 1, max = 65536))]
+    pub port_memory_gib: u64,
     /// The ports.
     pub port: Vec<PortEntry>,
 }
@@ -65,6 +71,8 @@ impl Default for Document {
             share: settings.share,
             age: settings.age,
             memory_mib: settings.memory >> 20,
+            guest_memory_gib: settings.guest_memory >> 30,
+            port_memory_gib: settings.port_memory >> 30,
             port: Vec::new(),
         }
     }

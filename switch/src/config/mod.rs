@@ -181,6 +181,8 @@ impl Config {
                 share: document.share,
                 age: document.age,
                 memory: document.memory_mib << 20,
+                guest_memory: document.guest_memory_gib << 30,
+                port_memory: document.port_memory_gib << 30,
             },
             segments,
             ports,

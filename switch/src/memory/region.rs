@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use super::mapping::Mapping;
 use super::sigbus;
+use crate::budget::{Account, Budget, Permit};
 
 /// What a front end says of one region: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,14 @@ pub enum RegionError {
         "guest memory must lie in RAM-backed shared memory (memfd, tmpfs or hugetlbfs): with QEMU use -object memory-backend-memfd,share=on"
     )]
     NotMemory,
+    /// A port's or all ports' bound on mapped memory is reached.
+    #[error("{wanted} bytes of guest memory, where {most} more may be mapped: raise port-memory-gib or guest-memory-gib")]
+    TooMuch {
+        /// Bytes that were to be mapped.
+        wanted: u64,
+        /// Bytes that may be.
+        most: u64,
+    },
     /// mmap refused.
     #[error("guest memory cannot be mapped: {0}")]
     Map(String),
@@ -67,6 +77,8 @@ pub struct Region {
     /// Declared before the mapping: the watch must end before the address range can be reused.
     watch: sigbus::Watch,
     _mapping: Mapping,
+    /// Its part of what may be mapped.
+    _permit: Option<Permit>,
 }
 
 // SAFETY: `host_start` points into `_mapping`, which lives as long as the region; see `MemoryMap`.
@@ -75,17 +87,26 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the region that `table` describes from `file`.
+    /// Maps the region that `table` describes from `file`, without a bound on its length: for tests and benches.
     ///
     /// # Errors
-    /// A [`RegionError`] for every description that does not fit the file or the address space.
+    /// As [`Region::map_within`].
     pub fn map(table: RegionTable, file: File) -> Result<Self, RegionError> {
+        Self::map_within(table, file, &Account::new(&Budget::new(u64::MAX)))
+    }
+
+    /// Maps the region that `table` describes from `file`, if `account` has so much left.
+    ///
+    /// # Errors
+    /// A [`RegionError`] for every description that does not fit the file, the account or the address space.
+    pub fn map_within(table: RegionTable, file: File, account: &Arc<Account>) -> Result<Self, RegionError> {
         table.check()?;
         check_is_memory(&file)?;
         let (start, length, block) = file_window(&table, &file)?;
+        let permit = account.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: account.allowance() })?;
         let offset_in_window = (table.file_offset - start) as usize;
         let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
-        Self::watched(table, mapping, offset_in_window)
+        Self::watched(table, mapping, offset_in_window, Some(permit))
     }
 
     /// A region of private memory, for tests and benches that have no front end.
@@ -96,12 +117,12 @@ impl Region {
         let table = RegionTable { guest_start, length, user_start: guest_start, file_offset: 0 };
         table.check()?;
         let mapping = Mapping::anonymous(length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
-        Self::watched(table, mapping, 0)
+        Self::watched(table, mapping, 0, None)
     }
 
-    fn watched(table: RegionTable, mapping: Mapping, offset: usize) -> Result<Self, RegionError> {
+    fn watched(table: RegionTable, mapping: Mapping, offset: usize, permit: Option<Permit>) -> Result<Self, RegionError> {
         let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot)?;
-        Ok(Self { table, host_start: mapping.start().wrapping_add(offset), watch, _mapping: mapping })
+        Ok(Self { table, host_start: mapping.start().wrapping_add(offset), watch, _mapping: mapping, _permit: permit })
     }
 
     /// First guest address.
@@ -207,6 +228,18 @@ mod tests {
         let wraps = RegionTable { guest_start: u64::MAX - 10, ..table(4096, 0) };
         assert_eq!(Region::map(wraps, memfd(4096)).unwrap_err(), RegionError::Overflow);
         assert_eq!(Region::map(table(u64::MAX, 0), memfd(4096)).unwrap_err(), RegionError::Overflow);
+    }
+
+    #[test]
+    fn refuses_what_is_more_than_may_be_mapped_and_counts_what_goes() {
+        let all = Budget::new(64 << 20);
+        let account = Account::new(&all);
+        let map = |length| Region::map_within(table(length, 0), memfd(1 << 50), &account);
+        assert_eq!(map(100 << 40).unwrap_err(), RegionError::TooMuch { wanted: 100 << 40, most: 32 << 20 });
+        let region = map(32 << 20).unwrap();
+        assert!(map(4096).is_err());
+        drop(region);
+        assert!(map(32 << 20).is_ok() && all.held() == 0);
     }
 
     #[test]

@@ -15,12 +15,14 @@ pub mod vhost_user;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::memory::MemoryMap;
-use crate::policy::Allowance;
-use crate::ring::Call;
+use crate::policy::{Allowance, Limit, Limiter};
+use crate::ring::{Call, Called, Gate};
+use crate::time::{cycles, duration};
 use crate::worker::RingKey;
 
 /// Number of a port in its network, below 32767; its place in the configuration.
@@ -70,6 +72,10 @@ pub struct PortStatus {
     pub id: PortId,
     /// Its name in the configuration.
     pub name: String,
+    /// What keeps its calls back after one that blocked, whoever connects.
+    pub calls: Arc<Gate>,
+    /// How often its front ends and guest may have workers do something.
+    wishes: Limiter,
     inner: Mutex<Inner>,
     /// Held by whoever stops a ring, until it is drained and its base is kept.
     stopping: Mutex<()>,
@@ -92,6 +98,12 @@ struct Inner {
     errors: HashMap<RingKey, Call>,
 }
 
+/// Things that a port's front ends and guest may have workers do a second, once a second's worth of them has been done at once: start, stop,
+/// enable, move a ring, change its call, announce an address. All guests' first starts are far less.
+const WISHES: u64 = 1000;
+/// Longest pause for one of them.
+const MOST_PAUSE: Duration = Duration::from_millis(10);
+
 impl PortStatus {
     /// A port that waits for its front end, and is allowed what `allowance` says.
     pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
@@ -108,7 +120,21 @@ impl PortStatus {
             bases,
             errors,
         };
-        Arc::new(Self { id, name: name.into(), inner: Mutex::new(inner), stopping: Mutex::default() })
+        let wishes = Limiter::default();
+        wishes.set(&Limit { packets: Some(WISHES), burst_ms: Some(1000), ..Limit::default() });
+        let (name, inner) = (name.into(), Mutex::new(inner));
+        Arc::new(Self { id, name, calls: Arc::default(), wishes, inner, stopping: Mutex::default() })
+    }
+
+    /// Holds up the calling thread, which is this port's own, if its front ends and guest have workers do more than [`WISHES`] things a second;
+    /// this is one more.
+    pub fn pace(&self) {
+        let now = cycles();
+        self.wishes.charge(0, now);
+        let early = self.wishes.opens_at().saturating_sub(now);
+        if early > 0 {
+            std::thread::sleep(duration(early).min(MOST_PAUSE));
+        }
     }
 
     /// Stops of this port's rings wait for each other: who comes second finds the base that the first has kept.
@@ -161,15 +187,26 @@ impl PortStatus {
     /// Moves it to `state`. In quarantine, the front end is told where it asked for that. The first quarantine is logged, later ones are only
     /// counted, so that no guest can fill the log.
     pub fn set_state(&self, state: State) {
+        let (session, errors) = {
+            let mut inner = self.inner();
+            if let State::Quarantined(cause) = &state {
+                inner.quarantines += 1;
+                if inner.quarantines == 1 {
+                    tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
+                }
+            }
+            let broken = matches!(state, State::Quarantined(_));
+            inner.state = state;
+            (inner.session, if broken { std::mem::take(&mut inner.errors) } else { HashMap::new() })
+        };
+        // Whoever asks for the state meanwhile is not to wait for the front end's descriptors.
+        let errors: Vec<_> = errors.into_iter().filter(|(_, error)| error.call_if_room() != Called::Blocked).collect();
         let mut inner = self.inner();
-        if let State::Quarantined(cause) = &state {
-            inner.errors.retain(|_, error| error.call());
-            inner.quarantines += 1;
-            if inner.quarantines == 1 {
-                tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
+        if inner.session == session {
+            for (key, error) in errors {
+                inner.errors.entry(key).or_insert(error);
             }
         }
-        inner.state = state;
     }
 
     /// What the operator should change.
@@ -237,4 +274,25 @@ pub fn default_address(network: &str, port: &str) -> MacAddress {
     }
     let [_, _, _, a, b, c, d, e] = (hash ^ hash >> 29).to_be_bytes();
     MacAddress::new([0x02, a, b, c, d, e])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn who_wants_much_waits() {
+        let port = PortStatus::new(PortId(0), "a", Allowance::default());
+        let start = Instant::now();
+        (0..WISHES + 200).for_each(|_| port.pace());
+        assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn who_starts_does_not() {
+        let port = PortStatus::new(PortId(0), "a", Allowance::default());
+        (0..500).for_each(|_| port.pace());
+        assert!(port.wishes.is_open(cycles()));
+    }
 }

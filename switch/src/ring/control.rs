@@ -43,6 +43,14 @@ impl Control {
         self.ring.set_call(call);
     }
 
+    /// Makes the call that was kept, see [`Ring::call_kept`]; true if it is kept still.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn call_kept(&mut self) -> Result<bool, RingFault> {
+        self.ring.call_kept()
+    }
+
     /// Moves the ring to a new memory map, in which its areas lie at `split`.
     pub fn set_memory(&mut self, split: SplitRing, memory: Arc<MemoryMap>) {
         self.ring.set_memory(split, memory);

@@ -16,6 +16,7 @@ pub mod chain;
 mod control;
 mod delivery;
 pub mod express;
+mod gate;
 mod intake;
 mod notify;
 #[cfg(test)]
@@ -28,8 +29,9 @@ use std::sync::Arc;
 pub use chain::{Access, ChainFault, Piece};
 pub use control::{Answer, Control};
 pub use delivery::{Delivery, Placed, Refusal};
+pub use gate::Gate;
 pub use intake::{Intake, Taken};
-pub use notify::{Call, NotNotifier, Notifier};
+pub use notify::{Call, Called, NotNotifier, Notifier};
 pub use shared::{Areas, SplitRing, full_fence};
 
 use crate::memory::{Hint, MemoryMap};
@@ -90,6 +92,8 @@ pub struct Ring {
     /// The last head completed by [`Self::complete_unwritten`].
     last_unwritten: Option<u16>,
     call: Option<Call>,
+    /// A call is to be made once the port's gate opens.
+    kept: bool,
     /// Whether we last asked the driver for kicks.
     armed: bool,
     /// Calls made since they were last asked for.
@@ -118,6 +122,7 @@ impl Ring {
             ahead: Ahead::new(base),
             last_unwritten: None,
             call: None,
+            kept: false,
             armed: true,
             calls: 0,
         }
@@ -313,12 +318,40 @@ impl Ring {
 
     #[cold]
     fn call_driver(&mut self) -> Result<(), RingFault> {
-        self.calls += 1;
-        if self.call.as_ref().is_none_or(Call::call) {
-            return Ok(());
+        match self.call.as_ref().map_or(Called::Done, Call::call) {
+            Called::Done => {
+                self.calls += 1;
+                Ok(())
+            }
+            Called::Kept => {
+                self.kept = true;
+                Ok(())
+            }
+            Called::Blocked => {
+                self.call = None;
+                Err(RingFault::CallBlocks)
+            }
         }
-        self.call = None;
-        Err(RingFault::CallBlocks)
+    }
+
+    /// Makes the call that was kept, if there is one and the port's gate is open; true if it is kept still.
+    ///
+    /// # Errors
+    /// [`RingFault::CallBlocks`].
+    pub fn call_kept(&mut self) -> Result<bool, RingFault> {
+        if std::mem::take(&mut self.kept) {
+            self.call_driver()?;
+        }
+        Ok(self.kept)
+    }
+
+    /// Changes the way to interrupt the driver while the ring runs, and does so once, since what the old one told may be lost.
+    ///
+    /// # Errors
+    /// [`RingFault::CallBlocks`].
+    pub fn change_call(&mut self, call: Option<Call>) -> Result<(), RingFault> {
+        self.call = call;
+        if self.call.is_some() { self.call_driver() } else { Ok(()) }
     }
 
     /// Asks the driver for a kick when it adds an entry to those that we have seen. Returns true if it did so meanwhile, in which

@@ -3,9 +3,12 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::gate::Gate;
+use crate::time::cycles;
 use crate::watchdog::watched;
 
 /// A file descriptor that interrupts the guest when eight bytes are written to it: an eventfd, or the pipe or socket that UML uses.
@@ -13,6 +16,18 @@ use crate::watchdog::watched;
 pub struct Call {
     file: File,
     is_socket: bool,
+    gate: Arc<Gate>,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// It was made. A full pipe or counter means that the driver has unread interrupts, so nothing is lost.
+    Done,
+    /// It is to be made later: the port's [`Gate`] is shut.
+    Kept,
+    /// It blocked until the watchdog ended it: the front end made it so, and it must not be used again.
+    Blocked,
 }
 
 /// Why a descriptor cannot be a call or kick.
@@ -28,21 +43,43 @@ impl Call {
     pub fn new(file: File) -> Result<Self, NotNotifier> {
         let kind = Notifier::of(&file).ok_or(NotNotifier)?;
         set_nonblocking(&file);
-        Ok(Self { file, is_socket: kind == Notifier::Socket })
+        Ok(Self { file, is_socket: kind == Notifier::Socket, gate: Arc::default() })
     }
 
-    /// Interrupts the driver. A full pipe or counter means that the driver has unread interrupts, so nothing is lost. False if the call
-    /// blocked until the watchdog ended it: the front end made it so, and it must not be used again.
+    /// The same behind the `gate` of its port.
+    #[must_use]
+    pub fn behind(self, gate: &Arc<Gate>) -> Self {
+        Self { gate: Arc::clone(gate), ..self }
+    }
+
+    /// Interrupts the driver.
     #[inline]
-    pub fn call(&self) -> bool {
+    pub fn call(&self) -> Called {
+        if self.gate.is_shut(cycles) {
+            return Called::Kept;
+        }
         let one = 1_u64.to_ne_bytes();
         if self.is_socket {
             // SAFETY: eight readable bytes; the descriptor is ours.
             unsafe { libc::send(self.file.as_raw_fd(), one.as_ptr().cast(), one.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-            return true;
+            return Called::Done;
         }
-        let result = watched(|| (&self.file).write(&one));
-        !matches!(result, Err(error) if error.kind() == std::io::ErrorKind::Interrupted)
+        match watched(|| (&self.file).write(&one)) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+                self.gate.shut(cycles());
+                Called::Blocked
+            }
+            _ => Called::Done,
+        }
+    }
+
+    /// As [`Self::call`], if there is room: a descriptor that is full tells already. For who must not be held up even once: only a front end
+    /// that fills it in this very moment can.
+    pub fn call_if_room(&self) -> Called {
+        let mut ready = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        let count = unsafe { libc::poll(&raw mut ready, 1, 0) };
+        if count > 0 && ready.revents & libc::POLLOUT != 0 { self.call() } else { Called::Done }
     }
 }
 
@@ -115,6 +152,40 @@ mod tests {
     fn a_full_pipe_does_not_block() {
         let (_reader, writer) = std::io::pipe().unwrap();
         let call = Call::new(File::from(OwnedFd::from(writer))).unwrap();
-        assert!((0..100_000).all(|_| call.call()));
+        assert!((0..100_000).all(|_| call.call() == Called::Done));
+    }
+
+    /// An eventfd that blocks whoever writes to it.
+    fn full_eventfd() -> File {
+        // SAFETY: no memory is passed; the descriptor is given away at once.
+        let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        (&file).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
+        file
+    }
+
+    /// Has `file` block again, as its front end can.
+    fn make_block(file: &File) {
+        // SAFETY: plain system call on a descriptor that is ours.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) }, 0);
+    }
+
+    #[test]
+    fn after_the_first_that_blocks_all_calls_of_a_port_are_kept() {
+        let gate = Arc::default();
+        let calls: Vec<Call> = (0..32).map(|_| Call::new(full_eventfd()).unwrap().behind(&gate)).collect();
+        calls.iter().for_each(|call| make_block(&call.file));
+        assert_eq!(calls[0].call(), Called::Blocked);
+        // A front end that comes back has other calls, behind the same gate.
+        let later = Call::new(full_eventfd()).unwrap().behind(&gate);
+        make_block(&later.file);
+        assert!(calls[1..].iter().chain([&later]).all(|call| call.call() == Called::Kept));
+    }
+
+    #[test]
+    fn a_full_descriptor_holds_nobody_up_who_asks_for_room() {
+        let call = Call::new(full_eventfd()).unwrap();
+        make_block(&call.file);
+        assert_eq!(call.call_if_room(), Called::Done);
+        assert!(!call.gate.is_shut(cycles));
     }
 }

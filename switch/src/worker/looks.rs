@@ -112,6 +112,13 @@ impl Worker {
         let mut unsettled = false;
         for slot in 0..self.sources.slots() {
             let Some(source) = self.sources.get(slot) else { continue };
+            let (port, mut kept) = (source.port(), false);
+            let counters = self.shared.counters.port(self.index.into(), port.index());
+            if let Err(fault) = source.call(|ring| ring.call_kept().map(|still| kept = still), |_| counters) {
+                self.fault(port, fault);
+                continue;
+            }
+            unsettled |= kept;
             let (quiet, missed) = source.quiet.look(|| source.missed());
             source.quiet = quiet;
             unsettled |= quiet != Quiet::Settled;
@@ -144,6 +151,10 @@ impl Worker {
     fn look_at_outlets(&mut self) -> bool {
         let mut unsettled = false;
         for slot in 0..self.outlets.slots() {
+            let Some(outlet) = self.outlets.get(slot) else { continue };
+            let counters = self.shared.counters.port(self.index.into(), outlet.key.port.index());
+            let Some(kept) = self.outlets.call_kept(slot, counters) else { continue };
+            unsettled |= kept;
             let Some(outlet) = self.outlets.get(slot) else { continue };
             let (quiet, missed) = outlet.quiet.look(|| outlet.missed());
             outlet.quiet = quiet;

@@ -84,11 +84,18 @@ impl WorkerHandle {
         self.0.send(Box::new(command));
     }
 
+    /// Has the worker run `command`; what it returns comes later.
+    pub fn order<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> mpsc::Receiver<R> {
+        let (reply, answer) = mpsc::channel();
+        self.tell(move |worker| {
+            let _ = reply.send(command(worker));
+        });
+        answer
+    }
+
     /// Has the worker run `command` and waits for what it returns; `None` if the worker is gone.
     pub fn ask<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Option<R> {
-        self.ask_later(|worker, reply| {
-            let _ = reply.send(command(worker));
-        })
+        self.order(command).recv().ok()
     }
 
     /// As [`Self::ask`], for answers that come when something else has happened: the worker keeps the sender until then.

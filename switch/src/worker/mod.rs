@@ -66,6 +66,8 @@ pub struct Shared {
     lines: Vec<Mutex<Option<Arc<Path>>>>,
     /// What all frames from TAPs and under way on links may take.
     pub budget: Arc<Budget>,
+    /// What each port's guest may have mapped.
+    pub mapped: Vec<Arc<Account>>,
     /// What each port's links may take, all queues together.
     accounts: Vec<Arc<Account>>,
     /// Where frames lie whose sender has no memory to share.
@@ -90,6 +92,10 @@ impl Shared {
             tables: members.into_iter().map(|members| Table::for_members(ports, members, ADDRESSES, key)).collect(),
             policies: (0..ports).map(|_| Arc::new(Policy::new(&Allowance::default()))).collect(),
             lines: (0..ports).map(|_| Mutex::default()).collect(),
+            mapped: {
+                let all = Budget::new(settings.guest_memory);
+                (0..ports).map(|_| Account::new(&all)).collect()
+            },
             accounts: (0..ports).map(|_| Account::new(&budget)).collect(),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,

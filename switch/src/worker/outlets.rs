@@ -480,6 +480,22 @@ impl Outlets {
         }
     }
 
+    /// Makes the call of the driver at `slot` that was kept, if there is one and it may be made; whether it is kept still. `None` if there is no such
+    /// outlet, or the call blocked.
+    pub(super) fn call_kept(&mut self, slot: u16, counters: &PortCounters) -> Option<bool> {
+        let outlet = self.slots.get_mut(usize::from(slot))?.as_mut()?;
+        match outlet.ring().map_or(Ok(false), Ring::call_kept) {
+            Ok(kept) => {
+                outlet.count(counters);
+                Some(kept)
+            }
+            Err(fault) => {
+                outlet.fail(fault, &mut self.faults);
+                None
+            }
+        }
+    }
+
     /// Calls the driver at `slot` once more, and counts.
     pub(super) fn call_again(&mut self, slot: u16, counters: &PortCounters) {
         if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {

@@ -8,13 +8,16 @@ use super::ends::{Feed, Sink};
 use super::outlets::Outlet;
 use super::source::{Source, State, WhenBack};
 use super::{Place, Worker};
+use crate::frame::MacAddress;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::{Parcel, Reach};
 use crate::port::PortId;
 use crate::port::end::Ends;
-use crate::ring::{Call, Delivery, Intake, Ring, RingFault, SplitRing};
+use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
 use crate::stats::DropReason;
+use crate::table::Learned;
+use crate::time::cycles;
 
 /// Which way frames move in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,11 +214,11 @@ impl Worker {
 
     /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new descriptor is rung once, since what the old one told may be lost.
     pub fn set_call(&mut self, key: RingKey, call: Option<Call>) {
-        if call.as_ref().is_some_and(|call| !call.call()) {
-            self.fault(key.port, RingFault::CallBlocks);
-        } else if let Some(ring) = self.ring(key) {
-            ring.set_call(call);
+        if let Some(Err(fault)) = self.ring(key).map(|ring| ring.change_call(call)) {
+            self.fault(key.port, fault);
         }
+        // A call that is kept is made by one of the next looks.
+        self.rest.looks.expect();
     }
 
     /// Moves a ring to a new memory map; answers once the old one is not used any more.
@@ -229,6 +232,28 @@ impl Worker {
                 let _ = reply.send(());
             }
         }
+    }
+
+    /// Whether `address` may be announced for `port`, by the rules for frames that it floods; if so, it is learned there. Counts it.
+    pub fn may_announce(&mut self, port: PortId, address: MacAddress) -> bool {
+        // The worker may be asleep but for this: its own time may be long ago.
+        let now = cycles();
+        let storm = &self.shared.policies[port.index()].storm;
+        let table = &self.shared.tables[self.shared.segment_of[port.index()]];
+        let refused = if !storm.is_open(now) {
+            Some(DropReason::Storm)
+        } else {
+            let known = address.is_station() && table.learn(address, port, self.second) != Learned::Pinned;
+            (!known).then_some(DropReason::BadSource)
+        };
+        match refused {
+            Some(reason) => self.counters(port).drop_frame(reason),
+            None => {
+                storm.charge(0, now);
+                self.counters(port).flooded.add(1);
+            }
+        }
+        refused.is_none()
     }
 
     /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.

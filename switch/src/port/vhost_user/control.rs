@@ -17,12 +17,14 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::network::Network;
 use crate::port::PortId;
-use crate::ring::{Answer, Call, Control, SplitRing};
+use crate::ring::{Answer, Call, Control, RingFault, SplitRing};
 
 /// How long a thread may take to answer an order; one that its guest holds up longer is left to itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Least time between two rings of commands.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How often to try whether a call that is kept may be made.
+const KEPT: Duration = Duration::from_millis(50);
 
 type Order = Box<dyn FnOnce(&mut Control) -> Then + Send>;
 
@@ -60,6 +62,7 @@ impl Commands {
         if !(1..=self.pairs).contains(&pairs) {
             return Answer::Refused;
         }
+        self.network.port(self.port).pace();
         self.network.set_active_pairs(self.port, pairs);
         Answer::Done
     }
@@ -147,12 +150,28 @@ impl Thread {
             match self.control.serve(|command| self.commands.obey(command)) {
                 Ok(more) => {
                     std::thread::sleep(PAUSE);
+                    let kept = match self.control.call_kept() {
+                        Ok(kept) => kept,
+                        Err(fault) => return self.give_up(fault),
+                    };
+                    let polls = more || self.kick.is_none();
+                    let most = if polls {
+                        0
+                    } else if kept {
+                        KEPT.as_millis() as i32
+                    } else {
+                        -1
+                    };
                     // Without a kick descriptor we poll. Interrupted is as good as woken.
-                    let _ = self.epoll.wait(if more || self.kick.is_none() { 0 } else { -1 }, &mut events);
+                    let _ = self.epoll.wait(most, &mut events);
                 }
-                Err(fault) => return self.commands.network.quarantine(self.commands.port, &fault.to_string()),
+                Err(fault) => return self.give_up(fault),
             }
         }
+    }
+
+    fn give_up(&self, fault: RingFault) {
+        self.commands.network.quarantine(self.commands.port, &fault.to_string());
     }
 
     /// Carries out what was ordered; false if that was to end.

@@ -16,7 +16,8 @@ use super::doubt::Doubt;
 use super::features::{self, Agreed, Circumstances};
 use super::vring::{Addresses, Kick, Vring};
 use super::{MAX_PAIRS, PortSettings};
-use crate::memory::{MemoryMap, Region, RegionTable};
+use crate::frame::MacAddress;
+use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts};
 use crate::port::State;
 use crate::ring::{Call, Control, Notifier, Ring};
@@ -122,7 +123,13 @@ impl Device {
     /// SEND_RARP: announces the guest's address on its segment, so that others learn where it is now (after a migration).
     pub fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
-        self.network.inject(self.settings.id, &rarp([a, b, c, d, e, f]));
+        self.pace();
+        self.network.announce(self.settings.id, MacAddress::new([a, b, c, d, e, f]));
+    }
+
+    /// To be called before workers are asked for something.
+    fn pace(&self) {
+        self.network.port(self.settings.id).pace();
     }
 
     /// GET_STATUS.
@@ -140,6 +147,12 @@ impl Device {
 
     fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
         *self.protocol_offer.get_or_insert_with(|| features::protocol(self.owned))
+    }
+
+    /// What calls through `fd`, behind the port's gate.
+    fn call_through(&self, fd: Option<File>) -> Result<Option<Call>> {
+        let call = fd.map(Call::new).transpose().map_err(refuse)?;
+        Ok(call.map(|call| call.behind(&self.network.port(self.settings.id).calls)))
     }
 
     fn key(&self, index: usize) -> RingKey {
@@ -174,6 +187,7 @@ impl Device {
         if self.is_control(index) {
             return self.start_control(parts);
         }
+        self.pace();
         self.network.port(self.settings.id).set_memory(Some(Arc::clone(&self.memory)));
         self.network.port(self.settings.id).set_state(State::Running);
         self.network.start_ring(parts);
@@ -237,9 +251,17 @@ impl Device {
         self.features = Agreed::default();
     }
 
+    /// Whether the guest may have memory of `wanted` bytes. A table that takes the place of another is there together with it for a moment, which
+    /// is no reason to refuse it here.
+    fn check_length(&self, wanted: u64) -> Result<()> {
+        let most = self.network.shared().settings.port_memory;
+        if wanted <= most { Ok(()) } else { Err(refuse(RegionError::TooMuch { wanted, most })) }
+    }
+
     /// Makes `map` the memory of this port, rings that run included.
     fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
         let map = Arc::new(map);
+        self.pace();
         for index in 0..self.rings.len() {
             if self.rings[index].running {
                 let split = self.rings[index].locate(&map).map_err(refuse)?;
@@ -263,18 +285,6 @@ impl Device {
         space[10..12].copy_from_slice(&self.settings.mtu.unwrap_or(1500).to_le_bytes());
         space
     }
-}
-
-/// A reverse ARP request for oneself (RFC 903), padded to the shortest Ethernet frame.
-fn rarp(address: [u8; 6]) -> [u8; 60] {
-    let mut frame = [0; 60];
-    frame[..6].fill(0xff);
-    frame[6..12].copy_from_slice(&address);
-    // Type RARP; Ethernet and IPv4 addresses of 6 and 4 bytes; operation 3, request.
-    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
-    frame[22..28].copy_from_slice(&address);
-    frame[32..38].copy_from_slice(&address);
-    frame
 }
 
 impl From<&VhostUserMemoryRegion> for RegionTable {
@@ -333,7 +343,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let regions = regions.iter().zip(files).map(|(region, file)| Region::map(region.into(), file).map(Arc::new));
+        let tables = regions.iter().map(RegionTable::from);
+        self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
+        let account = &self.network.shared().mapped[self.settings.id.index()];
+        let regions = tables.zip(files).map(|(table, file)| Region::map_within(table, file, account).map(Arc::new));
         let regions = regions.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
         Ok(None)
@@ -345,7 +358,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         if self.memory.regions().iter().any(|known| *known.table() == table) {
             return Ok(None);
         }
-        let region = Region::map(table, file).map_err(refuse)?;
+        self.check_length(self.memory.length().saturating_add(table.length))?;
+        let account = &self.network.shared().mapped[self.settings.id.index()];
+        let region = Region::map_within(table, file, account).map_err(refuse)?;
         let mut regions = self.memory.regions().to_vec();
         if regions.len() as u64 >= SLOTS {
             return Err(refuse(format!("more than {SLOTS} memory regions")));
@@ -427,13 +442,16 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let call = fd.map(Call::new).transpose().map_err(refuse)?;
+        let call = self.call_through(fd)?;
         let running = self.ring(index.into())?.running;
         if let Some(control) = self.control.as_ref().filter(|_| running && self.is_control(index.into())) {
             control.set_call(call);
             return Ok(());
         }
         let key = self.key(index.into());
+        if running {
+            self.pace();
+        }
         let unused = if running { self.network.set_call(key, call).err().flatten() } else { call };
         if let Some(call) = unused {
             self.ring(index.into())?.call = Some(call);
@@ -442,7 +460,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let error = fd.map(Call::new).transpose().map_err(refuse)?;
+        let error = self.call_through(fd)?;
         self.ring(index.into())?;
         self.network.port(self.settings.id).set_error(self.key(index.into()), error);
         Ok(())
@@ -452,6 +470,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let ring = self.ring(index)?;
         ring.enabled = enable;
         if ring.running && !self.is_control(index) {
+            self.pace();
             self.network.set_enabled(self.key(index as usize), enable);
         }
         Ok(())
