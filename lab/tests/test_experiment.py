@@ -9,9 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from memlane_lab import experiment, guests, plan, schemas
+from memlane_lab import events, experiment, guests, measures, plan, schemas, workloads
 from memlane_lab.experiment import BadExperiment, Experiment
 from memlane_lab.guests.netns import NetnsGuest
+from memlane_lab.measures import Measure
 from memlane_lab.ports import GuestKind
 from memlane_lab.setting import Setting
 
@@ -219,3 +220,11 @@ def test_the_example_in_the_documentation_is_an_experiment(tmp_path: Path) -> No
     assert [[traffic.parameters.get("streams") for traffic in each.setting.traffic] for each in found] == [
         [1, None], [4, None], [1, None], [4, None],
     ]  # fmt: skip
+
+
+def test_no_two_measures_have_one_name() -> None:
+    """Else a table would bear the title of another."""
+    brought = (found for kind in workloads.WORKLOADS.values() for found in kind.measures)
+    known: dict[str, Measure] = {}
+    for found in (*measures.COMMON, *events.MEASURES, *brought):
+        assert known.setdefault(found.name, found) == found

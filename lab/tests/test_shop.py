@@ -81,11 +81,11 @@ def test_a_fault_shows_as_a_gap_and_a_recovery() -> None:
     found = browsers.read(_LINES)
     assert account.outage(found, 9.5, 18.0, 20.0) == {
         "gap": pytest.approx(20.0 - 10.03),
-        "recovery": pytest.approx(19.002 - 9.5),
+        "failing": pytest.approx(19.002 - 9.5),
         "failed_after": 1,
     }
     assert account.outage(found, 9.5, 19.5, 20.0)["failed_after"] == 0
-    assert account.outage(found[:2], 9.5, 9.6, 12.0) == {"gap": pytest.approx(1.97), "recovery": 0.0, "failed_after": 0}
+    assert account.outage(found[:2], 9.5, 9.6, 12.0) == {"gap": pytest.approx(1.97), "failing": 0.0, "failed_after": 0}
 
 
 def test_nothing_is_drawn_where_nothing_was_due() -> None:

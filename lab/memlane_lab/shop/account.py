@@ -132,7 +132,7 @@ def outage(found: Sequence[Interaction], fault: float, mended: float, end: float
     failures = [each.end for each in found if each.fault is not None and each.end >= fault]
     return {
         "gap": max(silences),
-        "recovery": max(failures) - fault if failures else 0.0,
+        "failing": max(failures) - fault if failures else 0.0,
         "failed_after": sum(each.fault is not None and each.due + each.late >= mended for each in found),
     }
 

@@ -76,7 +76,7 @@ MEASURES = (
     Measure("failed", "interactions that failed", "", Better.LESS),
     Measure("lateness", "lateness of the generator, 99th percentile", "s", Better.LESS, Across.WORST),
     Measure("gap", "longest time without an answer", "s", Better.LESS, Across.WORST),
-    Measure("recovery", "from the fault to the end of the last failed interaction", "s", Better.LESS, Across.WORST),
+    Measure("failing", "from the fault to the end of the last failed interaction", "s", Better.LESS, Across.WORST),
     Measure("failed_after", "interactions that failed though they began when all was mended", "", Better.LESS),
     Measure("questions", "questions to the database, per interaction", "", Better.NEITHER, Across.MEAN),
     Measure("network_share", "share of the response that is network", "", Better.LESS, Across.MEAN),
