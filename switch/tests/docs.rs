@@ -72,7 +72,8 @@ fn memlane(folder: &Path, arguments: &[&str]) -> Command {
 fn every_example_is_a_good_network() {
     let mut networks = 0;
     let entries = std::fs::read_dir(top().join("examples")).unwrap().map(|entry| entry.unwrap().path());
-    for folder in entries.filter(|path| path.is_dir()) {
+    // What has none is a topology, which the lab tests.
+    for folder in entries.filter(|path| path.join("net.toml").exists()) {
         let output = memlane(&folder, &["check", "net.toml"]).output().unwrap();
         assert!(output.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
         networks += 1;

@@ -16,6 +16,7 @@ from rich.table import Table
 from memlane_lab.errors import LabError
 from memlane_lab.progress import console, results, say
 from memlane_lab.topo import graph as drawing
+from memlane_lab.topo import measure as measuring
 from memlane_lab.topo import net, running, shapes, terminal
 from memlane_lab.topo.model import Topology
 from memlane_lab.topo.net import prepare
@@ -281,6 +282,32 @@ def graph(
     except OSError as error:
         raise LabError(f"cannot write {write}: {error.strerror}") from error
     results.print(f"the page: {write}", soft_wrap=True)
+
+
+@app.command()
+def measure(
+    file: Annotated[Path, typer.Argument(help="a question: see lab/experiments/topologies")],
+    size: Annotated[list[int] | None, typer.Option("--size", help="only networks of so many nodes")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="write the figures to this file too, as JSON")] = None,
+) -> None:
+    """Measure whole networks: how they come up, what they take, what failures and delays do."""
+    question = measuring.load(file)
+    rows = measuring.answer(question, tuple(size or ()), out)
+    table = Table("nodes", "what", box=None, title=question.question)
+    for column in ("figure", "theory says"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        expected = "" if row.expected is None else _figure(row.expected, row.unit)
+        table.add_row(str(row.size), row.what, _figure(row.value, row.unit), expected)
+    results.print(table)
+
+
+def _figure(value: float, unit: str) -> str:
+    """As people read it: 3.2 ms, 9.4 Mbit/s."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m")):
+        if abs(value) >= factor and (unit != "s" or factor <= 1):
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}" if unit != "s" else f"{value * 1e6:.3g} us"
 
 
 @app.command()

@@ -6,7 +6,7 @@ import pytest
 
 from memlane_lab import topo
 from memlane_lab.errors import LabError
-from memlane_lab.topo import addresses, frr, graph, setup, shapes
+from memlane_lab.topo import addresses, frr, graph, measure, setup, shapes
 from memlane_lab.topo.model import Topology
 
 
@@ -184,6 +184,20 @@ def test_a_graphml_gets_its_delays_from_where_its_nodes_are(tmp_path: Path) -> N
     # 424 kilometres.
     assert 2100 <= int(delay.removesuffix("us")) <= 2140
     assert made.links[1].delay is None
+
+
+_TOP = Path(__file__).parents[3]
+
+
+def test_topologies_in_examples_and_on_pages_are_good(tmp_path: Path) -> None:
+    page = (_TOP / "docs" / "topologies.md").read_text()
+    blocks = [block.removeprefix("toml\n") for block in page.split("```")[1::2] if block.startswith("toml\n")]
+    assert len(blocks) == 1
+    # The page's stands for more nodes than it names.
+    assert len(_load(tmp_path / "page.toml", blocks[0]).nodes) == 2
+    assert len(topo.state(_TOP / "examples" / "line-of-routers" / "square.toml").nodes) == 6
+    for file in (_TOP / "lab" / "experiments" / "topologies").glob("*.toml"):
+        assert measure.load(file).title
 
 
 @pytest.mark.parametrize("protocol", ["ospf", "ospf6", "isis", "bgp"])

@@ -1,0 +1,231 @@
+"""Questions about whole networks: `memlane-lab topo measure lab/experiments/topologies/line_of_guests.toml`.
+
+A file states what is measured, on which sizes; what comes out are rows, written as JSON beside what the machine was
+doing, and shown as a table.
+"""
+
+import itertools
+import json
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from memlane_lab.errors import LabError
+from memlane_lab.experiment import told
+from memlane_lab.progress import say
+from memlane_lab.setting import Strict
+from memlane_lab.topo import net as nets
+from memlane_lab.topo import status
+from memlane_lab.topo.net import Net
+from memlane_lab.wait import Timeout
+
+_IDLE = 20.0
+"""Seconds for which a network at rest is watched."""
+_FRAME = 1514
+"""Bytes of a full frame; 1448 of them are a TCP stream's, 66 headers."""
+
+
+class Question(Strict):
+    """The file's content."""
+
+    title: str
+    question: str
+    source: str = ""
+    found: str = ""
+    reading: str = ""
+    measure: Literal["line", "failure", "delay"]
+    sizes: tuple[int, ...]
+    """Nodes of each network."""
+    hops: tuple[int, ...] = ()
+    """Over which a line's round trip and throughput are measured."""
+    repeat: int = Field(default=1, ge=1, le=100)
+    seconds: int = Field(default=5, ge=1, le=600)
+    link: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure."""
+
+    size: int
+    what: str
+    value: float
+    unit: str
+    expected: float | None = None
+    """What theory says, where it says something."""
+
+
+def load(path: Path) -> Question:
+    """Reads a file; raises with all its mistakes."""
+    try:
+        return Question.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise LabError(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise LabError(f"{path} is no TOML: {error}") from error
+    except ValidationError as error:
+        raise LabError(f"{path}: {told(error)}") from error
+
+
+def answer(question: Question, sizes: tuple[int, ...], out: Path | None) -> list[Row]:
+    """Measures; what there is, is written after each network, so that an interruption loses little."""
+    rows: list[Row] = []
+    for size in sizes or question.sizes:
+        say(f"{question.title}: {size} nodes")
+        for row in _MEASURES[question.measure](question, size):
+            rows.append(row)
+            if out:
+                load_now = os.getloadavg()[0]
+                document = {"question": question.model_dump(), "load": load_now, "rows": [asdict(row) for row in rows]}
+                out.write_text(json.dumps(document, indent=2))
+    return rows
+
+
+def _line(question: Question, size: int) -> Iterator[Row]:
+    """Coming up, at rest, and over so many hops."""
+    with nets.up("line", size, link=question.link, wait=False) as net:
+        net.wait_neighbours(120)
+        net.wait_routes(600)
+        net.wait_end_to_end()
+        for what, seconds in vars(net.phases).items():
+            yield Row(size, f"until {what}", seconds, "s")
+        now = status.of(net)
+        foreign = now["switch"]["memory"] - now["switch"]["own"]
+        yield Row(size, "memory a node", (sum(node["memory"] for node in now["nodes"]) + foreign) / size, "B")
+        yield Row(size, "memory of memlane", now["switch"]["own"], "B")
+        yield Row(size, "idle", _at_rest(net), "CPU")
+        for hops in (hops for hops in question.hops if hops < size):
+            yield from _over(net, size, hops, question.seconds)
+
+
+def _at_rest(net: Net) -> float:
+    """CPUs that a network takes that nobody uses."""
+
+    def used() -> float:
+        now = status.of(net, memory=False)
+        return float(sum(node["cpu"] for node in now["nodes"]) + now["switch"]["cpu"])
+
+    time.sleep(2)  # what was asked before has an end
+    before, began = used(), time.monotonic()
+    time.sleep(_IDLE)
+    return (used() - before) / (time.monotonic() - began)
+
+
+def _over(net: Net, size: int, hops: int, seconds: int) -> Iterator[Row]:
+    far = f"r{hops + 1}"
+    yield Row(size, f"round trip, {hops} hops", _round_trip(net, "r1", far), "s")
+    yield Row(size, f"TCP, {hops} hops", _throughput(net, "r1", far, seconds, "--length 1M"), "bit/s")
+
+
+def _round_trip(net: Net, near: str, far: str) -> float:
+    """Seconds, the median of twenty."""
+    said = net[near].run(f"ping -c 20 -i 0.1 -W 10 {far}", timeout=120).check().stdout
+    times = sorted(float(found) for found in re.findall(r"time=([\d.]+) ms", said))
+    return times[len(times) // 2] / 1000
+
+
+def _throughput(net: Net, near: str, far: str, seconds: int, options: str) -> float:
+    """Bits a second that arrived."""
+    server = net[far].spawn("iperf3 --server --one-off --port 5300")
+    net[far].guest.wait_listening(5300)
+    command = f"iperf3 --client {far} --port 5300 --time {seconds} --json {options}"
+    report = json.loads(net[near].run(command, timeout=seconds + 120).check().stdout)
+    server.wait(timeout=60)
+    end = report["end"]
+    if "--udp" in options:
+        if "sum" not in end:
+            raise LabError(f"iperf3 from {near} to {far} tells no sum: {report.get('error', '')}")
+        total = end["sum"]
+        return float(total["bits_per_second"] * (1 - total["lost_percent"] / 100))
+    return float(end["sum_received"]["bits_per_second"])
+
+
+def _failure(question: Question, size: int) -> Iterator[Row]:
+    """How long nothing comes round a ring when a link, then a node, on the way fails."""
+    dead, hello = 4.0, 1.0
+    far = f"r{size // 2}"
+    with nets.up("ring", size, link=question.link) as net:
+        for _ in range(question.repeat):
+            for what, fail, mend in (
+                ("a link goes down", lambda: net.link("r2", "r3", up=False), lambda: net.link("r2", "r3", up=True)),
+                ("a node dies", lambda: net.kill("r3"), lambda: net.start("r3")),
+            ):
+                yield Row(size, what, _without_way(net, far, fail), "s", dead - hello / 2)
+                mend()
+                net.wait_routes(300)
+                _settle(net, far)
+
+
+def _settle(net: Net, far: str) -> None:
+    """Waits until the shorter way is used again."""
+    deadline = time.monotonic() + 120
+    while not _goes_by_r2(net, far):
+        if time.monotonic() > deadline:
+            raise Timeout(f"r1 does not use the shorter way to {far} again")
+        time.sleep(0.2)
+
+
+def _goes_by_r2(net: Net, far: str) -> bool:
+    gateway = net.plan.interfaces["r2"][0].address()
+    return f"via {gateway} " in net["r1"].run(f"ip route get {net.plan.loopback(far)}").stdout
+
+
+def _without_way(net: Net, far: str, fail: Callable[[], object]) -> float:
+    """Seconds between the last answer before the failure and the first after it."""
+    pings = net["r1"].spawn(f"ping -D -i 0.02 -W 1 {far}")
+    pings.wait_for_output("icmp_seq=20 ", timeout=30)
+    fail()
+    deadline = time.monotonic() + 120
+    try:
+        while time.monotonic() < deadline:
+            time.sleep(0.5)
+            times = [float(found) for found in re.findall(r"\[([\d.]+)\].*time=", pings.stdout)]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
+            if gaps and max(gaps) > 1 and times[-1] - times[gaps.index(max(gaps)) + 1] > 1:
+                return max(gaps)
+    finally:
+        pings.kill()
+    raise Timeout(f"{far} does not answer again")
+
+
+def _delay(question: Question, size: int) -> Iterator[Row]:
+    """A line's round trip and throughput beside what its delays and rates say."""
+    with nets.up("line", size, link=question.link) as net:
+        impairment = net.topology.links[0]
+        delay, rate = _seconds(impairment.delay), _bits(impairment.rate)
+        links, far = size - 1, f"r{size}"
+        ping = 98 * 8 / rate if rate else 0.0
+        yield Row(size, "round trip", _round_trip(net, "r1", far), "s", links * 2 * (delay + ping))
+        expected = rate * 1448 / _FRAME if rate else None
+        for control in ("cubic", "bbr"):
+            got = _throughput(net, "r1", far, question.seconds, f"--congestion {control} --omit 5")
+            yield Row(size, f"TCP {control}", got, "bit/s", expected)
+        if rate:
+            got = _throughput(net, "r1", far, question.seconds, f"--udp --bitrate {1.2 * rate:.0f} --length 1472")
+            yield Row(size, "UDP", got, "bit/s", rate * 1472 / _FRAME)
+
+
+def _seconds(text: str | None) -> float:
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+    found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)", text or "")
+    return float(found[1]) * units[found[2]] if found else 0.0
+
+
+def _bits(text: str | None) -> float:
+    units = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+    found = re.fullmatch(r"([\d.]+)\s*([kMG]?)bit", text or "")
+    return float(found[1]) * units[found[2]] if found else 0.0
+
+
+_MEASURES: Mapping[str, Callable[[Question, int], Iterator[Row]]] = {
+    "line": _line,
+    "failure": _failure,
+    "delay": _delay,
+}
