@@ -7,6 +7,7 @@
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
+#   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each); names what is missing
 #   make lint    formats, lints, types
 
 LAB := .venv/bin/memlane-lab
@@ -52,6 +53,11 @@ bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'
 	cargo build --quiet --locked --release
 	$(AS_ROOT) switch/benches/against_bridge
+
+PROVE_SECONDS ?= 20
+.PHONY: prove
+prove: build loom
+	switch/prove $(PROVE_SECONDS)
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz fuzz-corpus fuzz-seeds

@@ -24,6 +24,8 @@ const VAST: usize = 32768;
 /// written by others meanwhile: the bytes copied are then some mixture, which the callers allow for.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
+    #[cfg(fuzzing)]
+    crate::probe::tell(crate::probe::Read::Bytes(length));
     // SAFETY: the caller's promise, passed on.
     unsafe {
         if length <= 64 {
@@ -80,6 +82,8 @@ impl Block {
     /// 64 readable bytes at `from`. Others may write there meanwhile.
     #[inline(always)]
     pub unsafe fn load(from: *const u8) -> Self {
+        #[cfg(fuzzing)]
+        crate::probe::tell(crate::probe::Read::Bytes(64));
         const LANE: usize = size_of::<Lane>();
         // SAFETY: the caller's promise; every pattern is a value of a lane.
         unsafe { Self([load_once(from), load_once(from.add(LANE)), load_once(from.add(2 * LANE)), load_once(from.add(3 * LANE))]) }

@@ -224,6 +224,8 @@ impl NetHeader {
     /// Twelve readable bytes at `place`.
     #[inline]
     pub unsafe fn load(place: *const u8) -> Self {
+        #[cfg(fuzzing)]
+        crate::probe::tell(crate::probe::Read::Bytes(Self::SIZE));
         // SAFETY: the caller's promise.
         let (first, last) = unsafe { (copy::load_once::<u64>(place), copy::load_once::<u32>(place.add(8))) };
         Self { first: u64::from_le(first), last: u32::from_le(last) }

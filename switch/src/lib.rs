@@ -47,6 +47,8 @@ pub mod handover;
 pub mod worker;
 
 // What all of these share.
+#[cfg(fuzzing)]
+pub mod probe;
 pub mod settings;
 pub mod stats;
 pub mod time;

@@ -378,4 +378,118 @@ fn scenes() -> Vec<(String, Vec<u8>)> {
         ),
         ("frames-of-the-switch-itself", scene(&[&post(0, 4, 64), &[acts::INJECT, 1], &ethernet(EVERYBODY, 9), &STEP])),
     ])
+    .into_iter()
+    .chain(abuses())
+    .collect()
+}
+
+/// Scenes of guests that want a worker's time, or what is not theirs. The numbers are guest 0's rings (0 and 2) and guest 1's (1 and 3).
+#[expect(clippy::too_many_lines, reason = "a list of scenes")]
+fn abuses() -> Vec<(String, Vec<u8>)> {
+    const PLAIN: [u8; 12] = [0; 12];
+    const STEP: [u8; 2] = [acts::STEP, 3];
+    const ROUND: [u8; 1] = [acts::ROUND];
+    // Options of rings: mergeable buffers or IN_ORDER, and sizes.
+    const MERGEABLE: u16 = 7;
+    const IN_ORDER: u16 = 0x7f0b;
+    const OF_256: u16 = 0x20;
+    const OF_1024: u16 = 0x40;
+    const LARGEST: u16 = 0x60;
+    // Kinds of chains that fill a ring.
+    const CHAINED: u8 = 1;
+    const WRONG: u8 = 2;
+    // Moods: who is served by the second worker.
+    const ALL_AT_ONE: u8 = 0;
+    const SECOND: u8 = 1 << 4;
+    const SECOND_AND_FOURTH: u8 = 1 << 4 | 1 << 6;
+    let post = |guest: u8, count: u8, length: u16| [&[acts::POST, guest, count], &length.to_le_bytes()[..]].concat();
+    let restart = |ring: u8, options: u16| [&[acts::RESTART, ring], &options.to_le_bytes()[..], &[0, 0]].concat();
+    let fill = |ring: u8, kind: u8, length: u16, count: u16| {
+        [&[acts::FILL, ring, kind], &length.to_le_bytes()[..], &count.to_le_bytes()[..]].concat()
+    };
+    let stream = |guest: u8, head: u8, count: u16| [&[acts::STREAM, guest, head], &count.to_le_bytes()[..]].concat();
+    let to_second = send(0, 0, PLAIN, 300, &ethernet([2, 0, 0, 0, 0, 1], 0));
+    let to_everybody = send(0, 0, PLAIN, 300, &ethernet([0xff; 6], 0));
+    let tcp = packets(100)[0].1.clone();
+    let gso = send(0, 0, tcp.gso(1).0.bytes(), 1400, &tcp.partial().1);
+    let scene = |mood: u8, parts: &[&[u8]]| [&[mood], &parts.concat()[..]].concat();
+    named([
+        (
+            "bad-buffers-posted-while-they-are-looked-at",
+            scene(
+                ALL_AT_ONE,
+                &[&restart(3, MERGEABLE | OF_256), &fill(3, WRONG, 100, 100), &[acts::KEEP, 3, 1], &to_everybody, &STEP, &ROUND],
+            ),
+        ),
+        (
+            "the-largest-ring-in-one-chain",
+            scene(ALL_AT_ONE, &[&restart(0, IN_ORDER | LARGEST), &fill(0, CHAINED, 0, 32768), &STEP, &ROUND, &STEP]),
+        ),
+        (
+            "more-than-a-ring-behind-one-that-waits",
+            scene(
+                SECOND,
+                &[&restart(0, IN_ORDER | LARGEST), &to_second, &STEP, &stream(0, 5, 65535), &STEP, &restart(0, 3), &STEP],
+            ),
+        ),
+        (
+            "a-slot-that-changes-hands",
+            scene(
+                SECOND_AND_FOURTH,
+                &[&post(1, 16, 2048), &to_second, &[acts::STEP_ONE, 0, acts::STOP, 3, acts::HONEST_RESTART, 1], &STEP, &ROUND],
+            ),
+        ),
+        (
+            "an-index-that-jumps-between-frames-of-one-way",
+            scene(
+                ALL_AT_ONE,
+                &[
+                    &restart(3, MERGEABLE | OF_1024),
+                    &fill(3, CHAINED, 0, 1),
+                    &[acts::DESCRIBE, 3, 0, 0, 0x10, 0, 8, 2, 0],
+                    &to_second,
+                    &STEP,
+                    &[acts::JUMP, 3, 0, 0],
+                    &to_second,
+                    &STEP,
+                    &to_second,
+                    &STEP,
+                ],
+            ),
+        ),
+        (
+            "looping-buffers-and-frames-for-everybody",
+            scene(
+                ALL_AT_ONE,
+                &[&restart(3, MERGEABLE | OF_1024), &fill(3, CHAINED, 0, 1024), &to_everybody.repeat(16), &STEP, &STEP, &ROUND],
+            ),
+        ),
+        (
+            "looping-buffers-and-frames-for-their-guest",
+            scene(
+                ALL_AT_ONE,
+                &[&restart(3, MERGEABLE | OF_1024), &fill(3, CHAINED, 0, 1024), &to_second.repeat(16), &STEP, &STEP, &ROUND],
+            ),
+        ),
+        ("segments-of-one-byte", scene(ALL_AT_ONE, &[&fill(3, 0, 2048, 16), &gso.repeat(16), &STEP, &STEP, &ROUND])),
+        (
+            "a-head-that-changes-under-our-hands",
+            scene(
+                SECOND,
+                &[
+                    &post(1, 16, 2048),
+                    &[acts::RACE, 0, 3, 8, 0, 4, 0xff, 0xff, 0xff, 0xff, acts::RACE, 1, 9, 2, 4, 2, 0xff, 0xff],
+                    &to_second,
+                    &STEP,
+                ],
+            ),
+        ),
+        (
+            "moved-while-the-other-worker-has-it",
+            scene(
+                SECOND,
+                &[&to_second, &[acts::STEP_ONE, 0, acts::REMAP, 0], &post(1, 16, 2048), &STEP, &to_second, &STEP, &ROUND],
+            ),
+        ),
+    ])
 }

@@ -36,6 +36,8 @@ impl Descriptor {
     /// 16 readable bytes at `place`, of any alignment, valid for the call.
     #[inline]
     pub unsafe fn read(place: *const u8) -> Self {
+        #[cfg(fuzzing)]
+        crate::probe::tell(crate::probe::Read::Entry);
         // SAFETY: the caller's promise.
         let (address, rest) = unsafe { (copy::load_once::<u64>(place), copy::load_once::<u64>(place.add(8))) };
         Self { address: u64::from_le(address), rest: u64::from_le(rest) }
@@ -139,12 +141,16 @@ impl SplitRing {
     /// The driver's index; entries before it may be read after this load (acquire).
     #[inline]
     pub fn available_index(&self) -> u16 {
+        #[cfg(fuzzing)]
+        crate::probe::tell(crate::probe::Read::Index(self.areas.available.addr() + 2));
         u16::from_le(self.available_u16(2).load(Ordering::Acquire))
     }
 
     /// The descriptor head that the driver put at `position`.
     #[inline]
     pub fn available_entry(&self, position: u16) -> u16 {
+        #[cfg(fuzzing)]
+        crate::probe::tell(crate::probe::Read::Entry);
         u16::from_le(self.available_u16(4 + 2 * usize::from(position & self.mask)).load(Ordering::Relaxed))
     }
 

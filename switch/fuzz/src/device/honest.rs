@@ -1,20 +1,23 @@
 //! An honest guest: sends, takes and checks what it gets.
 
+use std::sync::Arc;
+
+use memlane::memory::MemoryMap;
 use memlane::offload::Offloads;
 use memlane::port::PortId;
 use memlane::ring::{Delivery, Intake};
-use memlane::worker::{Direction, Place, Start, Worker};
+use memlane::worker::{Direction, Place, Start};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
 
-use super::{key, sides};
+use super::{Workers, key, sides};
 
 const SIZE: u16 = 64;
 const BUFFER: u32 = 2048 + 12;
 /// Bytes of its frames, virtio-net header included.
 const FRAME: usize = 12 + 100;
 
-/// Address of the honest guest at `port`.
+/// Address of the guest at `port`, which nobody can take away from it.
 pub fn address(port: u16) -> [u8; 6] {
     [2, 0, 0, 0, 0, port as u8]
 }
@@ -26,7 +29,10 @@ pub struct Honest {
     pub heard_from_friend: u64,
     sent: u64,
     takes: Offloads,
+    /// The worker of its rings.
+    home: u8,
     memory: GuestMemory,
+    map: Arc<MemoryMap>,
     transmit: DriverRing,
     receive: DriverRing,
     frame: u64,
@@ -35,7 +41,7 @@ pub struct Honest {
 }
 
 impl Honest {
-    pub fn new(port: u16, takes: Offloads, worker: &mut Worker) -> Self {
+    pub fn new(port: u16, takes: Offloads, home: u8, workers: &mut Workers) -> Self {
         let memory = GuestMemory::new(256 << 10).expect("memory");
         let options = DriverOptions { size: SIZE, event_idx: true, indirect: 0 };
         let transmit = DriverRing::new(&memory, options).expect("room");
@@ -48,12 +54,29 @@ impl Honest {
         receive.publish();
         let frame = memory.allocate(FRAME as u64, 64).expect("room");
         let map = sides::map(&memory);
-        let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
-        worker.add_intake(key(port, Direction::Intake), Intake::new(sides::ring(&transmit, &map, 0)), Offloads::default(), start());
-        let delivery = Delivery::new(sides::ring(&receive, &map, 0), takes, true);
-        let slot = worker.add_delivery(key(port, Direction::Delivery), delivery, start());
-        worker.set_route(PortId(port), vec![Place { worker: 0, slot }]);
-        Self { port, heard_from_friend: 0, sent: 0, takes, memory, transmit, receive, frame, buffers }
+        let intake = Intake::new(sides::ring(&transmit, &map, 0));
+        workers[usize::from(home)].add_intake(key(port, Direction::Intake), intake, Offloads::default(), start());
+        let honest = Self { port, heard_from_friend: 0, sent: 0, takes, home, memory, map, transmit, receive, frame, buffers };
+        honest.begin_delivery(0, workers);
+        honest
+    }
+
+    fn begin_delivery(&self, base: u16, workers: &mut Workers) {
+        let delivery = Delivery::new(sides::ring(&self.receive, &self.map, base), self.takes, true);
+        let slot = workers[usize::from(self.home)].add_delivery(key(self.port, Direction::Delivery), delivery, start());
+        self.route(vec![Place { worker: self.home, slot }], workers);
+    }
+
+    fn route(&self, places: Vec<Place>, workers: &mut Workers) {
+        workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
+    }
+
+    /// Stops its delivery and starts it again, wherever there is room by then.
+    pub fn restart(&mut self, workers: &mut Workers) {
+        self.route(Vec::new(), workers);
+        let base = workers[usize::from(self.home)].stop_delivery(key(self.port, Direction::Delivery)).expect("it runs");
+        self.take();
+        self.begin_delivery(base, workers);
     }
 
     /// Sends the next frame to the honest guest at port `to`; returns its number.
@@ -104,6 +127,8 @@ impl Honest {
         let (flags, kind) = (bytes[0], bytes[1]);
         assert!(flags & !1 == 0, "flags that mean nothing to a receiver");
         assert!(self.takes.checksum || flags == 0 && kind == 0, "an offload that was not agreed");
+        let neighbour = (0..super::PORTS).find(|&port| port != self.port && bytes[12..18] == address(port));
+        assert_eq!(neighbour, None, "port {} got a frame that is for another port", self.port);
         let friend = 5 - self.port;
         if bytes[18..24] == address(friend) {
             self.heard_from_friend += 1;
@@ -121,4 +146,8 @@ fn frame(from: u16, to: u16, number: u64) -> [u8; FRAME] {
     bytes[24..26].copy_from_slice(&[0x88, 0xb5]);
     bytes[26..34].copy_from_slice(&number.to_le_bytes());
     bytes
+}
+
+fn start() -> Start {
+    Start { kick: None, at_once: true, enabled: true, session: 0 }
 }

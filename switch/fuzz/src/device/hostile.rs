@@ -1,6 +1,8 @@
 //! A hostile guest: two rings at fixed places of a memory that is written as the script says.
 
-use std::sync::mpsc::channel;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use memlane::memory::MemoryMap;
 use memlane::port::PortId;
@@ -8,50 +10,98 @@ use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
 use memlane::worker::{Direction, Place, Start, Worker};
 
 use super::memory::{GUEST, Memory};
-use super::{acts, key};
+use super::watch::Watch;
+use super::{Workers, acts, key};
 
 use super::super::offload::offloads;
 use super::super::script::Script;
 
-/// Entries of its rings.
+/// Entries of its usual rings, and what the script may have instead.
 const SIZE: u16 = 16;
+const SIZES: [u16; 4] = [SIZE, 256, 1024, 32768];
 /// Offsets of the intake's areas; the delivery's lie [`DELIVERY`] further.
 const DESCRIPTORS: u64 = 0;
 const AVAILABLE: u64 = 0x100;
 const USED: u64 = 0x200;
 const DELIVERY: u64 = 0x400;
+/// Those of the larger rings; the delivery's lie [`LARGE_DELIVERY`] further.
+const LARGE: u64 = 0x1_0000;
+const LARGE_AVAILABLE: u64 = 0x8_0000;
+const LARGE_USED: u64 = 0x9_1000;
+const LARGE_DELIVERY: u64 = 0x10_0000;
 /// Where well-made frames and receive buffers lie: the first near the end of the first region.
 const FRAMES: u64 = 0xb000;
 const BUFFERS: u64 = 0x1000;
+/// Chains that are offered a step where a script has many.
+const BURST: u32 = 32;
+
+/// How a ring stands with its worker.
+enum State {
+    Stopped,
+    Running,
+    /// It was told to stop, and has not answered; then it is to begin anew with these options and this base.
+    Stopping(Receiver<u16>, Option<(u16, u16)>),
+    /// It was told of other memory, and has not answered.
+    Moving(Receiver<()>),
+}
+
+/// One of its rings.
+struct Side {
+    state: State,
+    size: u16,
+    /// Its own mapping, which the switch must not use after the ring is stopped.
+    map: Arc<MemoryMap>,
+    /// Where its worker has it.
+    slot: u16,
+}
 
 /// See the module.
 pub struct Hostile {
     port: u16,
-    memory: Memory,
-    map: std::sync::Arc<MemoryMap>,
+    /// The worker of its rings.
+    home: u8,
+    memory: Rc<Memory>,
     /// Intake, delivery.
-    running: [bool; 2],
+    sides: [Side; 2],
     enabled: bool,
-    slot: u16,
     frames: u64,
 }
 
-fn start_of(direction: Direction) -> u64 {
-    if direction == Direction::Intake { 0 } else { DELIVERY }
+fn index(direction: Direction) -> usize {
+    usize::from(direction == Direction::Delivery)
+}
+
+/// Offsets of the areas of a ring.
+fn places(direction: Direction, size: u16) -> [u64; 3] {
+    let (small, large) = if direction == Direction::Intake { (0, LARGE) } else { (DELIVERY, LARGE + LARGE_DELIVERY) };
+    if size == SIZE {
+        [DESCRIPTORS, AVAILABLE, USED].map(|at| at + small)
+    } else {
+        [0, LARGE_AVAILABLE, LARGE_USED].map(|at| at + large)
+    }
 }
 
 impl Hostile {
-    pub fn new(port: u16, worker: &mut Worker) -> Self {
-        let memory = Memory::new();
-        let map = memory.map();
-        let mut hostile = Self { port, memory, map, running: [false; 2], enabled: true, slot: 0, frames: 0 };
-        hostile.start(Direction::Intake, 0x7f03, 0, worker);
-        hostile.start(Direction::Delivery, 0x0007, 0, worker);
+    pub fn new(port: u16, home: u8, workers: &mut Workers, watch: &Watch) -> Self {
+        let memory = Rc::new(Memory::new());
+        let side = || Side { state: State::Stopped, size: SIZE, map: memory.map(), slot: 0 };
+        let sides = [side(), side()];
+        let mut hostile = Self { port, home, memory, sides, enabled: true, frames: 0 };
+        hostile.start(Direction::Intake, 0x7f03, 0, workers, watch);
+        hostile.start(Direction::Delivery, 0x0007, 0, workers, watch);
         hostile
     }
 
-    pub fn act(&mut self, act: u8, direction: Direction, script: &mut Script, worker: &mut Worker) {
-        let start = start_of(direction);
+    fn worker<'a>(&self, workers: &'a mut Workers) -> &'a mut Worker {
+        &mut workers[usize::from(self.home)]
+    }
+
+    fn places(&self, direction: Direction) -> [u64; 3] {
+        places(direction, self.sides[index(direction)].size)
+    }
+
+    pub fn act(&mut self, act: u8, direction: Direction, script: &mut Script, workers: &mut Workers, watch: &Watch) {
+        let [descriptors, available, _] = self.places(direction);
         match act {
             acts::SCRIBBLE => {
                 let (offset, length) = (script.word(), script.byte());
@@ -61,21 +111,72 @@ impl Hostile {
                 let index = u64::from(script.byte() % SIZE as u8);
                 let (offset, length) = (script.word(), script.word());
                 let (flags, next) = (script.byte(), script.byte());
-                self.describe(start + 16 * index, offset.into(), length.into(), flags.into(), next.into());
+                self.describe(descriptors + 16 * index, offset.into(), length.into(), flags.into(), next.into());
             }
-            acts::OFFER => self.offer(start, script.byte().into()),
-            acts::JUMP => self.memory.write(start + AVAILABLE + 2, &script.array::<2>()),
+            acts::OFFER => self.offer(direction, script.byte().into()),
+            acts::JUMP => self.memory.write(available + 2, &script.array::<2>()),
             acts::SEND => self.send(script),
             acts::POST => self.post(script),
             acts::RESTART => {
                 let (options, base) = (script.word(), script.word());
-                self.stop_ring(direction, worker);
-                self.start(direction, options, base, worker);
+                self.stop_ring(direction, Some((options, base)), workers, watch);
             }
-            acts::ENABLE => self.enable(direction, script.flag(), worker),
-            acts::REMAP => self.remap(direction, worker),
-            _ => worker.inject(PortId(self.port), &script.array::<60>()),
+            acts::STOP => self.stop_ring(direction, None, workers, watch),
+            acts::ENABLE => self.enable(direction, script.flag(), workers),
+            acts::REMAP => self.remap(direction, workers, watch),
+            acts::FILL => self.fill(direction, script),
+            acts::RACE => {
+                let (after, offset, length) = (script.byte(), script.word(), script.byte());
+                watch.race(&self.memory, after.into(), offset.into(), script.bytes((length % 64).into()));
+            }
+            acts::KEEP => self.keep(direction, script.flag(), watch),
+            _ => {
+                let frame = script.array::<60>();
+                workers.iter_mut().for_each(|worker| worker.inject(PortId(self.port), &frame));
+            }
         }
+    }
+
+    /// Where the switch sees the index of a ring.
+    fn index_place(&self, direction: Direction) -> usize {
+        let available = self.places(direction)[1];
+        Memory::find(&self.sides[index(direction)].map, available + 2, 2).addr()
+    }
+
+    fn keep(&self, direction: Direction, wanted: bool, watch: &Watch) {
+        let place = self.index_place(direction);
+        watch.keep_no_more(place);
+        if wanted {
+            watch.keep(&self.memory, place, self.places(direction)[1] + 2);
+        }
+    }
+
+    /// Descriptors and heads for all of a ring: chained one to the next or alone, empty, wrong or good; then so many are made available.
+    fn fill(&self, direction: Direction, script: &mut Script) {
+        let (kind, length, count) = (script.byte(), script.word(), script.word());
+        let [descriptors, available, _] = self.places(direction);
+        let size = self.sides[index(direction)].size;
+        let right = if direction == Direction::Delivery { 2 } else { 0 };
+        let flags = u16::from(kind & 1) | if kind & 2 != 0 { right ^ 2 } else { right };
+        for index in 0..size {
+            let at = BUFFERS + u64::from(index % SIZE) * 0x800;
+            self.describe(descriptors + 16 * u64::from(index), at, length.into(), flags, (index + 1) % size);
+            self.memory.write(available + 4 + 2 * u64::from(index), &index.to_le_bytes());
+        }
+        let last = self.memory.word(available + 2).wrapping_add(count.min(size));
+        self.memory.write(available + 2, &last.to_le_bytes());
+    }
+
+    /// Makes one head of the intake available again and again; returns how many times a worker's turn must come for `count` of them.
+    pub fn begin_stream(&self, script: &mut Script) -> (u16, u32) {
+        (script.byte().into(), u32::from(script.word()))
+    }
+
+    /// Makes `head` available up to [`BURST`] times, `left` at most; returns how many are left.
+    pub fn stream(&self, head: u16, left: u32) -> u32 {
+        let burst = left.min(BURST).min(self.sides[0].size.into());
+        (0..burst).for_each(|_| self.offer(Direction::Intake, head));
+        left - burst
     }
 
     fn describe(&self, at: u64, offset: u64, length: u32, flags: u16, next: u16) {
@@ -87,10 +188,12 @@ impl Hostile {
         self.memory.write(at, &descriptor);
     }
 
-    fn offer(&self, start: u64, head: u16) {
-        let index = self.memory.word(start + AVAILABLE + 2);
-        self.memory.write(start + AVAILABLE + 4 + 2 * u64::from(index % SIZE), &head.to_le_bytes());
-        self.memory.write(start + AVAILABLE + 2, &index.wrapping_add(1).to_le_bytes());
+    fn offer(&self, direction: Direction, head: u16) {
+        let [_, available, _] = self.places(direction);
+        let position = self.memory.word(available + 2);
+        let entry = u64::from(position % self.sides[index(direction)].size);
+        self.memory.write(available + 4 + 2 * entry, &head.to_le_bytes());
+        self.memory.write(available + 2, &position.wrapping_add(1).to_le_bytes());
     }
 
     /// A frame like that of an honest guest, in one, two or three descriptors or a table of two.
@@ -102,11 +205,12 @@ impl Hostile {
         let at = FRAMES + self.frames % 4 * 0x600;
         self.memory.write(at, &header);
         self.memory.write(at + 12, script.bytes(count.into()));
+        let [descriptors, ..] = self.places(Direction::Intake);
         let head = (self.frames * 3 % u64::from(SIZE)) as u16;
         self.frames += 1;
         let cut = u32::from(layout >> 2).min(length);
         let [second, third] = [1, 2].map(|n| (head + n) % SIZE);
-        let place = |index: u16| DESCRIPTORS + 16 * u64::from(index);
+        let place = |index: u16| descriptors + 16 * u64::from(index);
         match layout % 4 {
             0 => self.describe(place(head), at, length, 0, 0),
             1 => {
@@ -125,92 +229,160 @@ impl Hostile {
                 self.describe(place(head), table, 32, 4, 0);
             }
         }
-        self.offer(0, head);
+        self.offer(Direction::Intake, head);
     }
 
     fn post(&self, script: &mut Script) {
         let (count, length) = (script.byte() % (SIZE as u8 + 1), script.word());
-        for index in 0..u16::from(count) {
-            self.describe(DELIVERY + 16 * u64::from(index), BUFFERS + u64::from(index) * 0x800, length.into(), 2, 0);
-            self.offer(DELIVERY, index);
+        self.post_buffers(count.into(), length);
+    }
+
+    fn post_buffers(&self, count: u16, length: u16) {
+        let [descriptors, ..] = self.places(Direction::Delivery);
+        for index in 0..count {
+            self.describe(descriptors + 16 * u64::from(index), BUFFERS + u64::from(index) * 0x800, length.into(), 2, 0);
+            self.offer(Direction::Delivery, index);
         }
+    }
+
+    /// Receive buffers for whatever waits.
+    pub fn post_all(&self) {
+        self.post_buffers(SIZE, 2048);
     }
 
     fn split(&self, direction: Direction) -> SplitRing {
-        let start = start_of(direction);
+        let (side, [descriptors, available, used]) = (&self.sides[index(direction)], self.places(direction));
         let areas = Areas {
-            descriptors: Memory::find(&self.map, start + DESCRIPTORS, Areas::descriptor_bytes(SIZE)),
-            available: Memory::find(&self.map, start + AVAILABLE, Areas::available_bytes(SIZE)),
-            used: Memory::find(&self.map, start + USED, Areas::used_bytes(SIZE)),
+            descriptors: Memory::find(&side.map, descriptors, Areas::descriptor_bytes(side.size)),
+            available: Memory::find(&side.map, available, Areas::available_bytes(side.size)),
+            used: Memory::find(&side.map, used, Areas::used_bytes(side.size)),
         };
         // SAFETY: the map vouches for the areas, and the ring holds it.
-        unsafe { SplitRing::new(areas, SIZE) }.expect("aligned areas")
+        unsafe { SplitRing::new(areas, side.size) }.expect("aligned areas")
     }
 
-    /// Options: EVENT_IDX, INDIRECT_DESC, mergeable buffers, IN_ORDER, short header; in the second byte offloads.
-    fn start(&mut self, direction: Direction, options: u16, base: u16, worker: &mut Worker) {
+    /// Options: EVENT_IDX, INDIRECT_DESC, mergeable buffers, IN_ORDER, short header, two bits of size; in the second byte offloads.
+    fn start(&mut self, direction: Direction, options: u16, base: u16, workers: &mut Workers, watch: &Watch) {
         let bit = |number: u32| options & 1 << number != 0;
         let header_length = if bit(4) { 10 } else { 12 };
         let ring_options = RingOptions { event_index: bit(0), indirect: bit(1), in_order: bit(3), header_length };
-        let ring = Ring::new(self.split(direction), self.map.clone(), ring_options, base);
+        self.keep(direction, false, watch);
+        let map = self.memory.map();
+        self.sides[index(direction)] = Side { state: State::Running, size: SIZES[usize::from(options >> 5 & 3)], map, slot: 0 };
+        let ring = Ring::new(self.split(direction), self.sides[index(direction)].map.clone(), ring_options, base);
         let offloads = offloads((options >> 8) as u8);
         let start = Start { kick: None, at_once: true, enabled: true, session: 0 };
-        let key = key(self.port, direction);
-        self.running[usize::from(direction == Direction::Delivery)] = true;
+        let (key, worker) = (key(self.port, direction), self.worker(workers));
         if direction == Direction::Intake {
             worker.add_intake(key, Intake::new(ring), offloads, start);
         } else {
-            self.slot = worker.add_delivery(key, Delivery::new(ring, offloads, bit(2)), start);
+            let slot = worker.add_delivery(key, Delivery::new(ring, offloads, bit(2)), start);
+            self.sides[1].slot = slot;
             self.enabled = true;
-            self.route(worker);
+            self.route(workers);
         }
     }
 
-    fn route(&self, worker: &mut Worker) {
-        let open = self.running[1] && self.enabled;
-        let places = if open { vec![Place { worker: 0, slot: self.slot }] } else { Vec::new() };
-        worker.set_route(PortId(self.port), places);
+    fn route(&self, workers: &mut Workers) {
+        let open = matches!(self.sides[1].state, State::Running) && self.enabled;
+        let places = if open { vec![Place { worker: self.home, slot: self.sides[1].slot }] } else { Vec::new() };
+        workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
     }
 
-    /// Stops both rings: what is out must be back at once, since this worker is the only one.
-    pub fn stop(&mut self, worker: &mut Worker) {
-        self.stop_ring(Direction::Delivery, worker);
-        self.stop_ring(Direction::Intake, worker);
+    /// Has both rings stop. The intake answers when what is out has come back.
+    pub fn stop(&mut self, workers: &mut Workers, watch: &Watch) {
+        self.stop_ring(Direction::Delivery, None, workers, watch);
+        self.stop_ring(Direction::Intake, None, workers, watch);
     }
 
-    fn stop_ring(&mut self, direction: Direction, worker: &mut Worker) {
-        let running = &mut self.running[usize::from(direction == Direction::Delivery)];
-        if !std::mem::take(running) {
-            return;
+    /// Has a ring stop, and begin anew if `then` says so.
+    fn stop_ring(&mut self, direction: Direction, then: Option<(u16, u16)>, workers: &mut Workers, watch: &Watch) {
+        let (key, home, side) = (key(self.port, direction), usize::from(self.home), index(direction));
+        match &mut self.sides[side].state {
+            State::Moving(_) => {}
+            State::Stopping(_, later) => *later = then,
+            State::Stopped => self.begin_anew(direction, then, workers, watch),
+            state @ State::Running => {
+                if direction == Direction::Delivery {
+                    *state = State::Stopped;
+                    self.route(workers);
+                    assert!(workers[home].stop_delivery(key).is_some());
+                    self.begin_anew(direction, then, workers, watch);
+                } else {
+                    let (reply, base) = channel();
+                    *state = State::Stopping(base, then);
+                    workers[home].stop_intake(key, reply);
+                    self.heed(workers, watch);
+                }
+            }
         }
-        let key = key(self.port, direction);
-        if direction == Direction::Delivery {
-            self.route(worker);
-            assert!(worker.stop_delivery(key).is_some());
-        } else {
-            let (reply, base) = channel();
-            worker.stop_intake(key, reply);
-            assert!(base.try_recv().is_ok(), "something is still out");
+    }
+
+    fn begin_anew(&mut self, direction: Direction, then: Option<(u16, u16)>, workers: &mut Workers, watch: &Watch) {
+        self.keep(direction, false, watch);
+        // From here on nobody may touch the old mapping.
+        self.sides[index(direction)].map = self.memory.map();
+        if let Some((options, base)) = then {
+            self.start(direction, options, base, workers, watch);
         }
     }
 
-    fn enable(&mut self, direction: Direction, enabled: bool, worker: &mut Worker) {
+    /// Takes the workers' answers; true if a ring stopped just now.
+    pub fn heed(&mut self, workers: &mut Workers, watch: &Watch) -> bool {
+        let gone = "a worker answers or keeps the question";
+        match &self.sides[0].state {
+            State::Stopping(reply, then) => match reply.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                answer => {
+                    answer.expect(gone);
+                    let then = *then;
+                    self.sides[0].state = State::Stopped;
+                    self.begin_anew(Direction::Intake, then, workers, watch);
+                    return true;
+                }
+            },
+            State::Moving(reply) => match reply.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                answer => {
+                    answer.expect(gone);
+                    self.sides[0].state = State::Running;
+                }
+            },
+            State::Stopped | State::Running => {}
+        }
+        false
+    }
+
+    /// True while an answer is owed.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.sides[0].state, State::Stopping(..) | State::Moving(_))
+    }
+
+    fn enable(&mut self, direction: Direction, enabled: bool, workers: &mut Workers) {
         if direction == Direction::Delivery {
             self.enabled = enabled;
-            self.route(worker);
+            self.route(workers);
         }
-        worker.set_enabled(key(self.port, direction), enabled);
+        self.worker(workers).set_enabled(key(self.port, direction), enabled);
     }
 
-    fn remap(&mut self, direction: Direction, worker: &mut Worker) {
-        if !self.running[usize::from(direction == Direction::Delivery)] {
+    fn remap(&mut self, direction: Direction, workers: &mut Workers, watch: &Watch) {
+        let side = index(direction);
+        if !matches!(self.sides[side].state, State::Running) {
             return;
         }
-        // The other ring keeps the old mapping, as in the moment between two messages.
-        self.map = self.memory.map();
+        self.keep(direction, false, watch);
+        // The other ring keeps its mapping, as in the moment between two messages.
+        self.sides[side].map = self.memory.map();
         let (reply, done) = channel();
-        worker.set_memory(key(self.port, direction), self.split(direction), self.map.clone(), reply);
-        assert!(done.try_recv().is_ok(), "something is still out");
+        let (split, map) = (self.split(direction), self.sides[side].map.clone());
+        self.worker(workers).set_memory(key(self.port, direction), split, map, reply);
+        if direction == Direction::Intake {
+            self.sides[side].state = State::Moving(done);
+            self.heed(workers, watch);
+        } else {
+            assert!(done.try_recv().is_ok(), "a delivery moves at once");
+        }
     }
 
     pub fn assert_canaries(&self) {

@@ -1,4 +1,4 @@
-//! A hostile guest's memory: two regions that follow each other in the guest but not in the file, and canaries around both.
+//! A hostile guest's memory: regions that follow each other in the guest but not in the file, and canaries around each.
 //!
 //! Canaries lie in the same pages as the regions, so a write that misses a region by little does not fault and would go unnoticed without them.
 
@@ -10,8 +10,8 @@ use memlane::memory::{MemoryMap, Region, RegionTable};
 
 /// First guest address.
 pub const GUEST: u64 = 0x1_0000;
-/// Bytes of the two regions.
-pub const LENGTHS: [u64; 2] = [0xc000, 0x4000];
+/// Bytes of the regions; the last one has room for the largest rings.
+pub const LENGTHS: [u64; 3] = [0xc000, 0x4000, 0x20_0000];
 /// Bytes before, between and behind them.
 const CANARY: u64 = 256;
 const ALIVE: u8 = 0xc5;
@@ -27,7 +27,7 @@ pub struct Memory {
 
 impl Memory {
     pub fn new() -> Self {
-        let length = (LENGTHS[0] + LENGTHS[1] + 3 * CANARY).next_multiple_of(4096);
+        let length = (Self::offset(2) + LENGTHS[2] + CANARY).next_multiple_of(4096);
         // SAFETY: a plain system call; the descriptor that it returns is ours.
         let file = unsafe { File::from(OwnedFd::from_raw_fd(libc::memfd_create(c"hostile".as_ptr(), libc::MFD_CLOEXEC))) };
         file.set_len(length).expect("a memfd can grow");
@@ -45,12 +45,12 @@ impl Memory {
 
     /// Where region `index` begins in the file.
     fn offset(index: usize) -> u64 {
-        CANARY + if index == 0 { 0 } else { LENGTHS[0] + CANARY }
+        CANARY + LENGTHS[..index].iter().map(|length| length + CANARY).sum::<u64>()
     }
 
-    fn canaries(&self) -> [(u64, u64); 3] {
-        let behind = Self::offset(1) + LENGTHS[1];
-        [(0, CANARY), (CANARY + LENGTHS[0], CANARY), (behind, self.length - behind)]
+    fn canaries(&self) -> [(u64, u64); 4] {
+        let behind = Self::offset(2) + LENGTHS[2];
+        [(0, CANARY), (Self::offset(1) - CANARY, CANARY), (Self::offset(2) - CANARY, CANARY), (behind, self.length - behind)]
     }
 
     pub fn assert_canaries(&self) {
@@ -64,7 +64,7 @@ impl Memory {
     /// A fresh mapping, as the switch makes it when it is told of this memory.
     pub fn map(&self) -> Arc<MemoryMap> {
         let region = |index: usize| {
-            let before = if index == 0 { 0 } else { LENGTHS[0] };
+            let before: u64 = LENGTHS[..index].iter().sum();
             let table = RegionTable {
                 guest_start: GUEST + before,
                 length: LENGTHS[index],
@@ -73,7 +73,7 @@ impl Memory {
             };
             Arc::new(Region::map(table, self.file.try_clone().expect("a descriptor")).expect("memory can be mapped"))
         };
-        Arc::new(MemoryMap::new(vec![region(0), region(1)]).expect("two regions side by side"))
+        Arc::new(MemoryMap::new((0..LENGTHS.len()).map(region).collect()).expect("regions side by side"))
     }
 
     /// Where the guest's byte `offset` lies in a map of this memory.
@@ -81,23 +81,32 @@ impl Memory {
         map.find_user(USER + offset, length).expect("inside a region")
     }
 
+    /// Where the guest's byte `offset` lies in the file.
+    fn in_file(offset: u64) -> Option<u64> {
+        let mut begin = 0;
+        for (index, length) in LENGTHS.iter().enumerate() {
+            if offset - begin < *length {
+                return Some(Self::offset(index) + offset - begin);
+            }
+            begin += length;
+        }
+        None
+    }
+
     /// Writes `bytes` at guest offset `offset`; what lies outside is left out.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         for (offset, &byte) in (offset..).zip(bytes) {
-            let in_file = match offset {
-                at if at < LENGTHS[0] => Self::offset(0) + at,
-                at if at < LENGTHS[0] + LENGTHS[1] => Self::offset(1) + at - LENGTHS[0],
-                _ => return,
-            };
-            // SAFETY: inside the mapping. The worker is not at work while the script writes.
+            let Some(in_file) = Self::in_file(offset) else { return };
+            // SAFETY: inside the mapping. The workers are at work in this thread only, and hold no reference to guest memory.
             unsafe { self.start.add(in_file as usize).write(byte) };
         }
     }
 
-    /// The guest's two bytes at `offset`, which lies in the first region.
+    /// The guest's two bytes at `offset`.
     pub fn word(&self, offset: u64) -> u16 {
         // SAFETY: inside the mapping, see `write`.
-        unsafe { self.start.add((Self::offset(0) + offset) as usize).cast::<u16>().read_unaligned() }
+        let byte = |offset| Self::in_file(offset).map_or(0, |at| unsafe { self.start.add(at as usize).read() });
+        u16::from_le_bytes([byte(offset), byte(offset + 1)])
     }
 }
 

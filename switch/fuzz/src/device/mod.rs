@@ -1,17 +1,19 @@
-//! Target `device`: two guests whose memory and rings the fuzzer writes, and two honest ones beside them, on one worker.
+//! Target `device`: two guests whose memory and rings the fuzzer writes, and two honest ones beside them, on two workers.
 //!
 //! - [`memory`]: a hostile guest's memory, with **canaries** around it.
 //! - [`hostile`]: a hostile guest, its two rings and what the script does with them.
 //! - [`honest`]: a guest that keeps the rules and sees to it that the others are kept.
+//! - [`watch`]: memory that changes between two reads, and the work that a step takes.
 //!
-//! The worker is driven step by step. A port whose ring breaks a rule is stopped, as the network's warden would. At the end all that is out
-//! must come back when the hostile ports are stopped.
+//! The workers are driven step by step, in turn or as the script says. A port whose ring breaks a rule is stopped, as the network's warden would.
+//! What is stopped or moved answers once all that is out has come back; from then on its old mapping is gone, so that whoever touches it faults.
 
 mod honest;
 mod hostile;
 mod memory;
 #[path = "../../../benches/bed/device.rs"]
 mod sides;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -25,6 +27,7 @@ use memlane::worker::{Direction, Event, Mailbox, RingKey, Shared, Worker, links}
 
 use self::honest::Honest;
 use self::hostile::Hostile;
+use self::watch::Watch;
 use super::script::Script;
 
 /// Steps in which an honest frame must have arrived, whatever waits before it.
@@ -56,9 +59,29 @@ pub mod acts {
     pub const REMAP: u8 = 10;
     /// Injects a frame of the switch's own: guest.
     pub const INJECT: u8 = 11;
+    /// A pass of one worker: worker.
+    pub const STEP_ONE: u8 = 12;
+    /// Makes one head available again and again, with passes in between: guest, head, count (2).
+    pub const STREAM: u8 = 13;
+    /// Descriptors and heads for a whole ring: ring, kind, length (2), count (2).
+    pub const FILL: u8 = 14;
+    /// Writes bytes between two of the switch's reads: guest, reads until then, offset (2), length, bytes.
+    pub const RACE: u8 = 15;
+    /// Makes another chain available whenever the switch looks, or no more: ring, flag.
+    pub const KEEP: u8 = 16;
+    /// Stops an honest guest's delivery and starts it anew: guest.
+    pub const HONEST_RESTART: u8 = 17;
+    /// Stops a ring: ring.
+    pub const STOP: u8 = 18;
     /// How many there are.
-    pub const COUNT: u8 = 12;
+    pub const COUNT: u8 = 19;
 }
+
+/// All four guests.
+const PORTS: u16 = 4;
+
+/// The workers, which this thread runs in turn.
+type Workers = [Worker; 2];
 
 /// Does what `data` says, and looks after it whether everything is in order.
 pub fn run(data: &[u8]) {
@@ -73,7 +96,8 @@ pub fn run(data: &[u8]) {
 }
 
 struct Bed {
-    worker: Worker,
+    workers: Workers,
+    watch: Watch,
     events: Receiver<Event>,
     hostile: [Hostile; 2],
     honest: [Honest; 2],
@@ -87,13 +111,12 @@ impl Bed {
     fn new(mood: u8) -> Self {
         let settings = Settings {
             poll: if mood & 1 == 0 { Poll::Adaptive } else { Poll::Always },
-            patience: std::time::Duration::from_micros(if mood & 2 == 0 { 100_000 } else { 20 }),
+            patience: std::time::Duration::from_micros(if mood & 2 == 0 { 10_000_000 } else { 20 }),
             parking: 1024,
             ..Settings::default()
         };
-        let shared = Shared::new(1, vec![0; 4], 77, settings);
-        for port in [2, 3] {
-            // What nobody can take away from them.
+        let shared = Shared::new(2, vec![0; PORTS.into()], 77, settings);
+        for port in 0..PORTS {
             shared.tables[0].pin(MacAddress::new(honest::address(port)), PortId(port));
         }
         if mood & 4 != 0 {
@@ -101,32 +124,82 @@ impl Bed {
             let allowance = Allowance { weight: 1000, intake: limit.clone(), delivery: limit, storm: 100 };
             shared.policies[..2].iter().for_each(|policy| policy.set(&allowance));
         }
-        let mailbox = Mailbox::new().expect("an eventfd");
-        let links = links(&[Arc::clone(&mailbox)]).remove(0);
+        let mailboxes = [0, 1].map(|_| Mailbox::new().expect("an eventfd"));
+        let mut all_links = links(&mailboxes).into_iter();
         let (report, events) = channel();
-        let mut worker = Worker::new(0, Arc::new(shared), mailbox, links, report).expect("an epoll descriptor");
-        let hostile = [0, 1].map(|port| Hostile::new(port, &mut worker));
+        let (shared, mut index) = (Arc::new(shared), 0);
+        let mut workers = mailboxes.map(|mailbox| {
+            let links = all_links.next().expect("links for each worker");
+            index += 1;
+            Worker::new(index - 1, Arc::clone(&shared), mailbox, links, report.clone()).expect("an epoll descriptor")
+        });
+        // Who is served by the second worker stands in the mood.
+        let home = |port: u16| mood >> (3 + port) & 1;
+        let watch = Watch::new();
+        let hostile = [0, 1].map(|port| Hostile::new(port, home(port), &mut workers, &watch));
         let offloads = [Offloads::default(), Offloads::ALL];
-        let honest = [0, 1].map(|index| Honest::new(2 + index, offloads[usize::from(index)], &mut worker));
-        Self { worker, events, hostile, honest }
+        let honest = [2, 3].map(|port| Honest::new(port, offloads[usize::from(port - 2)], home(port), &mut workers));
+        Self { workers, watch, events, hostile, honest }
     }
 
     fn act(&mut self, script: &mut Script) {
         match script.byte() % acts::COUNT {
-            acts::STEP => (0..=script.byte() % 8).for_each(|_| self.step()),
+            acts::STEP => (0..=script.byte() % 8).for_each(|_| {
+                self.step();
+            }),
+            acts::STEP_ONE => {
+                self.step_one(usize::from(script.byte() & 1));
+            }
             acts::ROUND => self.round(),
+            acts::HONEST_RESTART => self.honest[usize::from(script.byte() & 1)].restart(&mut self.workers),
+            acts::STREAM => self.stream(script),
             act => {
                 let which = script.byte();
                 let direction = if which & 2 == 0 { Direction::Intake } else { Direction::Delivery };
-                self.hostile[usize::from(which & 1)].act(act, direction, script, &mut self.worker);
+                let hostile = &mut self.hostile[usize::from(which & 1)];
+                hostile.act(act, direction, script, &mut self.workers, &self.watch);
             }
         }
     }
 
-    fn step(&mut self) {
-        self.worker.step();
+    fn stream(&mut self, script: &mut Script) {
+        let guest = usize::from(script.byte() & 1);
+        let (head, mut left) = self.hostile[guest].begin_stream(script);
+        while left > 0 {
+            left = self.hostile[guest].stream(head, left);
+            self.step();
+            self.heed_events();
+        }
+        // Until all of it is taken.
+        (0..STEPS).take_while(|_| self.step() > 0).count();
+        self.heed_events();
+    }
+
+    /// A pass of each worker; returns the frames that they moved.
+    fn step(&mut self) -> u32 {
+        (0..self.workers.len()).map(|index| self.step_one(index)).sum()
+    }
+
+    fn step_one(&mut self, index: usize) -> u32 {
+        self.watch.begin_step();
+        let frames = self.workers[index].step();
         for honest in &mut self.honest {
             honest.take();
+        }
+        for guest in 0..self.hostile.len() {
+            if self.hostile[guest].heed(&mut self.workers, &self.watch) {
+                self.use_all();
+            }
+        }
+        frames
+    }
+
+    /// A ring has stopped: whoever still has frames of it, at any worker, now finds room for them, and shows it.
+    fn use_all(&mut self) {
+        self.hostile.iter().for_each(Hostile::post_all);
+        for worker in self.workers.iter_mut().rev() {
+            self.watch.begin_step();
+            worker.step();
         }
     }
 
@@ -137,7 +210,7 @@ impl Bed {
                 Event::RingFault(PortId(port), _, fault) => {
                     let hostile =
                         self.hostile.get_mut(usize::from(port)).unwrap_or_else(|| panic!("port {port} is honest: {fault}"));
-                    hostile.stop(&mut self.worker);
+                    hostile.stop(&mut self.workers, &self.watch);
                 }
                 Event::MemoryLost => panic!("nobody truncates memory here"),
                 Event::Tick(_) => {}
@@ -162,8 +235,14 @@ impl Bed {
 
     /// Everything comes back, and nothing was written where nobody may write.
     fn end(mut self) {
-        for hostile in &mut self.hostile {
-            hostile.stop(&mut self.worker);
+        let mut steps = 0;
+        while steps == 0 || self.hostile.iter().any(Hostile::is_waiting) {
+            assert!(steps < STEPS, "something is still out");
+            for hostile in &mut self.hostile {
+                hostile.stop(&mut self.workers, &self.watch);
+            }
+            self.step();
+            steps += 1;
         }
         self.step();
         for honest in &mut self.honest {
