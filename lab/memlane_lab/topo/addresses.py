@@ -69,14 +69,14 @@ def plan(topology: Topology) -> Plan:
         both = (_end(number, link, 0, taken), _end(number, link, 1, taken))
         ends.append(both)
     return Plan(
-        {node.name: _loopback(number, node) for number, node in enumerate(topology.nodes, start=1)},
+        {node.name: _loopback(number, node, topology) for number, node in enumerate(topology.nodes, start=1)},
         {name: tuple(found) for name, found in taken.items()},
         tuple(ends),
     )
 
 
-def _loopback(number: int, node: Node) -> tuple[str, ...]:
-    if node.role == "host":
+def _loopback(number: int, node: Node, topology: Topology) -> tuple[str, ...]:
+    if not topology.protocols(node):
         return node.addresses  # nobody would know the way to another
     versions = {interface(text).version for text in node.addresses}
     rule = {4: f"{IPv4Address('10.0.0.0') + number}/32", 6: f"fd6d::{number}/128"}

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import told
 from memlane_lab.progress import say
-from memlane_lab.setting import Strict
+from memlane_lab.strict import Strict
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
 from memlane_lab.topo.net import Net
@@ -133,9 +133,10 @@ def _round_trip(net: Net, near: str, far: str) -> float:
 
 def _throughput(net: Net, near: str, far: str, seconds: int, options: str) -> float:
     """Bits a second that arrived."""
-    server = net[far].spawn("iperf3 --server --one-off --port 5300")
+    # Answers come from the address that was asked.
+    server = net[far].spawn(f"iperf3 --server --one-off --port 5300 --bind {net.plan.loopback(far)}")
     net[far].guest.wait_listening(5300)
-    command = f"iperf3 --client {far} --port 5300 --time {seconds} --json {options}"
+    command = f"iperf3 --client {net.plan.loopback(far)} --port 5300 --time {seconds} --json {options}"
     report = json.loads(net[near].run(command, timeout=seconds + 120).check().stdout)
     server.wait(timeout=60)
     end = report["end"]
