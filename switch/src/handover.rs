@@ -87,16 +87,13 @@ pub fn queue<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 impl<T: Send> Producer<T> {
     /// True if there is no room.
     pub fn is_full(&mut self) -> bool {
-        !self.has_room(1)
+        self.tail.wrapping_sub(self.seen_head) >= self.queue.slots.len() && self.untaken() >= self.queue.slots.len()
     }
 
-    /// True if `count` items can be pushed.
-    pub fn has_room(&mut self, count: usize) -> bool {
-        let most = self.queue.slots.len().wrapping_sub(count);
-        if self.tail.wrapping_sub(self.seen_head) > most {
-            self.seen_head = self.queue.head.0.load(Ordering::Acquire);
-        }
-        self.tail.wrapping_sub(self.seen_head) <= most
+    /// Items that the consumer has not taken yet.
+    pub fn untaken(&mut self) -> usize {
+        self.seen_head = self.queue.head.0.load(Ordering::Acquire);
+        self.tail.wrapping_sub(self.seen_head)
     }
 
     /// Appends `item`; it is visible to the consumer at once.

@@ -8,12 +8,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::config::check::MAX_PORTS;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::policy::Allowance;
 use crate::port::end::Ends;
+use crate::port::vhost_user::MAX_PAIRS;
 use crate::port::{PortId, PortStatus, State};
 use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
 use crate::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, WorkerHandle, links};
@@ -159,9 +161,12 @@ impl Network {
         &self.workers[usize::from(index)]
     }
 
-    /// Starts a ring.
+    /// Starts a ring. Pairs beyond those that a port may have carry nothing.
     pub fn start_ring(&self, parts: RingParts) {
         let RingParts { key, split, memory, options, base, call, offloads, mergeable, start } = parts;
+        if key.pair >= MAX_PAIRS {
+            return;
+        }
         let worker = self.worker_of(key.port, key.pair);
         let enabled = start.enabled;
         let slot = self.worker(worker).ask(move |worker| {
@@ -375,6 +380,9 @@ fn rarp(address: MacAddress) -> [u8; 60] {
     frame[32..38].copy_from_slice(&address);
     frame
 }
+
+// A worker counts its slots in 16 bits, and there may be but one.
+const _: () = assert!(MAX_PORTS * MAX_PAIRS as usize <= 1 << 16);
 
 /// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
 fn pin(cpu: usize) {

@@ -2,7 +2,8 @@
 //!
 //! It carries what was copied once (the virtio-net header and the first bytes of the frame) and where the rest lies
 //! (**pieces**). Most frames have few pieces, which the parcel holds itself; the rest of a long list lies in **chunks** that the
-//! sender's intake lends, a fixed number of them, so nothing is allocated on the way.
+//! sender's intake lends, a fixed number of them, so no parcel allocates. What has to wait may: a queue for each sender that waits
+//! at a receiver, and on links a copy of each frame.
 
 use std::ptr::{self, NonNull};
 

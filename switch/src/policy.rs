@@ -30,7 +30,7 @@ pub struct Limit {
     /// Bits a second of whole Ethernet frames, as "100Mbit" or "2.5Gbit".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Frames a second; one that is segmented later counts once.
+    /// Frames a second. One that is to be cut counts once for its sender, and each segment for the receiver that it is cut for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
     /// Milliseconds of either rate that may come at once after a silence, by default 20; never less than the longest frame.
@@ -165,12 +165,12 @@ impl Limiter {
         self.bytes.opens_at().max(self.packets.opens_at())
     }
 
-    /// Notes that a frame of `bytes` passed in moment `now`.
+    /// Notes that a frame of `bytes` passed in moment `now`, be it as so many `packets`.
     #[inline]
-    pub fn charge(&self, bytes: u64, now: Cycles) {
+    pub fn charge(&self, bytes: u64, packets: u64, now: Cycles) {
         if self.is_set() {
             self.bytes.charge(bytes, now);
-            self.packets.charge(1, now);
+            self.packets.charge(packets, now);
         }
     }
 }
@@ -267,7 +267,7 @@ mod tests {
         for step in 0..2_000_000_u64 {
             let now = start + step * microsecond;
             while limiter.is_open(now) {
-                limiter.charge(size, now);
+                limiter.charge(size, 1, now);
                 count += u64::from(step >= 1_000_000);
             }
         }
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn a_limiter_that_is_not_set_is_open() {
         let limiter = Limiter::default();
-        limiter.charge(1 << 40, 5);
+        limiter.charge(1 << 40, 1, 5);
         assert!(limiter.is_open(0) && !limiter.is_set());
     }
 }

@@ -1,6 +1,6 @@
 //! Whose turn it is: frames that wait for a receiver, served fairly among their senders, and among each sender's flows.
 //!
-//! - **Parking** holds the parcels that wait at one worker, whoever they are for; its size is fixed.
+//! - **Parking** holds the parcels that wait at one worker, whoever they are for; its size is fixed, and no sender takes it all.
 //! - **Turns** belong to one receiver: a queue for each sender, and the order in which senders are served. A sender that has its turn
 //!   sends until its **deficit** in bytes is used up (Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round
 //!   Robin", 1995), so shares follow the senders' weights and depend on nothing else: not on packet sizes, nor on how many frames wait.
@@ -206,7 +206,7 @@ mod tests {
 
     /// Serves `total` bytes of senders that keep `depth` frames of their size waiting; returns the bytes of each.
     fn bytes_of(senders: &[(u16, u32)], depth: usize, total: u64) -> Vec<u64> {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(100_000));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(100_000, 10));
         for (sender, &(weight, size)) in senders.iter().enumerate() {
             (0..depth).for_each(|_| push_weighted(&mut turns, &mut parking, (sender as u16, weight), 0, size));
         }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn each_sender_keeps_its_order() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(64));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(64, 10));
         for n in 0..20 {
             push(&mut turns, &mut parking, n % 3, n, 9000);
         }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn whoever_has_too_much_is_passed_over_and_keeps_its_turn() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(64));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(64, 10));
         push(&mut turns, &mut parking, 0, 0, 60_000);
         let spot = turns.next(&parking).unwrap();
         assert_eq!(parking.length(spot), 60_000);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn removing_keeps_the_rest_in_order() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(64));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(64, 10));
         for n in 0..12 {
             push(&mut turns, &mut parking, n % 2, n, 100);
         }
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_full_parking_refuses_and_recovers() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(2));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(4, 1));
         push(&mut turns, &mut parking, 0, 0, 1);
         push(&mut turns, &mut parking, 0, 1, 1);
         assert!(parking.park(parcel(0, 2, 1)).is_none());

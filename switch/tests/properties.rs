@@ -162,7 +162,7 @@ proptest! {
     /// Every sender that waits gets bytes by its weight, each in its own order, and nothing gets lost.
     #[test]
     fn turns_are_fair(frames in prop::collection::vec((0_u16..5, 60_u32..=MAX_FRAME), 1..400)) {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(400));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(800, 5));
         let mut waiting: HashMap<u16, VecDeque<(u16, u32)>> = HashMap::new();
         for (number, &(sender, length)) in frames.iter().enumerate() {
             let mut parcel = Parcel::default();

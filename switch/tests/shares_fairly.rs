@@ -146,6 +146,35 @@ fn a_saturated_in_order_sender_loses_nothing() {
 }
 
 #[test]
+fn a_sender_whose_receiver_hardly_reads_leaves_others_room_to_wait() {
+    // Guest 0 keeps as many frames waiting for guest 1 as it can, who reads one now and then; guest 2 sends to 3, who reads all, but late.
+    let mut bed = Bed::with(4, Settings { parking: 64, patience: Duration::from_secs(60), ..Settings::default() });
+    bed.announce(&[1, 3]);
+    let (mut sent, mut received) = (0, 0);
+    for step in 0..500 {
+        bed.guests[0].fill(0, 1, 1000);
+        pass_often(&mut bed);
+        bed.guests[1].take(usize::from(step % 10 == 0), |_, _| {});
+        bed.guests[2].reclaim();
+        bed.guests[2].send(2, 3, 1000, 20);
+        sent += 20;
+        pass_often(&mut bed);
+        if step % 13 == 0 {
+            // It has room for 256 frames: a few wait.
+            bed.guests[3].take(512, |_, _| received += 1);
+            pass_often(&mut bed);
+            bed.guests[3].take(512, |_, _| received += 1);
+        }
+    }
+    while bed.worker.step() > 0 {
+        bed.guests[3].take(512, |_, _| received += 1);
+    }
+    bed.guests[3].take(512, |_, _| received += 1);
+    assert_eq!(bed.shared.counters.port(0, 3).dropped(DropReason::ReceiverFull), 0);
+    assert_eq!(received, sent);
+}
+
+#[test]
 fn a_receiver_that_stops_costs_a_sender_its_share_and_others_nothing() {
     // Guest 0 sends to 1, who reads, and to 2, who does not.
     let mut bed = Bed::new(3);

@@ -21,8 +21,8 @@ pub fn map(memory: &GuestMemory) -> Arc<MemoryMap> {
     Arc::new(MemoryMap::new(vec![Arc::new(Region::map(table, file).expect("a region"))]).expect("one region"))
 }
 
-/// The ring of `driver`, with the features that the driver has, from index `start` on.
-pub fn ring(driver: &DriverRing, map: &Arc<MemoryMap>, start: u16) -> Ring {
+/// Where the ring of `driver` lies in `map`.
+pub fn split(driver: &DriverRing, map: &Arc<MemoryMap>) -> SplitRing {
     let (at, memory, options) = (driver.shared().addresses(), driver.shared().memory(), driver.options());
     let find = |address, length| map.find_user(memory.user(address).expect("inside memory"), length).expect("inside the map");
     let areas = Areas {
@@ -31,7 +31,12 @@ pub fn ring(driver: &DriverRing, map: &Arc<MemoryMap>, start: u16) -> Ring {
         used: find(at.used, Areas::used_bytes(options.size)),
     };
     // SAFETY: the map vouches for the areas, and the ring holds it.
-    let split = unsafe { SplitRing::new(areas, options.size) }.expect("aligned areas");
+    unsafe { SplitRing::new(areas, options.size) }.expect("aligned areas")
+}
+
+/// The ring of `driver`, with the features that the driver has, from index `start` on.
+pub fn ring(driver: &DriverRing, map: &Arc<MemoryMap>, start: u16) -> Ring {
+    let (split, options) = (split(driver, map), driver.options());
     let options = RingOptions {
         event_index: options.event_idx,
         indirect: options.indirect > 0,

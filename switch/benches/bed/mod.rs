@@ -110,10 +110,7 @@ impl Bed {
 
     /// Another queue pair of guest `port`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
     pub fn queue(&mut self, port: u16, pair: u16, in_order: bool) -> Guest {
-        let (guest, transmit, _) = Guest::alone(in_order);
-        let key = RingKey { port: PortId(port), pair, direction: Direction::Intake };
-        self.worker.add_intake(key, Intake::new(transmit), Offloads::ALL, start());
-        guest
+        Guest::queue(&mut self.worker, port, pair, in_order)
     }
 }
 
@@ -129,26 +126,51 @@ fn address(index: u16) -> [u8; 6] {
 impl Guest {
     /// A guest at a worker: its rings served there. Returns the slot where frames to it are delivered, too.
     pub fn attach(worker: &mut Worker, index: u16, in_order: bool) -> (Self, u16) {
-        let (guest, transmit, receive) = Self::alone(in_order);
+        Self::attach_like(worker, index, Self::alone(in_order), Offloads::ALL)
+    }
+
+    /// The guest that was made, at a worker, which takes `offloads`.
+    pub fn attach_like(
+        worker: &mut Worker,
+        index: u16,
+        (guest, transmit, receive): (Self, Ring, Ring),
+        offloads: Offloads,
+    ) -> (Self, u16) {
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
         worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
-        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, Offloads::ALL, true), start());
+        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, offloads, true), start());
         (guest, slot)
+    }
+
+    /// Another queue pair of port `index`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
+    pub fn queue(worker: &mut Worker, index: u16, pair: u16, in_order: bool) -> Self {
+        let (guest, transmit, _) = Self::alone(in_order);
+        let key = RingKey { port: PortId(index), pair, direction: Direction::Intake };
+        worker.add_intake(key, Intake::new(transmit), Offloads::ALL, start());
+        guest
     }
 
     /// A guest, and the device's side of its transmit and receive ring; the first gives back `in_order`, or as it likes.
     pub fn alone(in_order: bool) -> (Self, Ring, Ring) {
+        Self::with_rings(256, 256, in_order)
+    }
+
+    /// The same with rings of `size` entries and `posted` receive buffers. Beyond the usual 256 all of these are one.
+    pub fn with_rings(size: u16, posted: u16, in_order: bool) -> (Self, Ring, Ring) {
         let memory = GuestMemory::new(4 << 20).unwrap();
         let map = device::map(&memory);
-        let options = DriverOptions { size: 256, event_idx: false, indirect: 0 };
+        let options = DriverOptions { size, event_idx: false, indirect: 0 };
         let mut transmit = DriverRing::new(&memory, options).unwrap();
         if in_order {
             transmit.expect_in_order();
         }
         let mut receive = DriverRing::new(&memory, options).unwrap();
-        let mut buffers = vec![0; 256];
-        for _ in 0..256 {
-            let buffer = memory.allocate(VuSink::stride(BUFFER as usize), 64).unwrap();
+        let mut buffers = vec![0; usize::from(size)];
+        let mut buffer = 0;
+        for number in 0..posted {
+            if number < 256 {
+                buffer = memory.allocate(VuSink::stride(BUFFER as usize), 64).unwrap();
+            }
             buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER as u32)]).unwrap())] = buffer;
         }
         receive.publish();

@@ -98,31 +98,38 @@ impl Line {
         self.flights.is_empty() && self.path.is_clear()
     }
 
-    /// Sends a copy of `parcel` on its way in moment `now`.
+    /// Sends a copy of `parcel` on its way in moment `now`, or two.
     ///
     /// # Errors
-    /// It gets lost, and why.
+    /// It gets lost, and why. A second copy that gets lost alone is no loss.
     pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
         if self.loses() {
             return Err(DropReason::LinkLoss);
         }
-        let copies = 1 + u32::from(happens(self.path.duplicate, &mut self.rng));
-        for _ in 0..copies {
-            let left = self.transmit(parcel.length, now).ok_or(DropReason::LinkFull)?;
-            let permit = self.account.take(u64::from(parcel.length) + OVERHEAD).ok_or(DropReason::LinkFull)?;
-            let due = self.arrival(left);
-            self.taken += 1;
-            self.flights.push(Reverse(Flight {
-                due,
-                number: self.taken,
-                source: parcel.source,
-                header: parcel.header,
-                frame: bytes(parcel),
-                segments_done: 0,
-                _permit: permit,
-            }));
+        let twice = happens(self.path.duplicate, &mut self.rng);
+        self.take_copy(parcel, now).ok_or(DropReason::LinkFull)?;
+        if twice {
+            let _ = self.take_copy(parcel, now);
         }
         Ok(())
+    }
+
+    /// Sends one copy on its way; `None` if there is no room for it.
+    fn take_copy(&mut self, parcel: &Parcel, now: Cycles) -> Option<()> {
+        let permit = self.account.take(u64::from(parcel.length) + OVERHEAD)?;
+        let left = self.transmit(parcel.length, now)?;
+        let due = self.arrival(left);
+        self.taken += 1;
+        self.flights.push(Reverse(Flight {
+            due,
+            number: self.taken,
+            source: parcel.source,
+            header: parcel.header,
+            frame: bytes(parcel),
+            segments_done: 0,
+            _permit: permit,
+        }));
+        Some(())
     }
 
     /// Whether the next frame gets lost.
@@ -314,6 +321,27 @@ mod tests {
         assert_eq!(taken, 10_000 / 2 / (1000 + OVERHEAD as usize), "half of it: the rest is for others");
         drop(line);
         assert_eq!(budget.left(), budget.most());
+    }
+
+    #[test]
+    fn what_finds_no_memory_does_not_occupy_the_transmitter() {
+        let path = Impairment { rate: Some("8Mbit".into()), ..Impairment::default() };
+        let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
+        let taken = (0..100).filter(|&number| line.take(&frame(number), 0).is_ok()).count();
+        assert_eq!(taken, 1, "half of the memory is for others");
+        // Its millisecond at the transmitter is all that there was.
+        assert_eq!(arrived(&mut line, milliseconds(1)).len(), 1);
+        line.forget_placed();
+        line.take(&frame(100), milliseconds(1)).unwrap();
+        assert!(line.due().is_some_and(|due| due.abs_diff(milliseconds(2)) <= 1), "{:?}", line.due());
+    }
+
+    #[test]
+    fn a_second_copy_that_finds_no_room_is_no_loss() {
+        let path = Impairment { duplicate: 1.0, ..Impairment::default() };
+        let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
+        assert_eq!(line.take(&frame(1), 0), Ok(()));
+        assert_eq!(arrived(&mut line, 0).len(), 1);
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl PortStatus {
     /// this is one more.
     pub fn pace(&self) {
         let now = cycles();
-        self.wishes.charge(0, now);
+        self.wishes.charge(0, 1, now);
         let early = self.wishes.opens_at().saturating_sub(now);
         if early > 0 {
             std::thread::sleep(duration(early).min(MOST_PAUSE));

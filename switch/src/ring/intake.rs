@@ -51,6 +51,7 @@ pub struct Intake {
     gone: u32,
     chunks: ChunkPool,
     scratch: Vec<Piece>,
+    walked: u64,
 }
 
 impl Intake {
@@ -65,6 +66,7 @@ impl Intake {
             gone: 0,
             chunks: ChunkPool::new(size),
             scratch: Vec::with_capacity(MAX_PIECES),
+            walked: 0,
         }
     }
 
@@ -208,7 +210,16 @@ impl Intake {
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let limit = MAX_FRAME + u32::from(options.header_length);
         let mut walk = Walk { ring: split, memory, hint, access: Access::Read, indirect: options.indirect, limit, walked: 0 };
-        walk.resolve(first, &mut self.scratch)
+        let length = walk.resolve(first, &mut self.scratch);
+        self.walked += u64::from(walk.walked);
+        length
+    }
+
+    /// Descriptors that were walked since this was last asked: what its driver's chains cost beside the copy. Chains of one descriptor that hold a
+    /// frame alone are not counted.
+    #[inline]
+    pub fn take_walked(&mut self) -> u64 {
+        std::mem::take(&mut self.walked)
     }
 
     /// Copies the headers of the resolved chain of `total` bytes, and notes where the rest lies.

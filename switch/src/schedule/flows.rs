@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_small_flow_goes_before_a_bulk_flow() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(256));
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(256, 1));
         (0..100).for_each(|n| push(&mut flows, &mut parking, 1, n, 1500));
         (0..3).for_each(|_| assert!(serve(&mut flows, &mut parking).is_some_and(|head| head < 100)));
         push(&mut flows, &mut parking, 2, 1000, 100);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn flows_that_go_on_share_and_keep_their_order() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(1024));
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(1024, 1));
         for n in 0..400 {
             push(&mut flows, &mut parking, (n % 2) as u8, n, if n % 2 == 0 { 1500 } else { 100 });
         }
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_lone_flow_of_large_frames_needs_no_rounds() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(64));
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(64, 1));
         (0..10).for_each(|n| push(&mut flows, &mut parking, 1, n, 65_000));
         assert!((0..10).all(|n| serve(&mut flows, &mut parking) == Some(n)));
         assert!(flows.is_empty() && parking.used() == 0);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn removing_all_but_one_leaves_that_one() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(64));
+        let (mut flows, mut parking) = (Flows::default(), Parking::new(64, 1));
         (0..30).for_each(|n| push(&mut flows, &mut parking, n as u8 % 7, n, 1500));
         assert_eq!(flows.remove_if(&mut parking, &|parcel| parcel.head != 17, &mut |_| {}), 29);
         assert_eq!(serve(&mut flows, &mut parking), Some(17));

@@ -1,7 +1,12 @@
 //! Where waiting parcels lie.
+//!
+//! A sender holds no more places than are free: the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
+//! [`crate::budget`]. A lone one gets half, n busy ones an n+1st each, and whoever comes next finds room, however large a ring
+//! somebody has.
 
 use crate::frame::SHORTEST;
 use crate::parcel::Parcel;
+use crate::port::PortId;
 
 /// Place of a waiting parcel in the [`Parking`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +30,14 @@ pub struct Parking {
     free: Spot,
     used: usize,
     most: usize,
+    /// Parcels of each sender.
+    held: Box<[u32]>,
 }
 
 impl Parking {
-    /// Room for `most` parcels; memory is used as it is needed and then kept.
-    pub fn new(most: usize) -> Self {
-        Self { spots: Vec::with_capacity(most), free: Spot::NONE, used: 0, most }
+    /// Room for `most` parcels of `ports` ports; memory is used as it is needed and then kept.
+    pub fn new(most: usize, ports: usize) -> Self {
+        Self { spots: Vec::with_capacity(most), free: Spot::NONE, used: 0, most, held: vec![0; ports].into() }
     }
 
     /// Parcels that wait.
@@ -43,17 +50,18 @@ impl Parking {
         self.most
     }
 
-    /// True if nothing more can wait.
-    pub fn is_full(&self) -> bool {
-        self.used == self.most
+    /// True if another parcel of `sender` can wait.
+    pub fn has_room(&self, sender: PortId) -> bool {
+        (self.held[sender.index()] as usize) < self.most - self.used
     }
 
-    /// Parks a parcel; `None` when full.
+    /// Parks a parcel; `None` if its sender has as many places as are free.
     pub fn park(&mut self, parcel: Parcel) -> Option<Spot> {
-        if self.is_full() {
+        if !self.has_room(parcel.source) {
             return None;
         }
         self.used += 1;
+        self.held[parcel.source.index()] += 1;
         let parked = Parked { parcel, next: Spot::NONE };
         if self.free == Spot::NONE {
             self.spots.push(parked);
@@ -87,8 +95,41 @@ impl Parking {
 
     /// Takes away the parcel at `spot`.
     pub(super) fn free(&mut self, spot: Spot) {
+        self.held[self.parcel(spot).source.index()] -= 1;
         self.spots[spot.0 as usize].next = self.free;
         self.free = spot;
         self.used -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn park(parking: &mut Parking, sender: u16) -> Option<Spot> {
+        let mut parcel = Parcel::default();
+        parcel.source = PortId(sender);
+        parking.park(parcel)
+    }
+
+    #[test]
+    fn no_sender_takes_the_places_of_others() {
+        let mut parking = Parking::new(900, 3);
+        let mut of = [Vec::new(), Vec::new()];
+        for (sender, most) in [(0, 450), (1, 225)] {
+            of[sender].extend(std::iter::from_fn(|| park(&mut parking, sender as u16)));
+            assert_eq!(of[sender].len(), most);
+        }
+        // As frames leave and others come, both approach a third.
+        for _ in 0..100 {
+            for (sender, of) in of.iter_mut().enumerate() {
+                of.drain(..of.len() / 10).for_each(|spot| parking.free(spot));
+                of.extend(std::iter::from_fn(|| park(&mut parking, sender as u16)));
+            }
+        }
+        assert!(of.iter().all(|of| of.len().abs_diff(300) < 20));
+        assert!(parking.has_room(PortId(2)));
+        of.iter_mut().flat_map(|of| of.drain(..)).for_each(|spot| parking.free(spot));
+        assert_eq!(parking.used(), 0);
     }
 }

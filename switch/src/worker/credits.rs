@@ -12,8 +12,8 @@ use crate::time::{Cycles, in_cycles};
 
 /// Most credit of a port: a usual batch costs less, so that ports only come into debt by frames that are dear.
 const MOST: Duration = Duration::from_micros(20);
-/// Deepest debt: what costs more is the fault of whoever took the CPU away meanwhile.
-const DEEPEST: Duration = Duration::from_micros(200);
+/// Deepest debt: much more than anything takes that is done at a time, and what an outside measure may err by must not close a port for long.
+const DEEPEST: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Credit {

@@ -38,6 +38,15 @@ impl Feed {
         }
     }
 
+    /// Descriptors that were walked since this was last asked.
+    #[inline]
+    pub(super) fn take_walked(&mut self) -> u64 {
+        match self {
+            Self::Ring(intake) => intake.take_walked(),
+            Self::Other(_) => 0,
+        }
+    }
+
     /// True if more has come than was taken.
     pub(super) fn has_more(&mut self) -> bool {
         match self {
@@ -148,6 +157,14 @@ impl Sink {
         match self {
             Self::Ring(_) => [(DropReason::ReceiverAbsent, 0); 2],
             Self::Other(end) => end.take_refused(),
+        }
+    }
+
+    /// Descriptors that were walked to find room since this was last asked.
+    pub(super) fn take_walked(&mut self) -> u64 {
+        match self {
+            Self::Ring(delivery) => delivery.take_walked(),
+            Self::Other(_) => 0,
         }
     }
 

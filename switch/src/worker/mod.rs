@@ -9,6 +9,7 @@
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
 mod credits;
+mod effort;
 mod ends;
 mod later;
 mod looks;
@@ -20,6 +21,7 @@ mod prices;
 mod rest;
 mod rings;
 mod source;
+mod stolen;
 mod turn;
 
 use std::sync::mpsc::Sender;
@@ -47,6 +49,7 @@ use peers::Peers;
 use prices::{Bill, Prices};
 use rest::Rest;
 use source::Sources;
+use stolen::Stolen;
 
 /// Frames that are taken from a source at a time.
 pub const BATCH: usize = 32;
@@ -185,6 +188,11 @@ pub struct Worker {
     bill: Bill,
     /// Up to when time was charged to somebody.
     charged_until: Cycles,
+    stolen: Stolen,
+    /// See [`pass::LONG`].
+    long: Cycles,
+    /// Outlets whose receivers' buffers were a burden, and their ports.
+    burdens: Vec<(u16, PortId)>,
     /// The last pass moved nothing.
     idle: bool,
     losses: u32,
@@ -225,7 +233,7 @@ impl Worker {
             index,
             sources: Sources::default(),
             outlets: Outlets::new(ports, &shared.settings),
-            peers: Peers::new(links),
+            peers: Peers::new(links, ports),
             rest: Rest::new(&mailbox, &shared.settings)?,
             parcel: Box::default(),
             ended: Vec::new(),
@@ -236,6 +244,9 @@ impl Worker {
             prices: Prices::new(ports),
             bill: Bill::default(),
             charged_until: 0,
+            stolen: Stolen::new(),
+            long: crate::time::in_cycles(pass::LONG),
+            burdens: Vec::new(),
             idle: false,
             second: 0,
             losses: crate::memory::sigbus::losses(),

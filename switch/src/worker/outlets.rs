@@ -2,24 +2,25 @@
 
 mod outlet;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::ends::Sink;
 use super::rings::RingKey;
-use super::{Place, Shared, vacant};
+use super::{Place, Shared, effort, vacant};
 use crate::frame::{self, Addresses, SHORTEST};
 use crate::link::{Impairment, Line, Path};
 use crate::parcel::{Parcel, Reach};
 use crate::port::PortId;
 use crate::ring::{Intake, Ring, RingFault, express};
-use crate::schedule::Parking;
 use crate::schedule::race::Race;
+use crate::schedule::{Parking, QUANTUM};
 use crate::settings::Settings;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 pub(super) use outlet::{Health, Outlet, Sent};
-use outlet::{Stuck, TURN};
+use outlet::{Stuck, TURN, Work};
 
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
@@ -50,12 +51,14 @@ pub(super) struct Outlets {
     parking: Parking,
     /// Slots with frames that the driver was not shown yet.
     touched: Vec<u16>,
-    /// Slots that something waits for.
-    waiting: Vec<u16>,
+    /// Slots that something waits for, the one that is served next first.
+    waiting: VecDeque<u16>,
     /// Outlets with a race.
     races: usize,
-    /// Slots at the end of a line.
-    lines: Vec<u16>,
+    /// Slots at the end of a line, the one that is served next first.
+    lines: VecDeque<u16>,
+    /// What was done.
+    pub work: Work,
     /// Ports whose rings broke a rule here.
     faults: Vec<(PortId, RingFault)>,
     patience: Cycles,
@@ -69,11 +72,12 @@ impl Outlets {
         Self {
             slots: Vec::new(),
             routes: vec![Vec::new(); ports],
-            parking: Parking::new(settings.parking),
+            parking: Parking::new(settings.parking, ports),
             touched: Vec::new(),
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             races: 0,
-            lines: Vec::new(),
+            lines: VecDeque::new(),
+            work: Work::default(),
             faults: Vec::new(),
             patience: in_cycles(settings.patience),
             moment: in_cycles(MOMENT),
@@ -89,10 +93,12 @@ impl Outlets {
 
     pub(super) fn add(&mut self, outlet: Outlet) -> u16 {
         let has_line = outlet.line.is_some();
+        let mut outlet = outlet;
         let slot = vacant(&mut self.slots);
+        outlet.slot = slot as u16;
         self.slots[slot] = Some(outlet);
         if has_line {
-            self.lines.push(slot as u16);
+            self.lines.push_back(slot as u16);
         }
         slot as u16
     }
@@ -142,7 +148,7 @@ impl Outlets {
                 (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
                 (None, Some(_)) => {
                     outlet.line = line_to(outlet.key).map(Box::new);
-                    self.lines.push(slot as u16);
+                    self.lines.push_back(slot as u16);
                 }
                 (None, None) => {}
             }
@@ -169,13 +175,14 @@ impl Outlets {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
             let taken = line.take(parcel, self.now);
+            self.work.effort += effort::FRAME + u64::from(parcel.length);
             outlet.touch(slot, &mut self.touched);
             return taken.map_or_else(Sent::Dropped, |()| Sent::Done);
         }
         if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now, &mut self.races) {
             return Sent::MustWait;
         }
-        let sent = outlet.place(parcel, self.now, &mut self.faults);
+        let sent = outlet.place(parcel, self.now, &mut self.faults, &mut self.work);
         if sent == Sent::Done
             && let Some(race) = &mut outlet.race
         {
@@ -219,6 +226,7 @@ impl Outlets {
         }
         outlet.frames += u64::from(frames);
         outlet.bytes += bytes;
+        self.work.effort += u64::from(frames) * effort::FRAME + bytes;
         if frames > 0 {
             if let Some(race) = &mut outlet.race {
                 race.went(sender, weight, bytes);
@@ -230,18 +238,22 @@ impl Outlets {
     }
 
     /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one. Where there is no room it waits if it may: returns
-    /// for how many it does. That others miss it is counted.
+    /// for how many it does. That others miss it is counted. A frame that is large, or is to be cut, waits too where many had it before: what is
+    /// done at a time for one guest does not depend on how many others there are.
     pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, shared: &Shared) -> u16 {
         let weight = shared.weight_of(parcel.source);
         let dropped = |port: PortId, reason| shared.counters.port(worker.into(), port.index()).drop_frame(reason);
         let mut held = 0;
+        let enough = self.work.effort + effort::TURN;
+        let dear = parcel.length > QUANTUM || !parcel.header.is_plain();
         for &port in ports {
             if port == parcel.source {
                 continue;
             }
+            let waits = dear && self.work.effort >= enough;
             let Some(place) = self.place(port, parcel.start()).filter(|place| place.worker == worker) else { continue };
             parcel.segments_done = 0;
-            match self.send(place.slot, parcel, weight) {
+            match if waits { Sent::MustWait } else { self.send(place.slot, parcel, weight) } {
                 Sent::Done => {}
                 Sent::MustWait
                     if self.may_flood_wait(place.slot, parcel) && self.park(place.slot, parcel, weight, self.now).is_ok() =>
@@ -332,6 +344,11 @@ impl Outlets {
         }
     }
 
+    /// Whether another frame of `sender` can wait here at all.
+    pub(super) fn can_park(&self, sender: PortId) -> bool {
+        self.parking.has_room(sender)
+    }
+
     /// Has a copy of `parcel` wait at `slot`, its sender having this `weight`.
     ///
     /// # Errors
@@ -341,49 +358,57 @@ impl Outlets {
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.stuck = Some(Stuck::begin(now));
-            self.waiting.push(slot);
+            self.waiting.push_back(slot);
         }
         outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
         outlet.touch(slot, &mut self.touched);
         Ok(())
     }
 
-    /// Serves everything that waits and can be delivered now, and gives up on receivers that are out of patience. `ended` hears of each
-    /// parcel that is done with, and of the reason if it was dropped.
-    pub(super) fn serve_waiting(&mut self, now: Cycles, mut ended: impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
-        let mut index = 0;
-        while let Some(&slot) = self.waiting.get(index) {
+    /// Serves what waits and can be delivered now, in bounded parts, and gives up on receivers that are out of patience. `ended` hears of each
+    /// parcel that is done with, or of which some segments went, how many segments went now, and whether it went, was dropped, or waits on.
+    pub(super) fn serve_waiting(&mut self, now: Cycles, mut ended: impl FnMut(&Parcel, PortId, u16, Sent)) {
+        let enough = self.work.effort + effort::WAITING;
+        for _ in 0..self.waiting.len() {
+            if self.work.effort >= enough {
+                return;
+            }
+            let Some(slot) = self.waiting.pop_front() else { return };
             self.serve_slot(slot, now, &mut ended);
             if self.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0) {
-                index += 1;
-            } else {
-                self.waiting.swap_remove(index);
+                self.waiting.push_back(slot);
             }
         }
     }
 
-    fn serve_slot(&mut self, slot: u16, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, Result<(), DropReason>)) {
+    fn serve_slot(&mut self, slot: u16, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, u16, Sent)) {
         let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
         let port = outlet.key.port;
         // Whether the driver is to be shown anything, and whether anything went in its turn.
         let (mut moved, mut advanced) = (false, false);
         // From this length on frames find no room where others may.
         let mut too_long = u32::MAX;
+        let enough = self.work.effort + effort::TURN;
         for _ in 0..TURN {
+            if self.work.effort >= enough {
+                break;
+            }
             let Some(spot) = outlet.turns.next_below(too_long, &self.parking) else { break };
             let parcel = self.parking.parcel(spot);
-            let (length, segments) = (parcel.length, parcel.segments_done);
-            let sent = outlet.place(parcel, now, &mut self.faults);
-            moved |= sent == Sent::Done || parcel.segments_done != segments;
+            let (length, before) = (parcel.length, parcel.segments_done);
+            let sent = outlet.place(parcel, now, &mut self.faults, &mut self.work);
+            let segments = parcel.segments_done - before;
+            moved |= sent == Sent::Done || segments > 0;
             advanced |= moved && too_long == u32::MAX;
-            match sent {
-                Sent::Done => ended(parcel, port, Ok(())),
-                Sent::Dropped(reason) => ended(parcel, port, Err(reason)),
-                Sent::MustWait if outlet.lets_pass(self.moment, now) => {
+            if sent != Sent::MustWait || segments > 0 {
+                ended(parcel, port, segments, sent);
+            }
+            if sent == Sent::MustWait {
+                if outlet.lets_pass(self.moment, now) {
                     too_long = length;
                     continue;
                 }
-                Sent::MustWait => break,
+                break;
             }
             outlet.turns.served(&mut self.parking);
         }
@@ -395,7 +420,7 @@ impl Outlets {
             outlet.stuck = Some(Stuck::begin(now));
         } else if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(self.patience, now)) {
             outlet.touch(slot, &mut self.touched);
-            outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| ended(parcel, port, Err(reason)));
+            outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| ended(parcel, port, 0, Sent::Dropped(reason)));
         } else if outlet.insist(now, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }
@@ -404,21 +429,22 @@ impl Outlets {
     /// Delivers what has come to the end of its line; returns the number of frames. `dropped` hears of those that were not delivered.
     /// `parcel` is scratch.
     pub(super) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
-        let (mut frames, mut index) = (0, 0);
-        while let Some(&slot) = self.lines.get(index) {
-            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else {
-                self.lines.swap_remove(index);
-                continue;
-            };
-            let (served, moved) = outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut dropped);
+        let mut frames = 0;
+        let enough = self.work.effort + effort::WAITING;
+        for _ in 0..self.lines.len() {
+            if self.work.effort >= enough {
+                break;
+            }
+            let Some(slot) = self.lines.pop_front() else { break };
+            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { continue };
+            let (served, moved) =
+                outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut self.work, &mut dropped);
             if moved {
                 outlet.touch(slot, &mut self.touched);
             }
             frames += served;
             if outlet.line.is_some() {
-                index += 1;
-            } else {
-                self.lines.swap_remove(index);
+                self.lines.push_back(slot);
             }
         }
         frames
@@ -501,6 +527,13 @@ impl Outlets {
         if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
             outlet.call_again(&mut self.faults);
             outlet.count(counters);
+        }
+    }
+
+    /// Shuts the outlet of `port` at `slot` for good, or until the next pass.
+    pub(super) fn shut(&mut self, slot: u16, port: PortId, for_good: bool) {
+        if let Some(outlet) = self.get(slot).filter(|outlet| outlet.key.port == port) {
+            outlet.shut_until = if for_good { Cycles::MAX } else { 0 };
         }
     }
 

@@ -1,10 +1,11 @@
 //! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
 
+use std::time::Duration;
+
 use super::outlets::Sent;
 use super::peers::{Back, Message, Return};
-use super::source::State;
 use super::turn::Turn;
-use super::{BATCH, Event, Worker};
+use super::{BATCH, Event, Worker, effort};
 use crate::parcel::{IntakeId, Parcel};
 use crate::port::PortId;
 use crate::ring::{RingFault, full_fence};
@@ -18,7 +19,10 @@ const FLUSH: u32 = 128;
 /// Frames of a turn that are so few that somebody is probably waiting for them. Where drivers poll, telling them at once costs no call.
 const FEW: u32 = 4;
 
-/// A parcel that waited and no longer does.
+/// What lasted longer than this may have been interrupted by somebody else.
+pub(super) const LONG: Duration = Duration::from_micros(200);
+
+/// A parcel that waited and no longer does, or of which a part went.
 #[derive(Debug)]
 pub(super) struct Ended {
     intake: IntakeId,
@@ -27,14 +31,16 @@ pub(super) struct Ended {
     sender: PortId,
     receiver: PortId,
     share_of: Option<PortId>,
-    /// Why it was dropped, if it was.
-    result: Result<(), DropReason>,
+    /// Segments of it that went now.
+    segments: u16,
+    sent: Sent,
 }
 
 impl Ended {
-    fn new(parcel: &Parcel, receiver: PortId, result: Result<(), DropReason>) -> Self {
+    fn new(parcel: &Parcel, receiver: PortId, segments: u16, sent: Sent) -> Self {
         let share_of = parcel.share_of(receiver);
-        Self { intake: parcel.intake, head: parcel.head, length: parcel.length, sender: parcel.source, receiver, share_of, result }
+        let Parcel { intake, head, length, source: sender, .. } = *parcel;
+        Self { intake, head, length, sender, receiver, share_of, segments, sent }
     }
 }
 
@@ -42,7 +48,11 @@ impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
         self.credits.begin_pass(self.idle, self.now);
+        self.stolen.begin_pass(self.now);
         self.outlets.begin_pass(self.now);
+        if !self.burdens.is_empty() {
+            self.look_at_burdens();
+        }
         let mut frames = self.serve_peers();
         let mut unflushed = frames;
         let hurries = self.shared.settings.poll == Poll::Always;
@@ -89,9 +99,6 @@ impl Worker {
 
     /// One source's turn; returns the frames it moved.
     fn serve(&mut self, slot: u16) -> u32 {
-        if !self.peers.have_room(BATCH) {
-            return 0;
-        }
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();
         if !self.credits.may_spend(port) {
@@ -112,7 +119,11 @@ impl Worker {
             second: self.second,
         };
         match turn.run(&mut self.parcel) {
-            Ok(0) => 0,
+            Ok(0) if self.bill.is_empty() => 0,
+            Ok(0) => {
+                self.charge();
+                0
+            }
             Ok(frames) => {
                 self.sources.had_frames(slot, frames, self.now);
                 self.note_content(slot, port);
@@ -121,6 +132,7 @@ impl Worker {
             }
             Err(fault) => {
                 self.sources.touch(slot);
+                self.charge();
                 self.fault(port, fault);
                 0
             }
@@ -140,7 +152,7 @@ impl Worker {
             self.bill.note_content(|_, _| true);
         }
         if self.outlets.have_races() {
-            let left = source.left.map(|left| left.slot);
+            let left = source.left.filter(|left| left.place.worker == self.index).map(|left| left.place.slot);
             for receiver in self.bill.receivers() {
                 self.outlets.is_content(receiver, port, self.index, left);
             }
@@ -151,10 +163,36 @@ impl Worker {
     #[inline]
     fn charge(&mut self) {
         let cycles = self.take_time();
+        let cycles = if cycles > self.long { self.stolen.own_part(cycles) } else { cycles };
+        if !self.outlets.work.burdens.is_empty() {
+            self.enter_burdens();
+        }
         let Self { credits, shared, prices, bill, index, .. } = self;
         prices.settle(bill, cycles, |sender, pays, cost| {
             credits.spend(sender, pays);
             shared.counters.port((*index).into(), sender.index()).cycles.add(cost);
+        });
+    }
+
+    /// Enters what receivers' buffers cost beyond what any honest guest's do: that is their own bill, not the senders'.
+    #[cold]
+    fn enter_burdens(&mut self) {
+        for (slot, port, effort) in self.outlets.work.burdens.drain(..) {
+            self.bill.enter_effort(port, effort);
+            if !self.burdens.contains(&(slot, port)) {
+                self.burdens.push((slot, port));
+            }
+        }
+    }
+
+    /// Nobody looks at the buffers of a receiver that were a burden before its port has time again.
+    #[cold]
+    fn look_at_burdens(&mut self) {
+        let Self { burdens, credits, outlets, .. } = self;
+        burdens.retain(|&(slot, port)| {
+            let shut = !credits.may_spend(port);
+            outlets.shut(slot, port, shut);
+            shut
         });
     }
 
@@ -170,15 +208,19 @@ impl Worker {
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
         self.take_time();
-        self.outlets.serve_waiting(self.now, |parcel, port, result| ended.push(Ended::new(parcel, port, result)));
+        self.outlets.serve_waiting(self.now, |parcel, port, segments, sent| ended.push(Ended::new(parcel, port, segments, sent)));
         let frames = ended.len() as u32;
-        for Ended { intake, head, length, sender, receiver, share_of, result } in ended.drain(..) {
-            if let Err(reason) = result {
+        for Ended { intake, head, length, sender, receiver, share_of, segments, sent } in ended.drain(..) {
+            if let Sent::Dropped(reason) = sent {
                 self.counters(receiver).drop_frame(reason);
             }
             let weight = self.shared.weight_of(sender);
-            self.bill.enter(sender, weight, result.is_ok().then_some(receiver), 1, length.into());
-            self.give_back(intake, head, share_of);
+            let bytes = if sent == Sent::Done { length } else { 0 };
+            let to = (!matches!(sent, Sent::Dropped(_))).then_some(receiver);
+            self.bill.enter(sender, weight, to, segments.max(1).into(), bytes.into());
+            if sent != Sent::MustWait {
+                self.give_back(intake, head, share_of);
+            }
         }
         let (outlets, worker) = (&self.outlets, self.index);
         self.bill.note_content(|sender, receiver| outlets.waiting_of(sender, receiver, worker) == 0);
@@ -217,19 +259,30 @@ impl Worker {
         }
     }
 
-    /// Takes what other workers sent.
+    /// Takes what other workers sent. Their guests, and ours that get chains back, pay for it themselves.
     fn serve_peers(&mut self) -> u32 {
         let mut frames = 0;
         while let Some(back) = self.peers.receive_return() {
+            if let Some(source) = self.sources.get(back.slot) {
+                self.bill.enter_effort(source.port(), effort::TOUCH);
+            }
             self.take_back(back);
         }
         for index in 0..self.peers.others.len() {
             let other = self.peers.others[index];
+            let enough = self.outlets.work.effort + effort::TURN;
             for _ in 0..4 * BATCH {
+                if self.outlets.work.effort >= enough {
+                    break;
+                }
                 let Some(message) = self.peers.receive(other) else { break };
                 self.accept(other, message);
                 frames += 1;
             }
+        }
+        if !self.bill.is_empty() {
+            self.bill.note_content(|_, _| true);
+            self.charge();
         }
         frames
     }
@@ -238,7 +291,9 @@ impl Worker {
         match message {
             Message::Deliver(mut parcel, port, outlet) => self.deliver_for_peer(&mut parcel, port, outlet),
             Message::Flood(mut parcel) => {
+                let before = self.outlets.work.effort;
                 let held = self.flood(&mut parcel);
+                self.bill.enter_effort(parcel.source, effort::FRAME + self.outlets.work.effort - before);
                 if held > 0 {
                     self.tell_back(parcel.intake, parcel.head, Back::Held(held));
                 }
@@ -259,6 +314,8 @@ impl Worker {
         // While it was on its way the port's ring may have stopped, and another port's have taken its slot.
         let is_there = self.outlets.get(outlet).is_some_and(|outlet| outlet.key.port == port);
         let sent = if is_there { self.outlets.send(outlet, parcel, weight) } else { Sent::Dropped(DropReason::ReceiverAbsent) };
+        let bytes = if sent == Sent::Done { parcel.length } else { 0 };
+        self.bill.enter(parcel.source, weight, Some(port), parcel.segments_done.max(1).into(), bytes.into());
         let result = match sent {
             Sent::Done => Ok(()),
             Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {
@@ -306,7 +363,7 @@ impl Worker {
     pub(super) fn fault(&mut self, port: PortId, fault: RingFault) {
         let slots: Vec<u16> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
         for slot in slots {
-            self.sources.set_state(slot, State::Closed);
+            self.sources.close(slot);
         }
         self.report(Event::RingFault(port, self.sessions[port.index()], fault));
     }

@@ -1,6 +1,9 @@
 //! Peers: the queues between this worker and the others.
 //!
 //! Parcels go to the worker that owns the receiver's ring; their **returns** come back, so that only the owner of a ring ever writes it.
+//!
+//! A sender has no more parcels in a queue than there is room left: the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
+//! [`crate::budget`]. So nobody keeps the way to a slow worker from others, whose frames wait for room in their rings.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,6 +54,10 @@ struct Link {
     parcels_in: Consumer<Message>,
     returns_out: Producer<Return>,
     returns_in: Consumer<Return>,
+    /// Whose parcels are in the queue out, the oldest first; `None` for recalls.
+    senders: VecDeque<Option<PortId>>,
+    /// Parcels of each port there.
+    held: Vec<u16>,
     /// Returns that found the queue full; no more than parcels can be out or wait here, so it cannot grow without bound.
     backlog: VecDeque<Return>,
     /// Recalls not yet sent: at most one a source.
@@ -93,11 +100,47 @@ impl Link {
             parcels_in,
             returns_out,
             returns_in,
+            senders: VecDeque::with_capacity(PARCELS),
+            held: Vec::new(),
             backlog: VecDeque::new(),
             recalls: VecDeque::new(),
             mailbox,
             told: false,
         }
+    }
+
+    /// Whether another parcel of `sender` may go out now.
+    fn has_room(&mut self, sender: PortId) -> bool {
+        if !self.seems_to_have_room(sender) {
+            self.forget_taken();
+        }
+        self.seems_to_have_room(sender)
+    }
+
+    fn seems_to_have_room(&self, sender: PortId) -> bool {
+        usize::from(self.held[sender.index()]) < PARCELS - self.senders.len()
+    }
+
+    /// Forgets whose parcels the other worker has taken.
+    fn forget_taken(&mut self) {
+        let untaken = self.parcels_out.untaken();
+        for sender in self.senders.drain(..self.senders.len() - untaken).flatten() {
+            self.held[sender.index()] -= 1;
+        }
+    }
+
+    fn push(&mut self, message: Message, sender: Option<PortId>) -> bool {
+        if self.senders.len() == PARCELS {
+            self.forget_taken();
+        }
+        let pushed = self.parcels_out.push(message).is_ok();
+        if pushed {
+            self.senders.push_back(sender);
+            if let Some(sender) = sender {
+                self.held[sender.index()] += 1;
+            }
+        }
+        pushed
     }
 }
 
@@ -110,22 +153,31 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(links: Links) -> Self {
-        let others = links.0.iter().enumerate().filter(|(_, link)| link.is_some()).map(|(n, _)| n as u8).collect();
-        Self { links: links.0, others }
+    pub(super) fn new(links: Links, ports: usize) -> Self {
+        let mut links = links.0;
+        links.iter_mut().flatten().for_each(|link| link.held = vec![0; ports]);
+        let others = links.iter().enumerate().filter(|(_, link)| link.is_some()).map(|(n, _)| n as u8).collect();
+        Self { links, others }
     }
 
-    /// True if every peer can take another `count` messages.
-    #[inline]
-    pub(super) fn have_room(&mut self, count: usize) -> bool {
-        self.links.iter_mut().flatten().all(|link| link.parcels_out.has_room(count))
+    /// True if `worker` can take another parcel of `sender` now, whose share of the way there is not used up; and if there is no such worker, to
+    /// which nothing needs to wait.
+    pub(super) fn has_room(&mut self, worker: u8, sender: PortId) -> bool {
+        let Some(Some(link)) = self.links.get_mut(usize::from(worker)) else { return true };
+        link.has_room(sender)
     }
 
-    /// Sends `message` to `worker`; false if there is no room or no such worker.
-    pub(super) fn send(&mut self, worker: u8, message: Message) -> bool {
+    /// The first worker that cannot take another parcel of `sender` now.
+    pub(super) fn first_without_room(&mut self, sender: PortId) -> Option<u8> {
+        let links = self.links.iter_mut().enumerate().filter_map(|(worker, link)| Some((worker as u8, link.as_mut()?)));
+        links.filter_map(|(worker, link)| (!link.has_room(sender)).then_some(worker)).next()
+    }
+
+    /// Sends `message`, which has a parcel of `sender`, to `worker`; false if there is no room or no such worker.
+    pub(super) fn send(&mut self, worker: u8, message: Message, sender: PortId) -> bool {
         let Some(Some(link)) = self.links.get_mut(usize::from(worker)) else { return false };
         link.told = true;
-        link.parcels_out.push(message).is_ok()
+        link.has_room(sender) && link.push(message, Some(sender))
     }
 
     /// Calls back the parcels of source `slot`; if there is no room now, as soon as there is.
@@ -171,7 +223,7 @@ impl Peers {
             while !link.parcels_out.is_full()
                 && let Some(slot) = link.recalls.pop_front()
             {
-                let _ = link.parcels_out.push(Message::Recall(slot));
+                link.push(Message::Recall(slot), None);
             }
             while let Some(back) = link.backlog.front() {
                 if link.returns_out.push(*back).is_err() {

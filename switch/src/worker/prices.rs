@@ -8,18 +8,12 @@
 //! In order: a turn or a receiver's waiting frames are entered in a **bill**, an item for each receiver in a row; the bill is **settled**
 //! with the time that all of it took.
 
-use std::time::Duration;
-
 use crate::frame::SHORTEST;
 use crate::port::PortId;
-use crate::time::in_cycles;
+use crate::worker::effort;
 
 /// Bytes after which what was before counts half: some turns of every sender.
 const MEMORY: f64 = 8.0 * 1024.0 * 1024.0;
-/// What took longer than this was interrupted by somebody else.
-const LONGEST: Duration = Duration::from_micros(200);
-/// A frame is as much effort as copying so many bytes.
-const FRAME_EFFORT: u64 = 2048;
 
 /// Frames of one sender to one receiver.
 #[derive(Clone, Copy, Debug)]
@@ -41,17 +35,28 @@ pub(super) struct Bill {
 }
 
 impl Bill {
-    /// Enters `frames` of `sender`, whose weight is `weight`, that carried `bytes` to `receiver`, if they went to one.
+    /// Enters `frames` of `sender`, segments counted one by one, whose weight is `weight`, that carried `bytes` to `receiver`, if they went to
+    /// one.
     #[inline]
     pub(super) fn enter(&mut self, sender: PortId, weight: u16, receiver: Option<PortId>, frames: u64, bytes: u64) {
-        let effort = frames * FRAME_EFFORT + bytes;
+        let effort = frames * effort::FRAME + bytes;
         let bytes = bytes.max(frames * u64::from(SHORTEST));
         self.add(Item { sender, receiver, bytes: bytes as f64 / f64::from(weight), effort, wants_more: true });
     }
 
     /// Enters a frame of `sender` that will wait for `receiver`.
     pub(super) fn enter_waiting(&mut self, sender: PortId, receiver: PortId) {
-        self.add(Item { sender, receiver: Some(receiver), bytes: 0.0, effort: FRAME_EFFORT, wants_more: true });
+        self.add(Item { sender, receiver: Some(receiver), bytes: 0.0, effort: effort::FRAME, wants_more: true });
+    }
+
+    /// Enters what was done for `port`, be it to no avail.
+    pub(super) fn enter_effort(&mut self, port: PortId, effort: u64) {
+        self.add(Item { sender: port, receiver: None, bytes: 0.0, effort, wants_more: false });
+    }
+
+    /// Whether nothing was entered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
     }
 
     /// Those who got something, or will.
@@ -101,18 +106,16 @@ struct Price {
 pub(super) struct Prices {
     /// By receiver.
     of: Vec<Price>,
-    longest: u64,
 }
 
 impl Prices {
     pub(super) fn new(ports: usize) -> Self {
-        Self { of: vec![Price::default(); ports], longest: in_cycles(LONGEST) }
+        Self { of: vec![Price::default(); ports] }
     }
 
     /// Settles `bill`, all of which took so many `cycles`: tells `charge` what each sender has to pay, and what its part really cost.
     #[inline]
     pub(super) fn settle(&mut self, bill: &mut Bill, cycles: u64, mut charge: impl FnMut(PortId, u64, u64)) {
-        let cycles = cycles.min(self.longest);
         if let [item] = bill.items[..] {
             charge(item.sender, self.pay(&item, cycles as f64) as u64, cycles);
         } else {

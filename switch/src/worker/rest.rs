@@ -169,12 +169,14 @@ impl Worker {
                 continue;
             }
             let Some(source) = self.sources.get(slot) else { return true };
-            let left = source.left;
+            let (left, port) = (source.left, source.port());
             let has_news = match left {
                 // Whoever is held back by a limit has no news before it opens.
                 _ if source.held_until.is_some() => false,
                 // Nor is what stands behind a frame that waits for its receiver, before that has room.
-                Some(left) => self.outlets.arm(left.slot),
+                Some(left) if left.place.worker == self.index => self.outlets.arm(left.place.slot),
+                // The other worker tells when it has taken something.
+                Some(left) => self.peers.has_room(left.place.worker, port),
                 // What was seen and not taken is work too.
                 None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
             };
@@ -216,6 +218,7 @@ impl Worker {
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
         let now = cycles_after(from);
+        self.stolen.slept(now - from);
         if self.rest.poll == Poll::Adaptive && woken {
             self.rest.linger.slept_through(now.wrapping_sub(self.rest.busy_at), now);
             if let Some(memory) = self.rest.linger.memory() {
@@ -244,7 +247,8 @@ impl Worker {
             let slot = self.sources.awake[index];
             let Some(source) = self.sources.get(slot) else { continue };
             let left = source.left;
-            let opens = || left.and_then(|left| self.outlets.opens_at(left.slot, self.now));
+            let here = left.filter(|left| left.place.worker == self.index);
+            let opens = || here.and_then(|left| self.outlets.opens_at(left.place.slot, self.now));
             let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
             deadline = Some(deadline.map_or(due, |earliest| earliest.min(due)));
         }
@@ -254,6 +258,9 @@ impl Worker {
     /// Waits for events and acts on them; true if there was one beside those of timers.
     pub(super) fn await_events(&mut self, milliseconds: i32) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
+        if milliseconds == 0 {
+            self.shared.counters.worker(self.index.into()).polls.add(1);
+        }
         // Interrupted by a signal is as good as nothing happened.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let mut woken = false;
@@ -279,9 +286,7 @@ impl Worker {
             if let Feed::Other(end) = &mut source.feed {
                 end.wake();
             }
-            if matches!(source.state, State::Unstarted | State::Asleep) {
-                self.sources.set_state(slot, State::Awake);
-            }
+            self.sources.kicked(slot);
             self.counters(port).kicks.add(1);
         } else if let Some(port) = self.outlets.kicked(slot) {
             self.counters(port).kicks.add(1);

@@ -106,16 +106,21 @@ impl Worker {
 
     /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.
     pub fn stop_intake(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
-        self.call_all_back(key, WhenBack::Stop(reply));
+        self.call_all_back(key, |_| WhenBack::Stop(reply));
     }
 
-    /// Closes an intake, calls back what is out, and does `then` once everything is back.
-    fn call_all_back(&mut self, key: RingKey, then: WhenBack) {
+    /// Closes an intake, calls back what is out, and does what `then` makes of the state that it was in once everything is back. One that is being
+    /// stopped does nothing else any more.
+    fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(State) -> WhenBack) {
         let Some(slot) = self.sources.find(key) else { return };
+        let Some(source) = self.sources.get(slot) else { return };
+        let state = match &source.when_back {
+            None => source.state,
+            Some(WhenBack::Move(.., state)) => *state,
+            Some(WhenBack::Stop(_)) => return,
+        };
+        source.when_back = Some(then(state));
         self.sources.set_state(slot, State::Closed);
-        if let Some(source) = self.sources.get(slot) {
-            source.when_back = Some(then);
-        }
         self.recall(self.index, slot);
         for other in self.peers.others.clone() {
             self.peers.recall(other, slot);
@@ -153,12 +158,13 @@ impl Worker {
                 self.sources.remove(slot);
                 let _ = reply.send(base);
             }
-            Some(WhenBack::Move(split, memory, reply)) => {
+            Some(WhenBack::Move(split, memory, reply, state)) => {
                 if let Some(ring) = source.feed.ring() {
                     ring.publish_last();
                     ring.set_memory(split, memory);
                 }
-                self.sources.set_state(slot, State::Awake);
+                // It may have been asked for a kick in a ring that lies elsewhere now.
+                self.sources.set_state(slot, if state == State::Asleep { State::Awake } else { state });
                 let _ = reply.send(());
             }
         }
@@ -168,6 +174,7 @@ impl Worker {
     pub fn stop_delivery(&mut self, key: RingKey) -> Option<u16> {
         let slot = self.outlets.find(key)?;
         self.rest.unwatch(slot, Direction::Delivery);
+        self.sources.forget_left(Place { worker: self.index, slot });
         let mut returned = Vec::new();
         let mut outlet =
             self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head, parcel.share_of(key.port))))?;
@@ -224,7 +231,7 @@ impl Worker {
     /// Moves a ring to a new memory map; answers once the old one is not used any more.
     pub fn set_memory(&mut self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>, reply: mpsc::Sender<()>) {
         match key.direction {
-            Direction::Intake => self.call_all_back(key, WhenBack::Move(split, memory, reply)),
+            Direction::Intake => self.call_all_back(key, |state| WhenBack::Move(split, memory, reply, state)),
             Direction::Delivery => {
                 if let Some(ring) = self.ring(key) {
                     ring.set_memory(split, memory);
@@ -249,7 +256,7 @@ impl Worker {
         match refused {
             Some(reason) => self.counters(port).drop_frame(reason),
             None => {
-                storm.charge(0, now);
+                storm.charge(0, 1, now);
                 self.counters(port).flooded.add(1);
             }
         }

@@ -19,7 +19,7 @@ use super::looks::{Missed, Quiet};
 use super::outlets::Health;
 use super::rest::doze::Stream;
 use super::rings::RingKey;
-use super::{Shared, vacant};
+use super::{Place, Shared, vacant};
 
 /// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
 const LITTLE_BYTES: u64 = 8192;
@@ -51,7 +51,7 @@ pub(super) struct Source {
     pub left: Option<Left>,
     /// How long it may be left, usually and at most.
     leave_for: Cycles,
-    patience: Cycles,
+    pub patience: Cycles,
     /// The port's limit holds it back until then.
     pub held_until: Option<Cycles>,
     share: Share,
@@ -93,8 +93,10 @@ impl Share {
 pub(super) struct Left {
     /// When it was first left.
     pub since: Cycles,
-    /// The outlet that had no room.
-    pub slot: u16,
+    /// The receiver; the sender itself if it is for everybody.
+    pub port: PortId,
+    /// The outlet that had no room. Where another worker had none, for that is all there is to ask for, the slot does not matter.
+    pub place: Place,
     /// Segments of it that were delivered already.
     pub segments_done: u16,
 }
@@ -104,8 +106,8 @@ pub(super) struct Left {
 pub(super) enum WhenBack {
     /// Stop, and answer with the base.
     Stop(mpsc::Sender<u16>),
-    /// Go on in other memory.
-    Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>),
+    /// Go on in other memory, in this state.
+    Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>, State),
 }
 
 /// Whether a source is looked at.
@@ -189,21 +191,20 @@ impl Source {
         self.out_for[port.index()] += 1;
     }
 
-    /// Whether an opened parcel that the receiver at `slot` has no room for may be left in the ring for now, to be tried again.
+    /// How long an opened parcel that its receiver has no room for may be left in the ring, to be tried again.
     ///
     /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
     /// parking where receivers poll and will soon have room; and where the receiver's share of the ring is used up, so that it may
     /// not be kept out, it saves the frame of a sender that has nothing to send to others, who feels the receiver's pace instead.
-    pub(super) fn may_leave(&mut self, parcel: &Parcel, slot: u16, health: Health, may_keep_out: bool, now: Cycles) -> bool {
-        if health == Health::Stalled {
-            return false;
-        }
-        let left = self.left.get_or_insert(Left { since: now, slot, segments_done: 0 });
-        left.slot = slot;
-        left.segments_done = parcel.segments_done;
-        let waited = now.wrapping_sub(left.since);
-        let sole = !may_keep_out && self.has_one_receiver();
-        waited < if sole { self.patience } else { self.leave_for }
+    pub(super) fn leave_time(&mut self, may_keep_out: bool) -> Cycles {
+        if !may_keep_out && self.has_one_receiver() { self.patience } else { self.leave_for }
+    }
+
+    /// Whether an opened parcel for `port`, which had no room at `place`, may be left in the ring for now; that is so for so long a `time`.
+    pub(super) fn may_leave(&mut self, parcel: &Parcel, port: PortId, place: Place, time: Cycles, now: Cycles) -> bool {
+        let left = self.left.get_or_insert(Left { since: now, port, place, segments_done: 0 });
+        (left.port, left.place, left.segments_done) = (port, place, parcel.segments_done);
+        now.saturating_sub(left.since) < time
     }
 
     /// That a chain is left is not its receiver's fault up to `now`.
@@ -270,7 +271,7 @@ impl Source {
     }
 }
 
-/// See [`Source::may_leave`].
+/// See [`Source::leave_time`].
 fn leave_for(in_order: bool, settings: &Settings) -> Cycles {
     if in_order {
         in_cycles(settings.patience)
@@ -351,6 +352,31 @@ impl Sources {
     pub(super) fn wake(&mut self, slot: u16) {
         if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
             self.set_state(slot, State::Awake);
+        }
+    }
+
+    /// A kick came for `slot`: wakes it, and starts it if it was not.
+    pub(super) fn kicked(&mut self, slot: u16) {
+        let Some(source) = self.get(slot) else { return };
+        if let Some(WhenBack::Move(.., then @ State::Unstarted)) = &mut source.when_back {
+            *then = State::Awake;
+        } else if matches!(source.state, State::Unstarted | State::Asleep) {
+            self.set_state(slot, State::Awake);
+        }
+    }
+
+    /// Takes nothing more from `slot`, nor after it has moved: its port broke a ring.
+    pub(super) fn close(&mut self, slot: u16) {
+        if let Some(Source { when_back: Some(WhenBack::Move(.., then)), .. }) = self.get(slot) {
+            *then = State::Closed;
+        }
+        self.set_state(slot, State::Closed);
+    }
+
+    /// What was left for `place` is left no more: its ring is gone.
+    pub(super) fn forget_left(&mut self, place: Place) {
+        for source in self.slots.iter_mut().flatten() {
+            source.left = source.left.filter(|left| left.place != place);
         }
     }
 

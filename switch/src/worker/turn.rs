@@ -5,7 +5,7 @@ use super::outlets::{Health, Outlets, Sent, Way};
 use super::peers::{Message, Peers};
 use super::prices::Bill;
 use super::source::Source;
-use super::{BATCH, Shared};
+use super::{BATCH, Place, Shared, effort};
 use crate::frame::{Addresses, NetHeader};
 use crate::offload::{self, Offloads};
 use crate::parcel::{Parcel, Reach};
@@ -16,9 +16,6 @@ use crate::stats::{DropReason, PortCounters};
 use crate::table::Table;
 use crate::time::Cycles;
 use crate::verdict::{Moment, Verdict};
-
-/// Bytes after which a turn ends, so that large frames do not keep others waiting for long.
-const TURN_BYTES: u64 = 1 << 20;
 
 /// What a turn works with.
 #[derive(Debug)]
@@ -74,7 +71,8 @@ impl Turn<'_> {
         let shared = self.shared;
         let table = &shared.tables[self.source.segment];
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
-        while taken < left && bytes < TURN_BYTES {
+        let enough = self.outlets.work.effort + effort::TURN;
+        while taken < left && self.outlets.work.effort < enough {
             if limited {
                 if !limiter.is_open(self.now) {
                     break;
@@ -92,7 +90,9 @@ impl Turn<'_> {
                     break;
                 }
             }
-            match self.source.feed.open(parcel)? {
+            let opened = self.source.feed.open(parcel)?;
+            self.outlets.work.effort += effort::TOUCH + effort::DESCRIPTOR * self.source.feed.take_walked();
+            match opened {
                 Taken::Parcel => {
                     parcel.segments_done = self.source.left.map_or(0, |left| left.segments_done);
                     if self.forward(parcel, table) == Disposal::Left {
@@ -100,7 +100,7 @@ impl Turn<'_> {
                     }
                     frames += 1;
                     bytes += u64::from(parcel.length);
-                    limiter.charge(parcel.length.into(), self.now);
+                    limiter.charge(parcel.length.into(), 1, self.now);
                 }
                 Taken::Dropped(reason) => self.note_drop(self.source.port(), reason),
                 Taken::Nothing => break,
@@ -186,33 +186,41 @@ impl Turn<'_> {
             return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
         let elsewhere = place.worker != self.worker;
-        if self.source.left.is_some_and(|left| elsewhere || left.slot != place.slot) {
+        if self.source.left.is_some_and(|left| elsewhere || (left.port, left.place) != (port, place)) {
             // What it was left for is not where it goes now.
             parcel.segments_done = 0;
         }
         if elsewhere {
-            return self.hand_over(port, place.worker, place.slot, parcel);
+            return self.hand_over(port, place, parcel);
         }
+        let before = parcel.segments_done;
         match self.outlets.send(place.slot, parcel, self.weight) {
             Sent::Done => {
-                self.enter(Some(port), 1, parcel.length.into());
+                self.enter(Some(port), (parcel.segments_done - before).max(1), parcel.length.into());
                 self.source.feed.finish(parcel);
                 Disposal::Done
             }
-            Sent::MustWait => self.wait(port, place.slot, parcel),
+            Sent::MustWait => {
+                if parcel.segments_done > before {
+                    self.enter(Some(port), parcel.segments_done - before, 0);
+                }
+                self.wait(port, place, parcel)
+            }
             Sent::Dropped(reason) => self.drop_at(port, parcel, reason),
         }
     }
 
-    fn wait(&mut self, port: PortId, slot: u16, parcel: &Parcel) -> Disposal {
+    fn wait(&mut self, port: PortId, place: Place, parcel: &Parcel) -> Disposal {
+        let slot = place.slot;
         let health = self.outlets.health(slot, self.now);
-        let may_keep_out = self.source.may_keep_out(port, health);
+        let may_keep_out = self.source.may_keep_out(port, health) && self.outlets.can_park(parcel.source);
         // Where others have turns it takes part in those.
         let may_park = self.outlets.have_turns(slot) && may_keep_out && health != Health::Stalled;
         if self.source.in_order && self.outlets.hold_back(slot, parcel.source) {
             self.source.excuse(self.now);
         }
-        if !may_park && self.source.may_leave(parcel, slot, health, may_keep_out, self.now) {
+        let time = if health == Health::Stalled { 0 } else { self.source.leave_time(may_keep_out) };
+        if !may_park && time > 0 && self.source.may_leave(parcel, port, place, time, self.now) {
             self.outlets.note_left(slot, parcel.source);
             self.source.feed.leave(parcel);
             return Disposal::Left;
@@ -236,18 +244,30 @@ impl Turn<'_> {
         }
     }
 
-    fn hand_over(&mut self, port: PortId, worker: u8, slot: u16, parcel: &Parcel) -> Disposal {
-        if !self.source.may_keep_out(port, Health::Moving) {
-            return self.drop_at(port, parcel, DropReason::ReceiverFull);
+    fn hand_over(&mut self, port: PortId, place: Place, parcel: &Parcel) -> Disposal {
+        let may_keep_out = self.source.may_keep_out(port, Health::Moving);
+        let has_room = self.peers.has_room(place.worker, parcel.source);
+        if !may_keep_out || !has_room {
+            let time = if has_room { self.source.leave_time(false) } else { self.source.patience };
+            return self.leave_or_drop(port, place, parcel, time);
         }
         self.enter(Some(port), 1, parcel.length.into());
         self.source.keep_out(parcel, port);
         self.shared.counters.worker(self.worker.into()).handed_over.add(1);
-        if !self.peers.send(worker, Message::Deliver(parcel.clone(), port, slot)) {
+        if !self.peers.send(place.worker, Message::Deliver(parcel.clone(), port, place.slot), parcel.source) {
             self.counters(port).drop_frame(DropReason::ReceiverFull);
             self.source.come_back(parcel.head, Some(port));
         }
         Disposal::Done
+    }
+
+    /// Leaves a parcel for `port`, which is to go to the worker of `place`, in its ring for so long a `time` at most.
+    fn leave_or_drop(&mut self, port: PortId, place: Place, parcel: &Parcel, time: Cycles) -> Disposal {
+        if time == 0 || !self.source.may_leave(parcel, port, place, time, self.now) {
+            return self.drop_at(port, parcel, DropReason::ReceiverFull);
+        }
+        self.source.feed.leave(parcel);
+        Disposal::Left
     }
 
     /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
@@ -257,20 +277,25 @@ impl Turn<'_> {
         if !storm.is_open(self.now) {
             return self.drop_at(parcel.source, parcel, DropReason::Storm);
         }
-        storm.charge(0, self.now);
-        self.counters(parcel.source).flooded.add(1);
-        self.enter(None, 1, parcel.length.into());
+        let (sender, patience) = (parcel.source, self.source.patience);
+        if let Some(worker) = self.peers.first_without_room(sender) {
+            return self.leave_or_drop(sender, Place { worker, slot: 0 }, parcel, patience);
+        }
+        storm.charge(0, 1, self.now);
+        self.counters(sender).flooded.add(1);
+        let before = self.outlets.work.effort;
         // What waits would hold up all that comes after it where chains go back in order; and half of the ring is for other frames.
         let may_wait = !self.source.in_order && 2 * self.source.feed.out_count() < self.source.feed.size();
         parcel.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
         let others = self.peers.others.len();
         self.source.feed.keep_out(parcel, 1 + others as u16);
         for index in 0..others {
-            if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone())) {
+            if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone()), sender) {
                 self.source.feed.come_back(parcel.head);
             }
         }
         let held = self.outlets.flood(parcel, self.segment, self.worker, self.shared);
+        self.bill.enter_effort(sender, effort::FRAME + self.outlets.work.effort - before);
         self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);
         // The next frame is opened into the same parcel.

@@ -44,6 +44,11 @@ impl Crew {
         guest
     }
 
+    /// Another queue pair of port `index`, which worker `home` serves and of which only the intake is used.
+    pub fn queue(&mut self, index: u16, pair: u16, home: u8) -> Guest {
+        Guest::queue(&mut self.workers[usize::from(home)], index, pair, false)
+    }
+
     /// Frames for port `index` go to `places` from now on.
     pub fn set_route(&mut self, index: u16, places: Vec<Place>) {
         for worker in &mut self.workers {
@@ -61,6 +66,13 @@ impl Crew {
     /// Each worker takes a step.
     pub fn step(&mut self) -> u32 {
         self.workers.iter_mut().map(Worker::step).sum()
+    }
+
+    /// One worker takes many steps, and no other.
+    pub fn step_often(&mut self, worker: usize) {
+        for _ in 0..16 {
+            self.workers[worker].step();
+        }
     }
 
     /// Has everybody say who they are, so that the switch knows where they are, and all take what they heard of it.

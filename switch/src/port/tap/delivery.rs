@@ -66,6 +66,7 @@ impl TapDelivery {
                 return TOO_LONG;
             }
         }
+        parcel.segments_done = cutter.count() as u16;
         Placed::Whole(cutter.count())
     }
 

@@ -12,10 +12,10 @@ use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
-use crate::worker::BATCH;
 use crate::worker::ends::Sink;
 use crate::worker::looks::{Missed, Quiet};
 use crate::worker::rings::RingKey;
+use crate::worker::{BATCH, effort};
 
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
 /// its turns are worth.
@@ -58,6 +58,19 @@ pub(in crate::worker) struct Outlet {
     /// Frames and bytes since the counters were last told.
     pub(super) frames: u64,
     pub(super) bytes: u64,
+    /// Where it is among outlets.
+    pub(super) slot: u16,
+    /// Its receiver's buffers were a burden: nobody looks at them until then.
+    pub(super) shut_until: Cycles,
+}
+
+/// What was done at outlets.
+#[derive(Debug, Default)]
+pub(in crate::worker) struct Work {
+    /// All of it, see [`effort`].
+    pub effort: u64,
+    /// At which outlets buffers were a burden, whose, and how much.
+    pub burdens: Vec<(u16, PortId, u64)>,
 }
 
 /// Since when a receiver has taken nothing, and how often its driver was called again meanwhile.
@@ -134,6 +147,8 @@ impl Outlet {
             line: line.map(Box::new),
             frames: 0,
             bytes: 0,
+            slot: 0,
+            shut_until: 0,
         };
         outlet.settle();
         outlet
@@ -209,6 +224,7 @@ impl Outlet {
         now: Cycles,
         patience: Cycles,
         faults: &mut Vec<(PortId, RingFault)>,
+        work: &mut Work,
         dropped: &mut impl FnMut(PortId, DropReason),
     ) -> (u32, bool) {
         let Some(mut line) = self.line.take() else { return (0, false) };
@@ -218,12 +234,16 @@ impl Outlet {
         }
         let (mut served, mut moved) = (0, false);
         // Bounded, so that a long line does not keep others waiting.
+        let enough = work.effort + effort::TURN;
         for _ in 0..TURN {
+            if work.effort >= enough {
+                break;
+            }
             // Where a limit holds back, it is not the receiver that does.
             let open = self.policy.delivery.is_open(now);
             let given_up = open && self.stuck.is_some_and(|stuck| stuck.lasts_longer(patience, now));
             let place = |parcel: &mut Parcel| {
-                let sent = self.place(parcel, now, faults);
+                let sent = self.place(parcel, now, faults, work);
                 moved |= sent == Sent::Done;
                 let sent = match sent {
                     Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
@@ -289,7 +309,13 @@ impl Outlet {
     }
 
     #[inline(never)]
-    pub(super) fn place(&mut self, parcel: &mut Parcel, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> Sent {
+    pub(super) fn place(
+        &mut self,
+        parcel: &mut Parcel,
+        now: Cycles,
+        faults: &mut Vec<(PortId, RingFault)>,
+        work: &mut Work,
+    ) -> Sent {
         if !self.open {
             return Sent::Dropped(DropReason::ReceiverAbsent);
         }
@@ -297,11 +323,25 @@ impl Outlet {
             self.limited += 1;
             return Sent::MustWait;
         }
-        match self.sink.place(parcel) {
+        if self.shut_until > now {
+            return Sent::MustWait;
+        }
+        let before = parcel.segments_done;
+        let placed = self.sink.place(parcel);
+        let segments = u64::from(parcel.segments_done.saturating_sub(before)).max(1);
+        work.effort += segments * effort::FRAME;
+        let walked = self.sink.take_walked();
+        if walked > segments * effort::BURDEN + u64::from(parcel.length / effort::SMALL)
+            || placed == Ok(Placed::Refused(DropReason::BadReceiveChains))
+        {
+            self.burden(walked, now, work);
+        }
+        match placed {
             Ok(Placed::Whole(frames)) => {
+                work.effort += u64::from(parcel.length);
                 self.frames += u64::from(frames);
                 self.bytes += u64::from(parcel.length);
-                self.policy.delivery.charge(parcel.length.into(), now);
+                self.policy.delivery.charge(parcel.length.into(), frames.into(), now);
                 self.stalled = false;
                 Sent::Done
             }
@@ -327,8 +367,18 @@ impl Outlet {
     /// True if a frame found no room in buffers that are there, and no more were posted for `moment`: its receiver may be content with those, and
     /// others need not wait for it.
     pub(super) fn lets_pass(&mut self, moment: Cycles, now: Cycles) -> bool {
-        let still = now.wrapping_sub(self.posted.1) > moment && self.policy.delivery.is_open(now);
+        let still = self.shut_until <= now && now.wrapping_sub(self.posted.1) > moment && self.policy.delivery.is_open(now);
         still && self.sink.ring().is_some_and(|ring| ring.has_untaken())
+    }
+
+    /// Notes that so many descriptors were walked for one frame, in vain or nearly so: once in a pass, its port pays for it, and gets no more looks
+    /// than it has time.
+    #[cold]
+    fn burden(&mut self, walked: u64, now: Cycles, work: &mut Work) {
+        let effort = effort::FRAME + walked * effort::DESCRIPTOR;
+        work.effort += effort;
+        work.burdens.push((self.slot, self.key.port, effort));
+        self.shut_until = now + 1;
     }
 
     pub(in crate::worker) fn set_enabled(&mut self, enabled: bool) {

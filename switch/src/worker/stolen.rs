@@ -1,0 +1,100 @@
+//! Stolen time: what somebody else had the CPU for while a turn lasted. A turn that lasted long is billed by the time that the thread had itself:
+//! page faults and long copies are its guest's doing, an interruption is not.
+
+use std::time::Duration;
+
+use crate::time::{Cycles, cycles, in_cycles};
+
+/// How old the clocks' readings may grow.
+const MEMORY: Duration = Duration::from_millis(1);
+
+/// Both clocks as they were read a moment ago.
+#[derive(Debug)]
+pub(super) struct Stolen {
+    at: Cycles,
+    /// The thread's own time then.
+    own: Cycles,
+    memory: Cycles,
+}
+
+impl Stolen {
+    /// For the calling thread, or another one that begins later.
+    pub(super) fn new() -> Self {
+        Self { at: 0, own: 0, memory: in_cycles(MEMORY) }
+    }
+
+    /// A pass begins in moment `now`: reads the clocks if the last time is long ago.
+    #[inline]
+    pub(super) fn begin_pass(&mut self, now: Cycles) {
+        if now.saturating_sub(self.at) > self.memory {
+            (self.at, self.own) = (now, thread_time());
+        }
+    }
+
+    /// The worker slept for so long, of its own accord.
+    pub(super) fn slept(&mut self, span: Cycles) {
+        self.at = self.at.saturating_add(span);
+    }
+
+    /// What of the last `span` the thread had the CPU for; at least that.
+    #[cold]
+    pub(super) fn own_part(&mut self, span: Cycles) -> Cycles {
+        let (now, own) = (cycles(), thread_time());
+        let stolen = now.saturating_sub(self.at).saturating_sub(own.saturating_sub(self.own));
+        (self.at, self.own) = (now, own);
+        span.saturating_sub(stolen)
+    }
+}
+
+/// CPU time of this thread so far.
+fn thread_time() -> Cycles {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours; the clock exists since Linux 2.6.12.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    in_cycles(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A turn that does `what`: its length, and what of that was its own.
+    fn turn(what: impl FnOnce()) -> (Cycles, Cycles) {
+        let mut stolen = Stolen::new();
+        let begun = cycles();
+        stolen.begin_pass(begun);
+        what();
+        let span = cycles() - begun;
+        (span, stolen.own_part(span))
+    }
+
+    #[test]
+    fn what_a_turn_did_itself_is_its_own_and_what_others_did_is_not() {
+        let span = in_cycles(Duration::from_millis(20));
+        let burn = || {
+            let begun = thread_time();
+            while thread_time() - begun < span {}
+        };
+        let (_, own) = turn(burn);
+        assert!(own >= span / 10 * 9, "{own} of {span}");
+        let (slept, own) = turn(|| std::thread::sleep(Duration::from_millis(20)));
+        assert!(own < slept / 4, "{own} of {slept}");
+    }
+
+    #[test]
+    fn sleep_of_its_own_accord_is_not_taken_for_stolen_time() {
+        let mut stolen = Stolen::new();
+        stolen.begin_pass(cycles());
+        let begun = cycles();
+        std::thread::sleep(Duration::from_millis(20));
+        stolen.slept(cycles() - begun);
+        let begun = thread_time();
+        let span = in_cycles(Duration::from_millis(10));
+        while thread_time() - begun < span {}
+        let worked = thread_time() - begun;
+        let (at, own) = (stolen.at, stolen.own);
+        let span = cycles() - at;
+        let part = stolen.own_part(span);
+        assert!(part.abs_diff(stolen.own - own) < span / 4 && part >= worked / 10 * 9, "{part} of {span}, {worked}");
+    }
+}
