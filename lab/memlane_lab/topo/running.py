@@ -82,7 +82,8 @@ def end(name: str) -> None:
     except Timeout:
         _signal(pid, signal.SIGKILL)
         until(lambda: not _is_held(path), timeout=10, what=f"the end of {name}")
-    path.unlink(missing_ok=True)
+    for left in (path, log(name)):
+        left.unlink(missing_ok=True)
     sweep()
 
 
