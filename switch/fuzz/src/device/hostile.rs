@@ -9,6 +9,7 @@ use memlane::port::PortId;
 use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
 use memlane::worker::{Direction, Place, Start, Worker};
 
+use super::honest::address;
 use super::memory::{GUEST, Memory};
 use super::watch::Watch;
 use super::{Workers, acts, key};
@@ -131,7 +132,9 @@ impl Hostile {
             }
             acts::KEEP => self.keep(direction, script.flag(), watch),
             _ => {
-                let frame = script.array::<60>();
+                // The switch makes such frames itself, with an address that is the port's.
+                let mut frame = script.array::<60>();
+                frame[6..12].copy_from_slice(&address(self.port));
                 workers.iter_mut().for_each(|worker| worker.inject(PortId(self.port), &frame));
             }
         }
