@@ -267,12 +267,17 @@ def _each(
 
 
 def _one(model: type[Any], stated: Mapping[str, Any], place: Place, mistakes: list[Mistake]) -> Any:  # noqa: ANN401
+    """What is stated, without what is wrong with it: that must not hide other mistakes. None if too little is left."""
     try:
         return model.model_validate(stated)
     except ValidationError as error:
         for found in error.errors():
             text = found["msg"].removeprefix("Value error, ")
             mistakes.append(Mistake((*place, *found["loc"]), text[:1].lower() + text[1:]))
+        wrong = {found["loc"][0] for found in error.errors() if found["loc"]}
+    try:
+        return model.model_validate({key: value for key, value in stated.items() if key not in wrong})
+    except ValidationError:
         return None
 
 

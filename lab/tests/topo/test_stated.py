@@ -95,10 +95,21 @@ def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Pa
         topo.state(file)
     lines = [row.removeprefix(f"{file}:").partition(":") for row in str(caught.value).splitlines()]
     told = {(int(number), text.strip()) for number, _, text in lines}
-    assert {number for number, _ in told} == {2, 5, 9, 12, 13, 15, 17}
+    assert {number for number, _ in told} == {2, 5, 9, 11, 12, 13, 15, 17}
     assert (9, "there are two nodes b") in told
     assert (15, "both ends are b") in told
     assert (17, "there is no node elsewhere") in told
+
+
+def test_a_mistake_hides_no_other_of_the_same_table(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(
+        '[[node]]\nname = "r1"\n[[node]]\nname = "r1"\nmemory = 1\n[[link]]\nends = ["r1", "nowhere"]\ndelay = "soon"\n'
+    )
+    with pytest.raises(LabError) as caught:
+        topo.state(file)
+    lines = [row.removeprefix(f"{file}:").partition(":")[0] for row in str(caught.value).splitlines()]
+    assert lines == ["4", "5", "7", "8"]
 
 
 def test_a_file_that_is_nothing_is_one_sentence(tmp_path: Path) -> None:
