@@ -44,9 +44,11 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
         quick += u64::from(start.elapsed() < Duration::from_micros(150));
         b.receive(PATIENCE).unwrap();
     }
-    // Whoever looks after its frames within the delay need not be called; the announcement may still have owed a call when we began.
+    // Whoever looks after its frames within the delay need not be called; the announcement may still have owed a call when we began. Where the
+    // machine takes the worker's CPU away between reading the clock and showing a frame, its delay is over that much earlier: a few are called.
+    let few = 2 + quick / 10;
     assert!(
-        bed.totals(0).calls - before <= 201 - quick,
+        bed.totals(0).calls - before <= 201 + few - quick,
         "{} calls, though {quick} times it was quick",
         bed.totals(0).calls - before
     );
