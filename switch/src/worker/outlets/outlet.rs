@@ -47,8 +47,8 @@ pub(in crate::worker) struct Outlet {
     pub(super) touched: bool,
     /// How far its ring was looked at since something happened there.
     pub quiet: Quiet,
-    /// What its driver was seen to have posted when there was no room, and when that was new.
-    posted: (u16, Cycles),
+    /// What its driver was seen to have posted when there was no room.
+    posted: Posted,
     /// Whose frame was left in its ring last, and when.
     pub(super) left_last: Option<(PortId, Cycles)>,
     /// What keeps senders abreast whose frames are left in their rings, if there are several.
@@ -92,6 +92,26 @@ impl Stuck {
     /// When the driver is to be called again: each time after twice as long.
     fn insists_at(self) -> Cycles {
         self.since.saturating_add(in_cycles(INSIST) << self.calls.min(10))
+    }
+}
+
+/// What a receiver without room has posted, and for how long that was seen to be all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    /// The driver's index.
+    seen: u16,
+    looked_at: Cycles,
+    age: Cycles,
+}
+
+/// What a look adds to an age at most: a worker that had no CPU meanwhile has seen nothing.
+const LOOK: Duration = Duration::from_micros(200);
+
+impl Posted {
+    fn look(&mut self, seen: u16, now: Cycles) {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
+        self.age = if self.seen == seen { self.age.saturating_add(passed.min(in_cycles(LOOK))) } else { 0 };
+        self.seen = seen;
     }
 }
 
@@ -141,7 +161,7 @@ impl Outlet {
             stalled: false,
             touched: false,
             quiet: Quiet::default(),
-            posted: (0, 0),
+            posted: Posted::default(),
             left_last: None,
             race: None,
             line: line.map(Box::new),
@@ -359,15 +379,13 @@ impl Outlet {
 
     fn note_posted(&mut self, now: Cycles) {
         let seen = self.sink.ring().map_or(0, |ring| ring.seen());
-        if self.posted.0 != seen {
-            self.posted = (seen, now);
-        }
+        self.posted.look(seen, now);
     }
 
     /// True if a frame found no room in buffers that are there, and no more were posted for `moment`: its receiver may be content with those, and
     /// others need not wait for it.
     pub(super) fn lets_pass(&mut self, moment: Cycles, now: Cycles) -> bool {
-        let still = self.shut_until <= now && now.wrapping_sub(self.posted.1) > moment && self.policy.delivery.is_open(now);
+        let still = self.shut_until <= now && self.posted.age > moment && self.policy.delivery.is_open(now);
         still && self.sink.ring().is_some_and(|ring| ring.has_untaken())
     }
 
