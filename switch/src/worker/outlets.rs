@@ -388,6 +388,8 @@ impl Outlets {
         let (mut moved, mut advanced) = (false, false);
         // From this length on frames find no room where others may.
         let mut too_long = u32::MAX;
+        // The frame that found none.
+        let mut waits = u32::MAX;
         let enough = self.work.effort + effort::TURN;
         for _ in 0..TURN {
             if self.work.effort >= enough {
@@ -408,6 +410,7 @@ impl Outlets {
                     too_long = length;
                     continue;
                 }
+                waits = length;
                 break;
             }
             outlet.turns.served(&mut self.parking);
@@ -420,6 +423,8 @@ impl Outlets {
             outlet.stuck = Some(Stuck::begin(now));
         } else if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(self.patience, now)) {
             outlet.touch(slot, &mut self.touched);
+            // A receiver that has posted something just now does not stand still: what waits is too long for it, and others are not.
+            let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
             outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| ended(parcel, port, 0, Sent::Dropped(reason)));
         } else if outlet.insist(now, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);

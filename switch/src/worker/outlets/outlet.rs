@@ -386,7 +386,12 @@ impl Outlet {
     /// others need not wait for it.
     pub(super) fn lets_pass(&mut self, moment: Cycles, now: Cycles) -> bool {
         let still = self.shut_until <= now && self.posted.age > moment && self.policy.delivery.is_open(now);
-        still && self.sink.ring().is_some_and(|ring| ring.has_untaken())
+        still && self.has_buffers()
+    }
+
+    /// True if its receiver has posted buffers that were not taken.
+    pub(super) fn has_buffers(&mut self) -> bool {
+        self.sink.ring().is_some_and(|ring| ring.has_untaken())
     }
 
     /// Notes that so many descriptors were walked for one frame, in vain or nearly so: once in a pass, its port pays for it, and gets no more looks
