@@ -391,6 +391,7 @@ fn abuses() -> Vec<(String, Vec<u8>)> {
     const ROUND: [u8; 1] = [acts::ROUND];
     // Options of rings: mergeable buffers or IN_ORDER, and sizes.
     const MERGEABLE: u16 = 7;
+    const SENDS: u16 = 0x7f03;
     const IN_ORDER: u16 = 0x7f0b;
     const OF_256: u16 = 0x20;
     const OF_1024: u16 = 0x40;
@@ -411,7 +412,9 @@ fn abuses() -> Vec<(String, Vec<u8>)> {
     let to_second = send(0, 0, PLAIN, 300, &ethernet([2, 0, 0, 0, 0, 1], 0));
     let to_everybody = send(0, 0, PLAIN, 300, &ethernet([0xff; 6], 0));
     let tcp = packets(100)[0].1.clone();
-    let gso = send(0, 0, tcp.gso(1).0.bytes(), 1400, &tcp.partial().1);
+    let mut dust = tcp.partial().1;
+    dust[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0]);
+    let gso = send(0, 0, tcp.gso(1).0.bytes(), 1400, &dust);
     let scene = |mood: u8, parts: &[&[u8]]| [&[mood], &parts.concat()[..]].concat();
     named([
         (
@@ -429,7 +432,17 @@ fn abuses() -> Vec<(String, Vec<u8>)> {
             "more-than-a-ring-behind-one-that-waits",
             scene(
                 SECOND,
-                &[&restart(0, IN_ORDER | LARGEST), &to_second, &STEP, &stream(0, 5, 65535), &STEP, &restart(0, 3), &STEP],
+                &[
+                    &restart(0, IN_ORDER | LARGEST),
+                    &STEP,
+                    &restart(3, MERGEABLE | OF_256),
+                    &to_second,
+                    &STEP,
+                    &stream(0, 5, 65535),
+                    &STEP,
+                    &restart(0, 3),
+                    &STEP,
+                ],
             ),
         ),
         (
@@ -449,6 +462,7 @@ fn abuses() -> Vec<(String, Vec<u8>)> {
                     &[acts::DESCRIBE, 3, 0, 0, 0x10, 0, 8, 2, 0],
                     &to_second,
                     &STEP,
+                    &[acts::DESCRIBE, 3, 0, 0, 0x10, 0, 0, 3, 1],
                     &[acts::JUMP, 3, 0, 0],
                     &to_second,
                     &STEP,
@@ -461,17 +475,49 @@ fn abuses() -> Vec<(String, Vec<u8>)> {
             "looping-buffers-and-frames-for-everybody",
             scene(
                 ALL_AT_ONE,
-                &[&restart(3, MERGEABLE | OF_1024), &fill(3, CHAINED, 0, 1024), &to_everybody.repeat(16), &STEP, &STEP, &ROUND],
+                &[
+                    &restart(3, MERGEABLE | OF_1024),
+                    &fill(3, CHAINED, 0, 1024),
+                    &restart(0, SENDS | OF_256),
+                    &to_everybody.repeat(32),
+                    &STEP,
+                    &STEP,
+                    &ROUND,
+                ],
             ),
         ),
         (
             "looping-buffers-and-frames-for-their-guest",
             scene(
                 ALL_AT_ONE,
-                &[&restart(3, MERGEABLE | OF_1024), &fill(3, CHAINED, 0, 1024), &to_second.repeat(16), &STEP, &STEP, &ROUND],
+                &[
+                    &restart(3, MERGEABLE | OF_1024),
+                    &fill(3, CHAINED, 0, 1024),
+                    &restart(0, SENDS | OF_256),
+                    &to_second.repeat(32),
+                    &STEP,
+                    &STEP,
+                    &ROUND,
+                ],
             ),
         ),
-        ("segments-of-one-byte", scene(ALL_AT_ONE, &[&fill(3, 0, 2048, 16), &gso.repeat(16), &STEP, &STEP, &ROUND])),
+        (
+            "segments-of-one-byte",
+            scene(
+                ALL_AT_ONE,
+                &[
+                    &gso.repeat(4),
+                    &STEP,
+                    &restart(3, MERGEABLE | LARGEST),
+                    &fill(3, 0, 200, 32768),
+                    &restart(0, SENDS | OF_256),
+                    &fill(0, 0, 1412, 256),
+                    &STEP,
+                    &STEP,
+                    &ROUND,
+                ],
+            ),
+        ),
         (
             "a-head-that-changes-under-our-hands",
             scene(

@@ -66,6 +66,8 @@ pub struct Hostile {
     sides: [Side; 2],
     enabled: bool,
     frames: u64,
+    /// Its intake has stopped since this was last asked.
+    stopped: bool,
 }
 
 fn index(direction: Direction) -> usize {
@@ -87,7 +89,7 @@ impl Hostile {
         let memory = Rc::new(Memory::new());
         let side = || Side { state: State::Stopped, size: SIZE, map: memory.map(), slot: 0 };
         let sides = [side(), side()];
-        let mut hostile = Self { port, home, memory, sides, enabled: true, frames: 0 };
+        let mut hostile = Self { port, home, memory, sides, enabled: true, frames: 0, stopped: false };
         hostile.start(Direction::Intake, 0x7f03, 0, workers, watch);
         hostile.start(Direction::Delivery, 0x0007, 0, workers, watch);
         hostile
@@ -154,7 +156,8 @@ impl Hostile {
         }
     }
 
-    /// Descriptors and heads for all of a ring: chained one to the next or alone, empty, wrong or good; then so many are made available.
+    /// Descriptors and heads for all of a ring: chained one to the next or alone, empty, wrong or good, those of the intake with the last frames
+    /// that were sent; then so many are made available.
     fn fill(&self, direction: Direction, script: &mut Script) {
         let (kind, length, count) = (script.byte(), script.word(), script.word());
         let [descriptors, available, _] = self.places(direction);
@@ -162,7 +165,10 @@ impl Hostile {
         let right = if direction == Direction::Delivery { 2 } else { 0 };
         let flags = u16::from(kind & 1) | if kind & 2 != 0 { right ^ 2 } else { right };
         for index in 0..size {
-            let at = BUFFERS + u64::from(index % SIZE) * 0x800;
+            let at = match direction {
+                Direction::Intake => FRAMES + u64::from(index % 4) * 0x600,
+                Direction::Delivery => BUFFERS + u64::from(index % SIZE) * 0x800,
+            };
             self.describe(descriptors + 16 * u64::from(index), at, length.into(), flags, (index + 1) % size);
             self.memory.write(available + 4 + 2 * u64::from(index), &index.to_le_bytes());
         }
@@ -248,9 +254,12 @@ impl Hostile {
         }
     }
 
-    /// Receive buffers for whatever waits.
+    /// Receive buffers for whatever waits, if there are none.
     pub fn post_all(&self) {
-        self.post_buffers(SIZE, 2048);
+        let [_, available, used] = self.places(Direction::Delivery);
+        if self.memory.word(available + 2) == self.memory.word(used + 2) {
+            self.post_buffers(SIZE, 2048);
+        }
     }
 
     fn split(&self, direction: Direction) -> SplitRing {
@@ -323,15 +332,20 @@ impl Hostile {
 
     fn begin_anew(&mut self, direction: Direction, then: Option<(u16, u16)>, workers: &mut Workers, watch: &Watch) {
         self.keep(direction, false, watch);
-        // From here on nobody may touch the old mapping.
-        self.sides[index(direction)].map = self.memory.map();
-        if let Some((options, base)) = then {
-            self.start(direction, options, base, workers, watch);
+        // From here on nobody may touch the old mapping; the new one is made before that goes, so that it does not lie in its place.
+        match then {
+            Some((options, base)) => self.start(direction, options, base, workers, watch),
+            None => self.sides[index(direction)].map = self.memory.map(),
         }
     }
 
-    /// Takes the workers' answers; true if a ring stopped just now.
-    pub fn heed(&mut self, workers: &mut Workers, watch: &Watch) -> bool {
+    /// True if its intake has stopped since this was last asked.
+    pub fn has_stopped(&mut self) -> bool {
+        std::mem::take(&mut self.stopped)
+    }
+
+    /// Takes the workers' answers.
+    pub fn heed(&mut self, workers: &mut Workers, watch: &Watch) {
         let gone = "a worker answers or keeps the question";
         match &self.sides[0].state {
             State::Stopping(reply, then) => match reply.try_recv() {
@@ -340,8 +354,8 @@ impl Hostile {
                     answer.expect(gone);
                     let then = *then;
                     self.sides[0].state = State::Stopped;
+                    self.stopped = true;
                     self.begin_anew(Direction::Intake, then, workers, watch);
-                    return true;
                 }
             },
             State::Moving(reply) => match reply.try_recv() {
@@ -353,7 +367,6 @@ impl Hostile {
             },
             State::Stopped | State::Running => {}
         }
-        false
     }
 
     /// True while an answer is owed.

@@ -158,6 +158,7 @@ impl Bed {
                 let direction = if which & 2 == 0 { Direction::Intake } else { Direction::Delivery };
                 let hostile = &mut self.hostile[usize::from(which & 1)];
                 hostile.act(act, direction, script, &mut self.workers, &self.watch);
+                self.use_what_stopped();
             }
         }
     }
@@ -186,16 +187,18 @@ impl Bed {
         for honest in &mut self.honest {
             honest.take();
         }
-        for guest in 0..self.hostile.len() {
-            if self.hostile[guest].heed(&mut self.workers, &self.watch) {
-                self.use_all();
-            }
+        for hostile in &mut self.hostile {
+            hostile.heed(&mut self.workers, &self.watch);
         }
+        self.use_what_stopped();
         frames
     }
 
-    /// A ring has stopped: whoever still has frames of it, at any worker, now finds room for them, and shows it.
-    fn use_all(&mut self) {
+    /// Where a ring has stopped, whoever still has frames of it, at any worker, now finds room for them, and shows it.
+    fn use_what_stopped(&mut self) {
+        if !self.hostile.iter_mut().fold(false, |any, hostile| hostile.has_stopped() | any) {
+            return;
+        }
         self.hostile.iter().for_each(Hostile::post_all);
         for worker in self.workers.iter_mut().rev() {
             self.watch.begin_step();

@@ -9,7 +9,7 @@ use super::memory::Memory;
 
 /// Most work of a worker's step: reads, and lines of bytes that are copied.
 #[cfg(fuzzing)]
-const MOST: u64 = 300_000;
+const MOST: u64 = 100_000;
 
 /// A change of memory that is to come.
 struct Race {
