@@ -15,8 +15,9 @@ use super::PortSettings;
 use super::device::Device;
 use crate::network::Network;
 
-/// How long to wait for what would end the doubt, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// How long to wait for what would end the doubt, at first and at most. QEMU kicks when a ring starts, and the guest fills it when its interface goes
+/// up, which takes a slow guest seconds.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(40));
 
 /// What speaks against shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl Doubt {
         match self {
             Self::Silence => None,
             Self::Private => Some(
-                "its guest kicks, but its rings stay empty, so its memory is probably not shared: give QEMU's memory back end share=on \
+                "its guest kicks, but its rings stay empty: unless its interface is down, its memory is probably not shared; give QEMU's memory back end share=on \
                  (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",
             ),
             Self::Missing => Some(
