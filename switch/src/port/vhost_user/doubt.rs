@@ -56,14 +56,16 @@ pub(super) fn look_until_message(
     kicks: u64,
 ) {
     let port = network.port(settings.id);
-    let mut pause = PAUSE.0;
-    loop {
+    let doubt = || {
         let kicked = network.shared().counters.totals(settings.id.index()).kicks > kicks;
-        let doubt = device.lock().unwrap_or_else(PoisonError::into_inner).doubt(kicked);
-        let Some(doubt) = doubt else { return port.set_advice(None) };
+        device.lock().unwrap_or_else(PoisonError::into_inner).doubt(kicked)
+    };
+    let mut pause = PAUSE.0;
+    while doubt().is_some() {
         if is_readable(stream, pause) {
             return;
         }
+        let Some(doubt) = doubt() else { break };
         port.set_advice(doubt.advice());
         if doubt == Doubt::Missing {
             // Only a message can bring it.
@@ -71,6 +73,7 @@ pub(super) fn look_until_message(
         }
         pause = (pause * 2).min(PAUSE.1);
     }
+    port.set_advice(None);
 }
 
 /// Whether something comes, or the connection ends, within `pause`. A failure shows when it is read.
