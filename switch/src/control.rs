@@ -141,7 +141,7 @@ impl Report {
             let state = status.state();
             PortReport {
                 name: port.name.clone(),
-                segment: config.segments[port.segment].clone(),
+                segment: port.segment.clone(),
                 kind: port.kind.name().into(),
                 place: port.kind.place(),
                 state: state.name().into(),

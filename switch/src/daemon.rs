@@ -155,13 +155,15 @@ fn shared(config: &Config) -> io::Result<Shared> {
     if unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) } != 8 {
         return Err(io::Error::last_os_error());
     }
-    let segment_of = config.ports.iter().map(|port| port.segment).collect();
+    let segments = config.segments();
+    let index_of = |port: &PortConfig| segments.iter().position(|name| *name == port.segment).unwrap_or_default();
+    let segment_of = config.ports.iter().map(index_of).collect();
     let shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
     for (index, port) in config.ports.iter().enumerate() {
         shared.policies[index].set(&port.allowance);
         shared.set_path(PortId(index as u16), (&port.link).into());
         if let Some(mac) = port.mac {
-            shared.tables[port.segment].pin(mac, PortId(index as u16));
+            shared.tables[index_of(port)].pin(mac, PortId(index as u16));
         }
     }
     Ok(shared)

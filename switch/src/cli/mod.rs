@@ -130,7 +130,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(up) => up.run(),
         Command::Check { net } => {
             let config = Config::load(&net)?;
-            let (ports, segments) = (config.ports.len(), config.segments.len());
+            let (ports, segments) = (config.ports.len(), config.segments().len());
             output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n", net.display()))
         }
         Command::Schema => output::print_json(&document::schema()),

@@ -106,6 +106,8 @@ pub struct PortEntry {
     pub loopback: bool,
     /// Name of the segment, by default "lan": ports of a segment reach each other.
     pub segment: String,
+    /// Whether the port takes part. A port that is not enabled neither sends nor is sent anything.
+    pub enabled: bool,
     /// MAC address of the guest. Offered to it, and refused from other ports.
     pub mac: Option<String>,
     /// MTU offered to the guest.
@@ -170,6 +172,7 @@ impl Default for PortEntry {
             null: false,
             loopback: false,
             segment: "lan".into(),
+            enabled: true,
             mac: None,
             mtu: None,
             delivery_offloads: true,

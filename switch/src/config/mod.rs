@@ -7,6 +7,7 @@
 pub mod check;
 pub mod document;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,8 +33,6 @@ pub struct Config {
     pub settings: Settings,
     /// Where the control socket is.
     pub control: PathBuf,
-    /// Names of the segments.
-    pub segments: Vec<String>,
     /// The ports, in the order of the file.
     pub ports: Vec<PortConfig>,
 }
@@ -43,8 +42,10 @@ pub struct Config {
 pub struct PortConfig {
     /// Its name.
     pub name: String,
-    /// Index of its segment in [`Config::segments`].
-    pub segment: usize,
+    /// Name of its segment.
+    pub segment: String,
+    /// Whether it sends and is sent anything.
+    pub enabled: bool,
     /// Address offered to the guest and pinned to the port.
     pub mac: Option<MacAddress>,
     /// MTU offered to the guest.
@@ -165,9 +166,6 @@ impl Config {
     /// `document` was checked, so nothing can fail.
     fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
-        let mut segments: Vec<String> = Vec::new();
-        let ports =
-            document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access, &mut segments)).collect();
         Self {
             control: document.control.as_ref().map_or_else(|| default_control(&name), |path| folder.join(path)),
             name,
@@ -184,9 +182,14 @@ impl Config {
                 guest_memory: document.guest_memory_gib << 30,
                 port_memory: document.port_memory_gib << 30,
             },
-            segments,
-            ports,
+            ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }
+    }
+
+    /// Names of the segments, in the order in which ports name them.
+    pub fn segments(&self) -> Vec<&str> {
+        let mut known = HashSet::new();
+        self.ports.iter().map(|port| port.segment.as_str()).filter(|name| known.insert(*name)).collect()
     }
 
     /// The port called `name`.
@@ -196,14 +199,11 @@ impl Config {
 }
 
 impl PortConfig {
-    fn from_entry(entry: &PortEntry, folder: &Path, general: &Access, segments: &mut Vec<String>) -> Self {
-        let segment = segments.iter().position(|known| *known == entry.segment).unwrap_or_else(|| {
-            segments.push(entry.segment.clone());
-            segments.len() - 1
-        });
+    fn from_entry(entry: &PortEntry, folder: &Path, general: &Access) -> Self {
         Self {
             name: entry.name.clone().unwrap_or_default(),
-            segment,
+            segment: entry.segment.clone(),
+            enabled: entry.enabled,
             mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
             mtu: entry.mtu,
             delivery_offloads: entry.delivery_offloads,
@@ -240,7 +240,7 @@ mod tests {
             "[[port]]\nname = \"a\"\nvhost-user = \"/tmp/a.sock\"\n[[port]]\nname = \"b\"\ntap = \"tap0\"\nsegment = \"other\"\n";
         let config = Config::parse(text, "net").unwrap();
         assert_eq!((config.workers, config.cpus.len(), config.name.as_str()), (1, 0, "net"));
-        assert_eq!(config.segments, ["lan", "other"]);
+        assert_eq!(config.segments(), ["lan", "other"]);
         assert_eq!(config.port("b").unwrap().kind, PortKind::Tap { name: "tap0".into(), netns: None });
     }
 
