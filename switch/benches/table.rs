@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use memlane::frame::MacAddress;
-use memlane::port::PortId;
+use memlane::id::PortId;
 use memlane::table::Table;
 
 /// Lookups at a time.

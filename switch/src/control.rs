@@ -135,11 +135,10 @@ impl Report {
     /// What is to be seen of `network` now.
     pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
         let shared = network.shared();
-        let stations = stations(network);
-        let ports = config.ports.iter().enumerate().map(|(index, port)| {
-            let status = &network.ports()[index];
+        let ports = config.ports.iter().filter_map(|port| {
+            let status = network.find(&port.name)?;
             let state = status.state();
-            PortReport {
+            Some(PortReport {
                 name: port.name.clone(),
                 segment: port.segment.clone(),
                 kind: port.kind.name().into(),
@@ -151,14 +150,14 @@ impl Report {
                 },
                 advice: status.advice().map(str::to_owned),
                 quarantines: status.quarantines(),
-                stations: stations[index],
+                stations: status.stations(),
                 allowance: status.allowance(),
                 link: status.link(),
-                totals: shared.counters.totals(index),
-            }
+                totals: status.totals(),
+            })
         });
         let workers = (0..config.workers).map(|index| {
-            let counters = shared.counters.worker(index);
+            let counters = &shared.workers[index];
             WorkerReport {
                 busy_passes: counters.busy_passes.get(),
                 empty_passes: counters.empty_passes.get(),
@@ -182,17 +181,6 @@ impl Report {
             workers: workers.collect(),
         }
     }
-}
-
-/// Stations seen behind each port.
-fn stations(network: &Network) -> Vec<usize> {
-    let mut counts = vec![0; network.ports().len()];
-    for (_, port, _, _) in network.shared().tables.iter().flat_map(crate::table::Table::entries) {
-        if let Some(count) = counts.get_mut(port.index()) {
-            *count += 1;
-        }
-    }
-    counts
 }
 
 /// Makes the control socket, in place of one that nobody listens at any more.
@@ -294,7 +282,7 @@ async fn change(
     UrlPath(name): UrlPath<String>,
     Json(change): Json<Change>,
 ) -> Result<Json<Terms>, Refusal> {
-    let port = served.network.ports().iter().find(|port| port.name == name);
+    let port = served.network.find(&name);
     let port = port.ok_or_else(|| (StatusCode::NOT_FOUND, format!("there is no port '{name}'")))?;
     let before = Terms { allowance: port.allowance(), link: port.link() };
     let terms = change.of(before.clone());
@@ -302,9 +290,9 @@ async fn change(
     if let Some((key, mistake)) = terms.allowance.mistakes().into_iter().chain(of_link).next() {
         return Err((StatusCode::UNPROCESSABLE_ENTITY, format!("{key}: {mistake}")));
     }
-    served.network.set_allowance(port.id, &terms.allowance);
+    served.network.set_allowance(&port, &terms.allowance);
     if terms.link != before.link {
-        served.network.set_link(port.id, terms.link.clone());
+        served.network.set_link(&port, terms.link.clone());
     }
     Ok(Json(terms))
 }

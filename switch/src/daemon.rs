@@ -1,23 +1,27 @@
-//! The daemon: a network made from a configuration, from its start to its end.
+//! The daemon: a network made from a configuration, from its start to its end, and the ports that are attached and detached in between.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::config::{Config, PortConfig, PortKind};
 use crate::frame::MacAddress;
-use crate::network::Network;
+use crate::link::Impairment;
+use crate::network::{AddError, Network, PortTerms};
+use crate::policy::Allowance;
 use crate::port::end::Ends;
 use crate::port::stream::{self, Passt};
 use crate::port::tap::{Tap, TapError, TapSettings};
 use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
-use crate::port::{PortId, PortStatus, default_address, loopback, null};
-use crate::worker::Shared;
+use crate::port::{Offer, Port, default_address, loopback, null};
+use crate::shared::Shared;
 
-/// Why a network cannot be started.
+/// Why a network cannot be started, or a port attached.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A socket cannot be listened at.
@@ -48,18 +52,72 @@ pub enum StartError {
         /// What the kernel says.
         cause: io::Error,
     },
+    /// The network does not take it.
+    #[error(transparent)]
+    Add(#[from] AddError),
     /// The kernel refuses something else.
     #[error("the network cannot be started: {0}")]
     System(#[from] io::Error),
+}
+
+/// There is no port of this name.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("there is no port '{0}'")]
+pub struct NoSuchPort(pub String);
+
+/// Why a port cannot be changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChangeError {
+    /// See there.
+    #[error(transparent)]
+    NoSuchPort(#[from] NoSuchPort),
+    /// Its address is another port's.
+    #[error(transparent)]
+    Address(#[from] AddError),
+}
+
+/// What is to be changed of a port; what is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PortChange {
+    /// What it is allowed.
+    pub allowance: Option<Allowance>,
+    /// What frames to it go through.
+    pub link: Option<Option<Impairment>>,
+    /// The address that is tied to it. Its guest is offered it when it connects next.
+    pub mac: Option<Option<MacAddress>>,
+    /// MTU that its guest is offered when it connects next.
+    pub mtu: Option<Option<u16>>,
+    /// Whether it sends and is sent to.
+    pub enabled: Option<bool>,
 }
 
 /// A running network.
 #[derive(Debug)]
 pub struct Daemon {
     network: Arc<Network>,
-    sessions: Vec<Session>,
-    streams: Vec<stream::Session>,
+    /// As it was started, without its ports.
+    config: Config,
+    attached: Mutex<Vec<Attached>>,
 }
+
+/// A port, and who serves it.
+#[derive(Debug)]
+struct Attached {
+    config: PortConfig,
+    port: Arc<Port>,
+    server: Server,
+}
+
+#[derive(Debug)]
+enum Server {
+    FrontEnd(Session),
+    Stream(stream::Session),
+    /// Its ends lie with a worker.
+    Worker,
+}
+
+/// Members for which a segment has room that comes while the network runs.
+const USUAL_MEMBERS: usize = 8;
 
 /// Where whoever is behind a port is met, if anywhere.
 #[derive(Debug)]
@@ -76,20 +134,13 @@ impl Daemon {
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let meetings = config.ports.iter().map(meeting).collect::<Result<Vec<_>, _>>()?;
-        let statuses = config
-            .ports
-            .iter()
-            .enumerate()
-            .map(|(n, port)| {
-                let status = PortStatus::new(PortId(n as u16), &port.name, port.allowance.clone());
-                status.set_link(port.link.clone());
-                status
-            })
-            .collect();
-        let network = Network::start(shared(config)?, statuses, config.workers, &config.cpus)?;
-        let mut daemon = Self { network, sessions: Vec::new(), streams: Vec::new() };
-        for (index, meeting) in meetings.into_iter().enumerate() {
-            if let Err(error) = daemon.open_port(config, index, meeting) {
+        let shared = Shared::new(config.workers, random()?, config.settings.clone());
+        let network = Network::start(shared, &config.cpus)?;
+        let daemon = Self { network, config: Config { ports: Vec::new(), ..config.clone() }, attached: Mutex::default() };
+        let mut members: HashMap<&str, usize> = HashMap::new();
+        config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
+        for (port, meeting) in config.ports.iter().zip(meetings) {
+            if let Err(error) = daemon.open(port, meeting, members[port.segment.as_str()]) {
                 daemon.stop();
                 return Err(error);
             }
@@ -97,32 +148,74 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn open_port(&mut self, config: &Config, index: usize, meeting: Meeting) -> Result<(), StartError> {
-        let port = &config.ports[index];
-        let id = PortId(index as u16);
-        match meeting {
-            Meeting::FrontEnd(endpoint) => {
-                let settings = PortSettings {
-                    id,
-                    mac: address(config, port),
-                    mtu: port.mtu,
-                    delivery_offloads: port.delivery_offloads,
-                    pairs: port.queues,
-                };
-                self.sessions.push(vhost_user::run(Arc::clone(&self.network), settings, endpoint)?);
+    fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As it was started, but for its ports, which are those that it has now, in the order in which they came.
+    pub fn config(&self) -> Config {
+        let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
+        Config { ports, ..self.config.clone() }
+    }
+
+    /// A port comes; when this returns, its socket can be connected to.
+    ///
+    /// # Errors
+    /// A [`StartError`]; nothing has changed then.
+    pub fn attach(&self, port: &PortConfig) -> Result<(), StartError> {
+        // Its name first: who has it may listen where this one would.
+        if self.network.find(&port.name).is_some() {
+            return Err(AddError::NameTaken(port.name.clone()).into());
+        }
+        self.open(port, meeting(port)?, USUAL_MEMBERS)
+    }
+
+    fn open(&self, config: &PortConfig, meeting: Meeting, members: usize) -> Result<(), StartError> {
+        let terms = PortTerms {
+            name: &config.name,
+            segment: &config.segment,
+            allowance: &config.allowance,
+            link: &config.link,
+            mac: config.mac,
+            offer: self.offer(config),
+            enabled: config.enabled,
+        };
+        let port = self.network.add_port(&terms, members)?;
+        match self.serve(config, &port, meeting) {
+            Ok(server) => {
+                self.attached().push(Attached { config: config.clone(), port, server });
+                Ok(())
             }
-            Meeting::Stream(other) => self.streams.push(stream::run(Arc::clone(&self.network), id, other)?),
-            Meeting::Nowhere => {
-                if let Some(ends) = self.ends(config, port)? {
-                    self.network.start_ends(id, ends)?;
-                }
+            Err(error) => {
+                self.network.remove_port(&port);
+                Err(error)
             }
         }
-        Ok(())
+    }
+
+    fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {
+        let network = Arc::clone(&self.network);
+        Ok(match meeting {
+            Meeting::FrontEnd(endpoint) => {
+                let (port, delivery_offloads) = (Arc::clone(port), config.delivery_offloads);
+                Server::FrontEnd(vhost_user::run(
+                    network,
+                    PortSettings { port, delivery_offloads, pairs: config.queues },
+                    endpoint,
+                )?)
+            }
+            Meeting::Stream(other) => Server::Stream(stream::run(network, Arc::clone(port), other)?),
+            Meeting::Nowhere => {
+                if let Some(ends) = self.ends(config)? {
+                    network.start_ends(port, ends)?;
+                }
+                Server::Worker
+            }
+        })
     }
 
     /// The ends of a port that nobody is to be met for.
-    fn ends(&self, config: &Config, port: &PortConfig) -> Result<Option<Ends>, StartError> {
+    fn ends(&self, port: &PortConfig) -> Result<Option<Ends>, StartError> {
         let pool = || Arc::clone(&self.network.shared().pool);
         Ok(match &port.kind {
             PortKind::Tap { name, netns } => {
@@ -131,9 +224,75 @@ impl Daemon {
                 Some(tap.into_ends(pool())?)
             }
             PortKind::Null => Some(null::ends()),
-            PortKind::Loopback => Some(loopback::ends(address(config, port), pool())?),
+            PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, pool())?),
             PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Passt(_) => None,
         })
+    }
+
+    fn offer(&self, port: &PortConfig) -> Offer {
+        Offer { mac: port.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu: port.mtu }
+    }
+
+    /// A port goes: whoever is behind it is told as when the network ends. Returns what it was.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn detach(&self, name: &str) -> Result<PortConfig, NoSuchPort> {
+        let attached = {
+            let mut all = self.attached();
+            let index = all.iter().position(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
+            all.remove(index)
+        };
+        match attached.server {
+            Server::FrontEnd(session) => Session::stop(vec![session]),
+            Server::Stream(session) => session.stop(),
+            Server::Worker => {}
+        }
+        self.network.remove_port(&attached.port);
+        Ok(attached.config)
+    }
+
+    /// Changes a port; returns what it is now.
+    ///
+    /// # Errors
+    /// A [`ChangeError`]; nothing has changed then.
+    pub fn change(&self, name: &str, change: &PortChange) -> Result<PortConfig, ChangeError> {
+        let mut all = self.attached();
+        let attached = all.iter_mut().find(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
+        let Attached { config, port, .. } = attached;
+        if let Some(mac) = change.mac.filter(|mac| *mac != config.mac) {
+            self.network.set_address(port, mac)?;
+            config.mac = mac;
+        }
+        if let Some(mtu) = change.mtu {
+            config.mtu = mtu;
+        }
+        port.set_offer(self.offer(config));
+        if let Some(allowance) = change.allowance.as_ref().filter(|allowance| **allowance != config.allowance) {
+            config.allowance = allowance.clone();
+            self.network.set_allowance(port, allowance);
+        }
+        if let Some(link) = change.link.as_ref().filter(|link| **link != config.link) {
+            config.link = link.clone();
+            self.network.set_link(port, link.clone());
+        }
+        if let Some(enabled) = change.enabled.filter(|enabled| *enabled != config.enabled) {
+            config.enabled = enabled;
+            self.network.set_port_enabled(port, enabled);
+        }
+        Ok(config.clone())
+    }
+
+    /// Disables a port and waits, for so long at most, until nothing of it is under way; true if so.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn drain(&self, name: &str, patience: Duration) -> Result<bool, NoSuchPort> {
+        let port = self.network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
+        match self.change(name, &PortChange { enabled: Some(false), ..PortChange::default() }) {
+            Err(ChangeError::NoSuchPort(none)) => Err(none),
+            _ => Ok(self.network.await_drained(&port, patience)),
+        }
     }
 
     /// The network, for the control interface.
@@ -143,35 +302,30 @@ impl Daemon {
 
     /// Completes what guests had given, ends all connections, and stops the workers.
     pub fn stop(self) {
-        Session::stop(self.sessions);
-        self.streams.into_iter().for_each(stream::Session::stop);
+        let attached = std::mem::take(&mut *self.attached());
+        let mut sessions = Vec::new();
+        let mut streams = Vec::new();
+        for Attached { server, .. } in attached {
+            match server {
+                Server::FrontEnd(session) => sessions.push(session),
+                Server::Stream(session) => streams.push(session),
+                Server::Worker => {}
+            }
+        }
+        Session::stop(sessions);
+        streams.into_iter().for_each(stream::Session::stop);
         self.network.shut_down();
     }
 }
 
-fn shared(config: &Config) -> io::Result<Shared> {
+/// What guests cannot know.
+fn random() -> io::Result<u64> {
     let mut key = [0; 8];
     // SAFETY: eight writable bytes.
     if unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) } != 8 {
         return Err(io::Error::last_os_error());
     }
-    let segments = config.segments();
-    let index_of = |port: &PortConfig| segments.iter().position(|name| *name == port.segment).unwrap_or_default();
-    let segment_of = config.ports.iter().map(index_of).collect();
-    let shared = Shared::new(config.workers, segment_of, u64::from_ne_bytes(key), config.settings.clone());
-    for (index, port) in config.ports.iter().enumerate() {
-        shared.policies[index].set(&port.allowance);
-        shared.set_path(PortId(index as u16), (&port.link).into());
-        if let Some(mac) = port.mac {
-            shared.tables[index_of(port)].pin(mac, PortId(index as u16));
-        }
-    }
-    Ok(shared)
-}
-
-/// The address of the station behind `port`.
-fn address(config: &Config, port: &PortConfig) -> MacAddress {
-    port.mac.unwrap_or_else(|| default_address(&config.name, &port.name))
+    Ok(u64::from_ne_bytes(key))
 }
 
 fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {

@@ -24,6 +24,9 @@
 //! Modules stand below in the order in which a frame meets them. `docs/tour.md` follows one frame through them, and says where each rule of a
 //! vhost-user back end is kept.
 
+// What everything is called by.
+pub mod id;
+
 // Where a frame lies: guests' memory, and the rings in it.
 pub mod memory;
 pub mod ring;
@@ -38,6 +41,7 @@ pub mod budget;
 pub mod link;
 pub mod policy;
 pub mod schedule;
+pub mod segment;
 pub mod table;
 pub mod verdict;
 
@@ -50,6 +54,7 @@ pub mod worker;
 #[cfg(fuzzing)]
 pub mod probe;
 pub mod settings;
+pub mod shared;
 pub mod stats;
 pub mod time;
 pub mod watchdog;

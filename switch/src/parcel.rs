@@ -8,7 +8,7 @@
 use std::ptr::{self, NonNull};
 
 use crate::frame::{NetHeader, SHORT_START, START};
-use crate::port::PortId;
+use crate::id::{PortId, Slot};
 use crate::ring::Piece;
 
 const OWN_PIECES: usize = 3;
@@ -20,7 +20,7 @@ pub struct IntakeId {
     /// The worker.
     pub worker: u8,
     /// The slot in that worker's list of intakes.
-    pub slot: u16,
+    pub slot: Slot,
 }
 
 /// See the module. Four cache lines. Fields that are written singly and read soon are no smaller than what the compiler would load, so that

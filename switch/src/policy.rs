@@ -4,7 +4,7 @@
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. What a limiter holds back
 //! is not lost: it waits in its sender's ring.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -132,6 +132,8 @@ fn charged(full: u64, now: Cycles, span: u64) -> u64 {
 pub struct Limiter {
     bytes: Bucket,
     packets: Bucket,
+    /// Nothing passes.
+    shut: AtomicBool,
 }
 
 impl Limiter {
@@ -151,7 +153,7 @@ impl Limiter {
     /// True if anything is limited.
     #[inline]
     pub fn is_set(&self) -> bool {
-        self.bytes.is_set() || self.packets.is_set()
+        self.bytes.is_set() || self.packets.is_set() || self.is_shut()
     }
 
     /// True if a frame may pass in moment `now`.
@@ -160,8 +162,20 @@ impl Limiter {
         !self.is_set() || self.opens_at() <= now
     }
 
-    /// When the next frame may pass.
+    /// Lets nothing pass from now on, or what the limit does.
+    pub fn set_shut(&self, shut: bool) {
+        self.shut.store(shut, Ordering::Relaxed);
+    }
+
+    fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed)
+    }
+
+    /// When the next frame may pass; [`Cycles::MAX`] while it is shut.
     pub fn opens_at(&self) -> Cycles {
+        if self.is_shut() {
+            return Cycles::MAX;
+        }
         self.bytes.opens_at().max(self.packets.opens_at())
     }
 

@@ -16,7 +16,7 @@ pub mod race;
 
 use std::collections::VecDeque;
 
-use crate::port::PortId;
+use crate::id::PortId;
 use flows::Flows;
 pub use parking::{Parking, Spot};
 

@@ -204,13 +204,6 @@ pub struct WorkerCounters {
     pub wakes: Counter,
 }
 
-/// All counters of a network: for each worker one cell a port, and its own.
-#[derive(Debug)]
-pub struct Counters {
-    ports: Vec<Vec<PortCounters>>,
-    workers: Vec<WorkerCounters>,
-}
-
 /// A port's counters, added up. What a network of an older version does not count is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -249,38 +242,12 @@ pub struct PortTotals {
     pub drops: std::collections::BTreeMap<String, u64>,
 }
 
-impl Counters {
-    /// Counters for `workers` workers and `ports` ports.
-    pub fn new(workers: usize, ports: usize) -> Self {
-        let cells = || std::iter::repeat_with(PortCounters::default).take(ports).collect();
+impl PortTotals {
+    /// The sum of `cells`, one of each worker.
+    pub fn of(cells: &[PortCounters]) -> Self {
+        let sum = |pick: fn(&PortCounters) -> &Counter| cells.iter().map(|cell| pick(cell).get()).sum();
+        let dropped = |reason| cells.iter().map(|cell| cell.dropped(reason)).sum::<u64>();
         Self {
-            ports: std::iter::repeat_with(cells).take(workers).collect(),
-            workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
-        }
-    }
-
-    /// The cell of `port` that worker `worker` writes.
-    #[inline]
-    pub fn port(&self, worker: usize, port: usize) -> &PortCounters {
-        &self.ports[worker][port]
-    }
-
-    /// Frames delivered to port `port` by all workers.
-    pub fn delivered(&self, port: usize) -> u64 {
-        self.ports.iter().map(|ports| ports[port].delivery_frames.get()).sum()
-    }
-
-    /// The counters of worker `worker`.
-    #[inline]
-    pub fn worker(&self, worker: usize) -> &WorkerCounters {
-        &self.workers[worker]
-    }
-
-    /// The counters of `port`, all workers' cells added up.
-    pub fn totals(&self, port: usize) -> PortTotals {
-        let sum = |pick: fn(&PortCounters) -> &Counter| self.ports.iter().map(|cells| pick(&cells[port]).get()).sum();
-        let dropped = |reason| self.ports.iter().map(|cells| cells[port].dropped(reason)).sum::<u64>();
-        PortTotals {
             intake_frames: sum(|c| &c.intake_frames),
             intake_bytes: sum(|c| &c.intake_bytes),
             delivery_frames: sum(|c| &c.delivery_frames),

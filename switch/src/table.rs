@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::frame::MacAddress;
-use crate::port::PortId;
+use crate::id::PortId;
 
 /// Entries of a bucket.
 const WAYS: usize = 8;
@@ -164,6 +164,29 @@ impl Table {
         self.remove_if(|entry, _| entry.port() == port && !entry.is_pinned());
     }
 
+    /// Forgets every address behind `port`, tied to it or not.
+    pub fn clear(&self, port: PortId) {
+        self.remove_if(|entry, _| entry.port() == port);
+    }
+
+    /// The port that `address` is tied to.
+    pub fn pinned(&self, address: MacAddress) -> Option<PortId> {
+        let bucket = &self.buckets[self.bucket(address)];
+        let entries = bucket.0.iter().map(|way| Entry(way.load(Ordering::Relaxed)));
+        entries.into_iter().find(|entry| entry.is(address) && entry.is_pinned()).map(Entry::port)
+    }
+
+    /// Knows what `other` knows, as far as there is room. For a table that nobody uses yet.
+    pub fn take_over(&self, other: &Self) {
+        for (address, port, confirmed, pinned) in other.entries() {
+            if pinned {
+                self.pin(address, port);
+            } else {
+                self.learn(address, port, confirmed);
+            }
+        }
+    }
+
     /// All entries: address, port, second of the last confirmation, pinned or not.
     pub fn entries(&self) -> Vec<(MacAddress, PortId, u32, bool)> {
         let all = self.slots().map(|(slot, confirmed)| (Entry(slot.load(Ordering::Relaxed)), confirmed.load(Ordering::Relaxed)));
@@ -268,7 +291,8 @@ impl Table {
         Learned::Changed
     }
 
-    fn held(&self, port: PortId) -> u32 {
+    /// Addresses behind `port`.
+    pub fn held(&self, port: PortId) -> u32 {
         self.held.get(usize::from(port.0)).map_or(0, |held| held.load(Ordering::Relaxed))
     }
 

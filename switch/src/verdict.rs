@@ -1,7 +1,7 @@
 //! What is to happen to a frame: a pure function of its addresses and of what the segment knows.
 
 use crate::frame::Addresses;
-use crate::port::PortId;
+use crate::id::PortId;
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
 

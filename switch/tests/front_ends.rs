@@ -5,7 +5,8 @@ mod common;
 use std::os::fd::AsRawFd;
 
 use common::*;
-use memlane::port::{PortId, State};
+use memlane::id::PortId;
+use memlane::port::State;
 use memlane_rig::deadline::Deadline;
 use memlane_rig::frontend::{features, wire};
 use memlane_rig::guest::{Habit, ToyGuest};
@@ -38,7 +39,7 @@ fn kick(guest: &mut ToyGuest, ring: u32) -> Option<u64> {
 }
 
 fn quarantines(bed: &Bed, index: u16) -> u64 {
-    bed.daemon().network().port(PortId(index)).quarantines()
+    bed.daemon().network().port(PortId(index)).unwrap().quarantines()
 }
 
 fn exchange(a: &mut ToyGuest, b: &mut ToyGuest) {
@@ -138,7 +139,7 @@ fn a_port_may_have_no_delivery_offloads() {
 
 /// What the operator is told of port 0.
 fn advice(bed: &Bed) -> &'static str {
-    bed.daemon().network().port(PortId(0)).advice().unwrap_or_default()
+    bed.daemon().network().port(PortId(0)).unwrap().advice().unwrap_or_default()
 }
 
 #[test]

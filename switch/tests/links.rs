@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bed::Bed;
+use memlane::id::PortId;
 use memlane::link::{GilbertElliott, Impairment};
-use memlane::port::PortId;
 use memlane::settings::Settings;
 use memlane::stats::DropReason;
 
@@ -33,7 +33,7 @@ fn step_until(bed: &mut Bed, to: usize, got: &mut [u32; 3], mut done: impl FnMut
 }
 
 fn dropped(bed: &Bed, port: usize, reason: DropReason) -> u64 {
-    bed.shared.counters.port(0, port).dropped(reason)
+    bed.ports[port].counters(0).dropped(reason)
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn others_are_not_delayed() {
     step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
     let begin = Instant::now();
     bed.guests[0].send(0, 1, 1514, 100);
-    while bed.shared.counters.port(0, 0).intake_frames.get() < 100 {
+    while bed.ports[0].counters(0).intake_frames.get() < 100 {
         bed.worker.step();
     }
     bed.guests[0].send(0, 2, 1514, 100);
@@ -106,7 +106,7 @@ fn frames_under_way_take_no_more_than_the_ceiling() {
             bed.worker.step();
         }
     }
-    let taken = bed.shared.counters.port(0, 0).intake_frames.get();
+    let taken = bed.ports[0].counters(0).intake_frames.get();
     let under_way = taken - dropped(&bed, 1, DropReason::LinkFull);
     assert!(taken > 1000 && under_way > 0 && under_way <= 50_000 / 1514, "{under_way} of {taken}");
 }
@@ -154,8 +154,8 @@ fn a_rate_and_bursts_of_losses_reach_real_rings() {
     step_until(&mut bed, 0, &mut got, |got| got[1] == 1);
     let begin = Instant::now();
     bed.guests[0].send(0, 1, 1250, 200);
-    let shared = Arc::clone(&bed.shared);
-    let lost = || shared.counters.port(0, 1).dropped(DropReason::LinkLoss) as u32;
+    let port = Arc::clone(&bed.ports[1]);
+    let lost = || port.counters(0).dropped(DropReason::LinkLoss) as u32;
     step_until(&mut bed, 1, &mut got, |got| got[0] + lost() == 200);
     // 1250 bytes at 100 Mbit/s take 100 us.
     assert!(begin.elapsed() >= Duration::from_micros(100) * got[0]);
@@ -171,7 +171,7 @@ fn a_link_is_changed_while_frames_are_under_way() {
     step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
     let begin = Instant::now();
     bed.guests[0].send(0, 1, 60, 1);
-    while bed.shared.counters.port(0, 0).intake_frames.get() < 1 {
+    while bed.ports[0].counters(0).intake_frames.get() < 1 {
         bed.worker.step();
     }
     // Clear: what is under way arrives when it would have, and what follows passes it.
@@ -187,8 +187,8 @@ fn a_link_is_changed_while_frames_are_under_way() {
     change(&mut bed, 1, &Impairment { loss: 1.0, ..Impairment::default() });
     let lost = dropped(&bed, 1, DropReason::LinkLoss);
     bed.guests[0].send(0, 1, 60, 10);
-    let shared = Arc::clone(&bed.shared);
-    step_until(&mut bed, 1, &mut got, |_| shared.counters.port(0, 1).dropped(DropReason::LinkLoss) == lost + 10);
+    let port = Arc::clone(&bed.ports[1]);
+    step_until(&mut bed, 1, &mut got, |_| port.counters(0).dropped(DropReason::LinkLoss) == lost + 10);
     assert_eq!(got[0], 1);
     // A port that never had one gets a link.
     change(&mut bed, 0, &Impairment { delay: Some("20ms".into()), ..Impairment::default() });
@@ -200,6 +200,6 @@ fn a_link_is_changed_while_frames_are_under_way() {
 
 /// As the control interface does it.
 fn change(bed: &mut Bed, port: u16, link: &Impairment) {
-    bed.shared.set_path(PortId(port), link.into());
+    bed.ports[usize::from(port)].set_path(link.into());
     bed.worker.follow_path(PortId(port));
 }

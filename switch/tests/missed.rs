@@ -114,7 +114,7 @@ fn a_kick_that_came_is_not_missed() {
 #[test]
 fn an_idle_worker_sleeps_on_after_the_looks() {
     let (bed, _a, _b) = two_guests();
-    let sleeps = || bed.daemon().network().shared().counters.worker(0).sleeps.get();
+    let sleeps = || bed.daemon().network().shared().workers[0].sleeps.get();
     let before = sleeps();
     std::thread::sleep(ALL_LOOKS);
     assert_eq!(sleeps(), before);

@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use common::*;
-use memlane::port::{PortId, State};
+use memlane::id::PortId;
+use memlane::port::State;
 use memlane::stats::DropReason;
 use memlane_rig::frames::NetHeader;
 use memlane_rig::frontend::features;
@@ -368,5 +369,5 @@ fn a_front_end_that_goes_before_its_answer_breaks_no_rule() {
         UnixStream::connect(bed.socket(0)).unwrap().write_all(&question).unwrap();
     }
     let _guest = bed.guest(0);
-    assert_eq!(bed.daemon().network().port(PortId(0)).quarantines(), 0);
+    assert_eq!(bed.daemon().network().port(PortId(0)).unwrap().quarantines(), 0);
 }

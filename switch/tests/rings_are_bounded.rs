@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use memlane::id::{Direction, Place, PortId, RingKey};
 use memlane::offload::Offloads;
 use memlane::parcel::Parcel;
-use memlane::port::PortId;
+use memlane::port::Port;
 use memlane::ring::{Delivery, Intake, Placed, RingFault, Taken};
 use memlane::settings::{Poll, Settings};
+use memlane::shared::Shared;
 use memlane::stats::DropReason;
-use memlane::worker::{Direction, Event, Mailbox, Place, RingKey, Shared, Start, Worker, links};
+use memlane::worker::{Event, Mailbox, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DESC_NEXT, DESC_WRITE, Descriptor, DriverRing, RingOptions as DriverOptions, SharedRing};
 
@@ -69,7 +71,7 @@ impl Driver {
 struct Bed {
     worker: Worker,
     events: Receiver<Event>,
-    shared: Arc<Shared>,
+    ports: Vec<Arc<Port>>,
     transmit: [Driver; 3],
     receive: [Driver; 3],
 }
@@ -83,11 +85,13 @@ impl Bed {
     /// The same with these settings. Where the worker polls, transmit rings give their chains back in order.
     fn with(settings: Settings) -> Self {
         let in_order = settings.poll == Poll::Always;
-        let shared = Arc::new(Shared::new(1, vec![0; 3], 7, settings));
+        let shared = Arc::new(Shared::new(1, 7, settings));
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let (report, events) = channel();
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, report).unwrap();
+        let ports = Port::row(&shared, 3);
+        ports.iter().for_each(|port| worker.enter_port(port));
         let transmit = [(); 3].map(|()| if in_order { Driver::in_order(64) } else { Driver::new(64) });
         let receive = [(); 3].map(|()| Driver::new(64));
         for port in 0..3 {
@@ -95,10 +99,10 @@ impl Bed {
             let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
             let (intake, delivery) = (transmit[usize::from(port)].intake(), receive[usize::from(port)].delivery());
             worker.add_intake(key(Direction::Intake), intake, Offloads::ALL, start());
-            let slot = worker.add_delivery(key(Direction::Delivery), delivery, start());
+            let slot = worker.add_delivery(key(Direction::Delivery), delivery, start()).unwrap();
             worker.set_route(PortId(port), vec![Place { worker: 0, slot }]);
         }
-        let mut bed = Self { worker, events, shared, transmit, receive };
+        let mut bed = Self { worker, events, ports, transmit, receive };
         bed.send(1, 0);
         bed
     }
@@ -276,7 +280,11 @@ fn a_jump_that_the_express_lane_sees_ends_the_port() {
     bed.receive[1].shared().set_available_index(1);
     bed.send(0, 1);
     assert_eq!(bed.receive[1].shared().used_index(), 2);
-    assert_eq!(bed.events.try_iter().collect::<Vec<_>>(), [Event::RingFault(PortId(1), 0, RingFault::IndexJump)]);
+    let faults = bed.events.try_iter().filter_map(|event| match event {
+        Event::RingFault(port, session, fault) => Some((port.id, session, fault)),
+        _ => None,
+    });
+    assert_eq!(faults.collect::<Vec<_>>(), [(PortId(1), 0, RingFault::IndexJump)]);
     bed.receive[1].shared().set_available_index(3);
     bed.send(0, 1);
     assert_eq!(bed.receive[1].shared().used_index(), 2);
@@ -293,7 +301,7 @@ fn bad_chains_go_back_though_their_frame_is_lost_and_the_next_one_arrives() {
     assert_eq!(bed.receive[1].shared().used_index(), 8);
     bed.send(0, 1);
     assert_eq!(bed.receive[1].shared().used_index(), 9);
-    let totals = bed.shared.counters.totals(1);
+    let totals = bed.ports[1].totals();
     assert_eq!((totals.bad_receive_chains, totals.delivery_frames), (8, 1));
     assert_eq!(totals.drops.get("bad-receive-chains"), Some(&1));
 }
@@ -334,13 +342,13 @@ fn a_frame_that_stays_too_long_is_dropped_after_the_patience_and_the_others_are_
     bed.send_long(0, 1, 60_000);
     let mut used = 0;
     let deadline = Instant::now() + Duration::from_secs(10);
-    while bed.shared.counters.totals(1).drops.is_empty() {
+    while bed.ports[1].totals().drops.is_empty() {
         assert!(Instant::now() < deadline, "the frame waits for ever");
         used += 1;
         bed.send(2, 1);
         bed.wait_used(1, used);
         bed.post(1, 1);
     }
-    let drops = bed.shared.counters.totals(1).drops;
+    let drops = bed.ports[1].totals().drops;
     assert_eq!(drops.into_iter().collect::<Vec<_>>(), [("too-long-for-receiver".into(), 1)]);
 }

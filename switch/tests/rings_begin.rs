@@ -8,11 +8,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
+use memlane::id::{Direction, PortId, RingKey};
 use memlane::offload::Offloads;
-use memlane::port::PortId;
+use memlane::port::Port;
 use memlane::ring::{Delivery, Intake, Ring};
 use memlane::settings::Settings;
-use memlane::worker::{Direction, Mailbox, RingKey, Shared, Start, Worker, links};
+use memlane::shared::Shared;
+use memlane::worker::{Mailbox, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions, USED_NO_NOTIFY};
 
@@ -45,10 +47,12 @@ impl Driver {
 }
 
 fn worker() -> Worker {
-    let shared = Arc::new(Shared::new(1, vec![0], 7, Settings::default()));
+    let shared = Arc::new(Shared::new(1, 7, Settings::default()));
     let mailbox = Mailbox::new().unwrap();
     let links = links(&[Arc::clone(&mailbox)]).remove(0);
-    Worker::new(0, shared, mailbox, links, channel().0).unwrap()
+    let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
+    worker.enter_port(&Port::row(&shared, 1)[0]);
+    worker
 }
 
 fn key(direction: Direction) -> RingKey {

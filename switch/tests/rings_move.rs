@@ -7,16 +7,16 @@ mod bed;
 use std::sync::mpsc::channel;
 
 use bed::{Bed, Guest, device};
+use memlane::id::{Direction, PortId, RingKey};
 use memlane::offload::Offloads;
-use memlane::port::PortId;
 use memlane::ring::Intake;
-use memlane::worker::{Direction, RingKey, Start};
+use memlane::worker::Start;
 
 const KEY: RingKey = RingKey { port: PortId(0), pair: 1, direction: Direction::Intake };
 
 /// Frames taken of port 0.
 fn taken(bed: &Bed) -> u64 {
-    bed.shared.counters.port(0, 0).intake_frames.get()
+    bed.ports[0].counters(0).intake_frames.get()
 }
 
 /// A second queue pair of guest 0, of which only the intake is used; it starts at once or never.

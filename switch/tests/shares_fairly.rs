@@ -89,11 +89,11 @@ impl Contest {
     }
 
     fn allow(&mut self, port: usize, allowance: Allowance) {
-        self.bed.shared.policies[port].set(&allowance);
+        self.bed.ports[port].policy.set(&allowance);
     }
 
     fn drops(&self, port: usize, reason: DropReason) -> u64 {
-        self.bed.shared.counters.port(0, port).dropped(reason)
+        self.bed.ports[port].counters(0).dropped(reason)
     }
 }
 
@@ -170,7 +170,7 @@ fn a_sender_whose_receiver_hardly_reads_leaves_others_room_to_wait() {
         bed.guests[3].take(512, |_, _| received += 1);
     }
     bed.guests[3].take(512, |_, _| received += 1);
-    assert_eq!(bed.shared.counters.port(0, 3).dropped(DropReason::ReceiverFull), 0);
+    assert_eq!(bed.ports[3].counters(0).dropped(DropReason::ReceiverFull), 0);
     assert_eq!(received, sent);
 }
 
@@ -204,7 +204,7 @@ fn a_limit_holds_whatever_the_sizes() {
         let expected = limit.bytes().unwrap().unwrap() as f64;
         contest.allow(0, Allowance { intake: limit, ..Allowance::default() });
         // What passed the limit in the burst is still on its way.
-        let seen = rate(&mut contest, |contest| contest.bed.shared.counters.port(0, 1).waiting.get() == 0);
+        let seen = rate(&mut contest, |contest| contest.bed.ports[1].counters(0).waiting.get() == 0);
         assert!(holds(&seen, expected), "{size}: {seen:?} instead of {expected}");
     }
 }
@@ -227,7 +227,7 @@ fn a_delivery_limit_is_shared_fairly() {
 fn rate(contest: &mut Contest, ready: impl Fn(&Contest) -> bool) -> RangeInclusive<f64> {
     let counters = |contest: &Contest| {
         (0..=contest.sizes.len())
-            .map(|port| contest.bed.shared.counters.port(0, port))
+            .map(|port| contest.bed.ports[port].counters(0))
             .map(|c| c.intake_limited.get() + c.delivery_limited.get())
             .sum::<u64>()
     };
@@ -257,7 +257,7 @@ fn holds(seen: &RangeInclusive<f64>, expected: f64) -> bool {
 #[test]
 fn floods_are_limited_and_counted() {
     let mut bed = Bed::new(3);
-    bed.shared.policies[0].set(&Allowance { storm: 1000, ..Allowance::default() });
+    bed.ports[0].policy.set(&Allowance { storm: 1000, ..Allowance::default() });
     let (mut sent, mut received) = (0, 0);
     for _ in 0..100 {
         let free = usize::from(bed.guests[0].transmit.free());
@@ -269,7 +269,7 @@ fn floods_are_limited_and_counted() {
         bed.guests[1].take(256, |_, _| received += 1);
         bed.guests[0].reclaim();
     }
-    let dropped = bed.shared.counters.port(0, 0).dropped(DropReason::Storm);
+    let dropped = bed.ports[0].counters(0).dropped(DropReason::Storm);
     assert_eq!(received + dropped, sent);
     assert!(received < 8000, "{received}");
 }
@@ -425,7 +425,7 @@ fn a_busy_receiver_hears_broadcasts_in_the_senders_turn() {
     }
     bed.guests[0].settle();
     assert_eq!(heard, [asked; 2]);
-    assert_eq!(bed.shared.counters.port(0, 2).dropped(DropReason::FloodNoRoom), 0);
+    assert_eq!(bed.ports[2].counters(0).dropped(DropReason::FloodNoRoom), 0);
     bed.guests[1].reclaim();
     assert_eq!(bed.guests[1].transmit.free(), 256, "every chain came back");
 }

@@ -11,6 +11,7 @@ use std::process::Command;
 use common::{PATIENCE, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
+use memlane::id::PortId;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
@@ -200,7 +201,7 @@ fn a_device_that_is_down_is_an_absent_receiver() {
         ip("link set memlane down");
         let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
         bed.guest.send(&packet.frame()).unwrap();
-        let drops = || bed.daemon.network().shared().counters.totals(1).drops;
+        let drops = || bed.daemon.network().port(PortId(1)).unwrap().totals().drops;
         wait_until(|| !drops().is_empty(), "the frame is dropped");
         assert_eq!(drops().into_iter().collect::<Vec<_>>(), [(DropReason::ReceiverAbsent.name().to_owned(), 1)]);
         bed.daemon.stop();
@@ -222,7 +223,7 @@ fn frames_from_the_kernel_take_no_more_memory_than_they_may() {
         for number in 0..datagrams {
             bed.socket.send(&number.to_be_bytes()).unwrap();
         }
-        wait_until(|| bed.daemon.network().shared().counters.totals(0).waiting > 0, "frames wait");
+        wait_until(|| bed.daemon.network().port(PortId(0)).unwrap().totals().waiting > 0, "frames wait");
         assert!((1..=most / 2).contains(&held(&bed)), "{} of {most}", held(&bed));
         let mut last = 0;
         while last + 1 < datagrams {

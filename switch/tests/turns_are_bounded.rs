@@ -7,11 +7,11 @@ mod bed;
 use std::time::Duration;
 
 use bed::{Bed, Guest};
+use memlane::id::{Direction, Place, PortId, RingKey};
 use memlane::offload::{MAX_SEGMENTS, Offloads};
 use memlane::policy::{Allowance, Limit};
-use memlane::port::PortId;
 use memlane::settings::Settings;
-use memlane::worker::{Direction, Place, RingKey};
+
 use memlane_rig::ring::Piece;
 
 /// Entries of the largest rings, and receive buffers posted there.
@@ -37,7 +37,7 @@ fn replace_last(bed: &mut Bed, (size, buffers): (u16, u16), offloads: Offloads) 
 
 /// Frames and bytes delivered to each port so far.
 fn delivered(bed: &Bed) -> Vec<(u64, u64)> {
-    let of = |port| bed.shared.counters.port(0, port);
+    let of = |port: usize| bed.ports[port].counters(0);
     (0..bed.guests.len()).map(|port| (of(port).delivery_frames.get(), of(port).delivery_bytes.get())).collect()
 }
 
@@ -86,7 +86,7 @@ fn a_limit_of_packets_counts_segments_that_are_delivered() {
     bed.announce(&[0, 1, 2]);
     // A burst of 32 is always let through.
     let delivery = Limit { packets: Some(1), burst_ms: Some(1), ..Limit::default() };
-    bed.shared.policies[2].set(&Allowance { delivery, ..Allowance::default() });
+    bed.ports[2].policy.set(&Allowance { delivery, ..Allowance::default() });
     let before = delivered(&bed);
     send(&mut bed.guests[0], &dust(0, 2), 20);
     while delivered(&bed)[2].0 == before[2].0 {
@@ -164,7 +164,7 @@ fn broken_receive_buffers_cost_little_in_each_pass() {
         villain.receive.add(&chain).unwrap();
     }
     villain.receive.publish();
-    let bad = |bed: &Bed| bed.shared.counters.port(0, 3).bad_receive_chains.get();
+    let bad = |bed: &Bed| bed.ports[3].counters(0).bad_receive_chains.get();
     let (mut received, mut most) = (0, 0);
     for _ in 0..200 {
         bed.guests[0].fill(0, 3, 100);

@@ -5,6 +5,7 @@ mod common;
 use std::time::Instant;
 
 use common::*;
+use memlane::id::PortId;
 use memlane::policy::Allowance;
 use memlane::stats::DropReason;
 use memlane_rig::frontend::features;
@@ -48,7 +49,7 @@ fn a_driver_that_missed_a_call_is_called_again() {
 
 /// Times that the worker looked and found nothing to do.
 fn empty_passes(bed: &Bed) -> u64 {
-    bed.daemon().network().shared().counters.worker(0).empty_passes.get()
+    bed.daemon().network().shared().workers[0].empty_passes.get()
 }
 
 /// How often the worker of a network with this `poll` looks in vain while frames that came over a link wait out the patience.
@@ -169,7 +170,7 @@ fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     bed.wait_for(|bed| bed.totals(0).intake_limited > 0, "the limit to hold back");
-    bed.daemon().network().shared().policies[0].set(&Allowance::default());
+    bed.daemon().network().port(PortId(0)).unwrap().policy.set(&Allowance::default());
     // The worker looks again when the limit would have opened, or at the next kick.
     a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();
     while b.receive(PATIENCE).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use memlane::id::{Direction, Place, PortId, RingKey, Slot};
 use memlane::link::Impairment;
 use memlane::offload::Offloads;
-use memlane::port::PortId;
+use memlane::port::Port;
 use memlane::ring::{Delivery, Intake, Ring};
 use memlane::settings::{Poll, Settings};
-use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Start, Worker, links};
+use memlane::shared::Shared;
+use memlane::worker::{Mailbox, Start, Worker, links};
 use memlane_rig::blast::port::VuSink;
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
@@ -36,7 +38,7 @@ pub struct Guest {
 /// The worker and its guests; guest `n` has address 02:00:00:00:00:n.
 pub struct Bed {
     pub worker: Worker,
-    pub shared: Arc<Shared>,
+    pub ports: Vec<Arc<Port>>,
     pub guests: Vec<Guest>,
 }
 
@@ -54,14 +56,15 @@ impl Bed {
     /// The same, with a guest for each of `links`, which frames to it go through.
     pub fn with_links(links_to: &[Option<Impairment>], settings: Settings) -> Self {
         let guests = links_to.len();
-        let shared = Shared::new(1, vec![0; guests], 77, settings);
-        for (port, link) in links_to.iter().enumerate() {
-            link.iter().for_each(|link| shared.set_path(PortId(port as u16), link.into()));
+        let shared = Arc::new(Shared::new(1, 77, settings));
+        let ports = Port::row(&shared, guests);
+        for (port, link) in ports.iter().zip(links_to) {
+            link.iter().for_each(|link| port.set_path(link.into()));
         }
-        let shared = Arc::new(shared);
         let mailbox = Mailbox::new().unwrap();
         let links = links(&[Arc::clone(&mailbox)]).remove(0);
         let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
+        ports.iter().for_each(|port| worker.enter_port(port));
         let in_order = shared.settings.poll == Poll::Always;
         let attach = |index| {
             let (guest, slot) = Guest::attach(&mut worker, index, in_order);
@@ -69,7 +72,7 @@ impl Bed {
             guest
         };
         let guests = (0..guests as u16).map(attach).collect();
-        Self { worker, shared, guests }
+        Self { worker, ports, guests }
     }
 
     /// Has these guests say who they are, so that the switch knows where they are, and all take what they heard of it.
@@ -125,7 +128,7 @@ fn address(index: u16) -> [u8; 6] {
 
 impl Guest {
     /// A guest at a worker: its rings served there. Returns the slot where frames to it are delivered, too.
-    pub fn attach(worker: &mut Worker, index: u16, in_order: bool) -> (Self, u16) {
+    pub fn attach(worker: &mut Worker, index: u16, in_order: bool) -> (Self, Slot) {
         Self::attach_like(worker, index, Self::alone(in_order), Offloads::ALL)
     }
 
@@ -135,10 +138,12 @@ impl Guest {
         index: u16,
         (guest, transmit, receive): (Self, Ring, Ring),
         offloads: Offloads,
-    ) -> (Self, u16) {
+    ) -> (Self, Slot) {
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
         worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
-        let slot = worker.add_delivery(key(Direction::Delivery), Delivery::new(receive, offloads, true), start());
+        let slot = worker
+            .add_delivery(key(Direction::Delivery), Delivery::new(receive, offloads, true), start())
+            .expect("a port that has come");
         (guest, slot)
     }
 

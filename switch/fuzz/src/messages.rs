@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlane::frame::MacAddress;
-use memlane::network::Network;
+use memlane::network::{Network, PortTerms};
 use memlane::policy::Allowance;
 use memlane::port::vhost_user::{PortSettings, converse};
-use memlane::port::{PortId, PortStatus};
+use memlane::port::{Offer, Port};
 use memlane::settings::Settings;
-use memlane::worker::Shared;
+use memlane::shared::Shared;
 use memlane_rig::guest::ToyGuest;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
@@ -53,6 +53,8 @@ pub fn run(data: &[u8]) {
 
 struct Bed {
     network: Arc<Network>,
+    /// Whose front end speaks.
+    port: Arc<Port>,
     friends: [ToyGuest; 2],
     goods: Goods,
     round: u64,
@@ -72,11 +74,10 @@ struct Goods {
 
 impl Bed {
     fn new() -> Self {
-        let shared = Shared::new(1, vec![0; 3], 77, Settings::default());
-        let ports = (0..3).map(|n| PortStatus::new(PortId(n), &format!("p{n}"), Allowance::default())).collect();
-        let network = Network::start(shared, ports, 1, &[]).expect("a network");
-        let friends = [1, 2].map(|n| befriend(&network, n));
-        Self { network, friends, goods: Goods::new(), round: 0 }
+        let network = Network::start(Shared::new(1, 77, Settings::default()), &[]).expect("a network");
+        let ports = [0, 1, 2].map(|n| add_port(&network, n));
+        let friends = [1, 2].map(|n| befriend(&network, &ports[n]));
+        Self { network, port: Arc::clone(&ports[0]), friends, goods: Goods::new(), round: 0 }
     }
 
     fn hear(&mut self, data: &[u8]) {
@@ -86,11 +87,11 @@ impl Bed {
             let (ours, theirs) = UnixStream::pair().expect("a socket pair");
             self.goods.say(&theirs, Script::new(data));
             theirs.shutdown(Shutdown::Write).expect("a socket");
-            let settings = settings(0);
+            let settings = settings(&self.port);
             // Whether it was well spoken is the front end's own affair.
             let _ = converse(&self.network, &settings, ours);
-            self.network.stop_port(settings.id);
-            self.network.port(settings.id).forget_front_end();
+            self.network.stop_port(&self.port);
+            self.port.forget_front_end();
         }
         // A port in quarantine is cleared away by a thread of its own.
         let deadline = Instant::now() + PATIENCE;
@@ -114,22 +115,29 @@ impl Bed {
     }
 }
 
-fn settings(port: u16) -> PortSettings {
-    PortSettings {
-        id: PortId(port),
-        mac: MacAddress::new([2, 0, 0, 0, 0, port as u8]),
-        mtu: Some(9000),
-        delivery_offloads: true,
-        pairs: 2,
-    }
+fn add_port(network: &Network, number: u8) -> Arc<Port> {
+    let terms = PortTerms {
+        name: &format!("p{number}"),
+        segment: "lan",
+        allowance: &Allowance::default(),
+        link: &None,
+        mac: None,
+        offer: Offer { mac: MacAddress::new([2, 0, 0, 0, 0, number]), mtu: Some(9000) },
+        enabled: true,
+    };
+    network.add_port(&terms, 3).expect("a port")
 }
 
-/// An honest guest on port `number`.
-fn befriend(network: &Arc<Network>, number: u16) -> ToyGuest {
+fn settings(port: &Arc<Port>) -> PortSettings {
+    PortSettings { port: Arc::clone(port), delivery_offloads: true, pairs: 2 }
+}
+
+/// An honest guest on `port`.
+fn befriend(network: &Arc<Network>, port: &Arc<Port>) -> ToyGuest {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-    let network = Arc::clone(network);
-    std::thread::spawn(move || converse(&network, &settings(number), ours));
-    ToyGuest::builder().mac([2, 0, 0, 0, 0, number as u8]).patience(PATIENCE).on_stream(theirs).expect("a guest")
+    let (network, settings, mac) = (Arc::clone(network), settings(port), port.offer().mac);
+    std::thread::spawn(move || converse(&network, &settings, ours));
+    ToyGuest::builder().mac(mac.bytes()).patience(PATIENCE).on_stream(theirs).expect("a guest")
 }
 
 fn open_descriptors() -> usize {

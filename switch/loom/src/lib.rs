@@ -1,5 +1,8 @@
 //! What threads of the switch share without locks, compiled for loom: `make loom`.
 
+#[path = "../../src/id.rs"]
+pub mod id;
+
 #[path = "../../src/handover.rs"]
 pub mod handover;
 
@@ -39,11 +42,4 @@ pub mod frame {
             self.0
         }
     }
-}
-
-/// What the table needs of ports.
-pub mod port {
-    /// Number of a port.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PortId(pub u16);
 }

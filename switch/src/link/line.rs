@@ -12,8 +12,8 @@ use super::chance::happens;
 use crate::budget::{Account, Permit};
 use crate::copy::copy;
 use crate::frame::NetHeader;
+use crate::id::PortId;
 use crate::parcel::Parcel;
-use crate::port::PortId;
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 

@@ -1,4 +1,4 @@
-//! Ports: a guest's place on a segment.
+//! A port: a guest's place on a segment, with all that is the port's own. It comes and goes while the network runs.
 //!
 //! A port is **waiting** for its front end, **speaking** with it while they agree on features and memory, **running** when at least one ring
 //! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
@@ -8,34 +8,28 @@ pub mod loopback;
 pub mod null;
 mod payload;
 pub mod pool;
+pub mod rings;
 mod store;
 pub mod stream;
 pub mod tap;
 pub mod vhost_user;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use crate::budget::Account;
 use crate::frame::MacAddress;
-use crate::link::Impairment;
+use crate::id::{PortId, RingKey, SegmentId};
+use crate::link::{Impairment, Line, Path};
 use crate::memory::MemoryMap;
-use crate::policy::{Allowance, Limit, Limiter};
+use crate::policy::{Allowance, Limit, Limiter, Policy};
 use crate::ring::{Call, Called, Gate};
+use crate::segment::Segment;
+use crate::shared::Shared;
+use crate::stats::{PortCounters, PortTotals};
 use crate::time::{cycles, duration};
-use crate::worker::RingKey;
-
-/// Number of a port in its network, below 32767; its place in the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PortId(pub u16);
-
-impl PortId {
-    /// As an index.
-    #[inline]
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
+use rings::Rings;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,20 +59,47 @@ impl State {
     }
 }
 
-/// What the control side knows of a port.
+/// What a port offers to whoever is behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The guest's address.
+    pub mac: MacAddress,
+    /// MTU offered to the guest; `None` leaves it to the guest.
+    pub mtu: Option<u16>,
+}
+
+/// See the module. Whoever serves it holds on to it, so that nothing of it is ever taken for a later port's that has its number.
 #[derive(Debug)]
-pub struct PortStatus {
+pub struct Port {
     /// Its number.
     pub id: PortId,
     /// Its name in the configuration.
     pub name: String,
+    /// Whom it reaches.
+    pub segment: Arc<Segment>,
+    /// What the operator allows it.
+    pub policy: Policy,
+    /// What its guest may have mapped.
+    pub mapped: Arc<Account>,
     /// What keeps its calls back after one that blocked, whoever connects.
     pub calls: Arc<Gate>,
+    /// What frames to it may take while they are on links, all queues together.
+    on_links: Arc<Account>,
+    /// Of each worker.
+    counters: Box<[PortCounters]>,
+    /// What frames to it go through, if it is on a link.
+    path: Mutex<Option<Arc<Path>>>,
+    /// For what chance brings on its links.
+    seed: u64,
     /// How often its front ends and guest may have workers do something.
     wishes: Limiter,
     inner: Mutex<Inner>,
+    /// What of it runs.
+    rings: Mutex<Rings>,
     /// Held by whoever stops a ring, until it is drained and its base is kept.
     stopping: Mutex<()>,
+    /// False once it was taken away: nothing of it starts any more.
+    present: RwLock<bool>,
 }
 
 #[derive(Debug)]
@@ -86,6 +107,8 @@ struct Inner {
     state: State,
     allowance: Allowance,
     link: Option<Impairment>,
+    offer: Offer,
+    enabled: bool,
     quarantines: u64,
     /// What the operator should change.
     advice: Option<&'static str>,
@@ -104,26 +127,125 @@ const WISHES: u64 = 1000;
 /// Longest pause for one of them.
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
-impl PortStatus {
-    /// A port that waits for its front end, and is allowed what `allowance` says.
-    pub fn new(id: PortId, name: &str, allowance: Allowance) -> Arc<Self> {
-        let (bases, errors) = (HashMap::new(), HashMap::new());
+impl Port {
+    /// A port of `segment` that waits for its front end, and is allowed what `allowance` says.
+    pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, allowance: &Allowance, shared: &Shared) -> Arc<Self> {
         let inner = Inner {
             state: State::Waiting,
-            allowance,
+            allowance: allowance.clone(),
             link: None,
+            offer: Offer::default(),
+            enabled: true,
             quarantines: 0,
             advice: None,
             advised: false,
             session: 0,
             memory: None,
-            bases,
-            errors,
+            bases: HashMap::new(),
+            errors: HashMap::new(),
         };
         let wishes = Limiter::default();
         wishes.set(&Limit { packets: Some(WISHES), burst_ms: Some(1000), ..Limit::default() });
-        let (name, inner) = (name.into(), Mutex::new(inner));
-        Arc::new(Self { id, name, calls: Arc::default(), wishes, inner, stopping: Mutex::default() })
+        Arc::new(Self {
+            id,
+            name: name.into(),
+            segment: Arc::clone(segment),
+            policy: Policy::new(allowance),
+            mapped: Account::new(&shared.guest_memory),
+            calls: Arc::default(),
+            on_links: Account::new(&shared.budget),
+            counters: std::iter::repeat_with(PortCounters::default).take(shared.workers.len()).collect(),
+            path: Mutex::default(),
+            seed: shared.key.wrapping_add(u64::from(id.0) << 16),
+            wishes,
+            inner: Mutex::new(inner),
+            rings: Mutex::default(),
+            stopping: Mutex::default(),
+            present: RwLock::new(true),
+        })
+    }
+
+    /// So many ports of one segment, for benches, fuzzers and tests, which drive workers themselves.
+    pub fn row(shared: &Shared, count: usize) -> Vec<Arc<Self>> {
+        let segment = Segment::new(SegmentId(0), "lan", count, shared.key);
+        let port = |n| {
+            segment.join(PortId(n));
+            Self::new(PortId(n), &format!("p{n}"), &segment, &Allowance::default(), shared)
+        };
+        (0..count as u16).map(port).collect()
+    }
+
+    /// The counters that worker `worker` writes.
+    #[inline]
+    pub fn counters(&self, worker: usize) -> &PortCounters {
+        &self.counters[worker]
+    }
+
+    /// Its counters, all workers' added up.
+    pub fn totals(&self) -> PortTotals {
+        PortTotals::of(&self.counters)
+    }
+
+    /// Frames delivered to it by all workers.
+    pub fn delivered(&self) -> u64 {
+        self.counters.iter().map(|counters| counters.delivery_frames.get()).sum()
+    }
+
+    /// Stations seen behind it.
+    pub fn stations(&self) -> usize {
+        self.segment.table().held(self.id) as usize
+    }
+
+    /// Frames to it go along `path` once its outlets hear of it, see [`crate::worker::Worker::follow_path`]; a clear one is none.
+    pub fn set_path(&self, path: Path) {
+        let path = (!path.is_clear()).then(|| Arc::new(path));
+        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+
+    /// What frames to it go through, if it is on a link.
+    pub fn path(&self) -> Option<Arc<Path>> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The line before a new delivery of queue pair `pair`, if it is on a link.
+    pub fn line(&self, pair: u16) -> Option<Line> {
+        let seed = self.seed.wrapping_add(u64::from(pair));
+        Some(Line::new(self.path()?, Arc::clone(&self.on_links), seed))
+    }
+
+    /// What of it runs at workers.
+    pub fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is there; it stays as it is for as long as the caller holds this.
+    pub fn presence(&self) -> RwLockReadGuard<'_, bool> {
+        self.present.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is taken away: what goes on is awaited, and nothing of it starts any more.
+    pub fn retire(&self) {
+        *self.present.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// What it offers to whoever connects next.
+    pub fn offer(&self) -> Offer {
+        self.inner().offer
+    }
+
+    /// It offers this from now on.
+    pub fn set_offer(&self, offer: Offer) {
+        self.inner().offer = offer;
+    }
+
+    /// Whether the operator lets it send and be sent to.
+    pub fn is_enabled(&self) -> bool {
+        self.inner().enabled
+    }
+
+    /// Notes whether the operator lets it send and be sent to.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.inner().enabled = enabled;
     }
 
     /// Holds up the calling thread, which is this port's own, if its front ends and guest have workers do more than [`WISHES`] things a second;
@@ -279,11 +401,16 @@ pub fn default_address(network: &str, port: &str) -> MacAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
     use std::time::Instant;
+
+    fn port() -> Arc<Port> {
+        Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0)
+    }
 
     #[test]
     fn who_wants_much_waits() {
-        let port = PortStatus::new(PortId(0), "a", Allowance::default());
+        let port = port();
         let start = Instant::now();
         (0..WISHES + 200).for_each(|_| port.pace());
         assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
@@ -291,7 +418,7 @@ mod tests {
 
     #[test]
     fn who_starts_does_not() {
-        let port = PortStatus::new(PortId(0), "a", Allowance::default());
+        let port = port();
         (0..500).for_each(|_| port.pace());
         assert!(port.wishes.is_open(cycles()));
     }

@@ -5,8 +5,8 @@
 //! somebody has.
 
 use crate::frame::SHORTEST;
+use crate::id::PortId;
 use crate::parcel::Parcel;
-use crate::port::PortId;
 
 /// Place of a waiting parcel in the [`Parking`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +31,18 @@ pub struct Parking {
     used: usize,
     most: usize,
     /// Parcels of each sender.
-    held: Box<[u32]>,
+    held: Vec<u32>,
 }
 
 impl Parking {
     /// Room for `most` parcels of `ports` ports; memory is used as it is needed and then kept.
     pub fn new(most: usize, ports: usize) -> Self {
-        Self { spots: Vec::with_capacity(most), free: Spot::NONE, used: 0, most, held: vec![0; ports].into() }
+        Self { spots: Vec::with_capacity(most), free: Spot::NONE, used: 0, most, held: vec![0; ports] }
+    }
+
+    /// There are up to `ports` ports now.
+    pub fn make_room(&mut self, ports: usize) {
+        self.held.resize(ports.max(self.held.len()), 0);
     }
 
     /// Parcels that wait.
@@ -95,7 +100,8 @@ impl Parking {
 
     /// Takes away the parcel at `spot`.
     pub(super) fn free(&mut self, spot: Spot) {
-        self.held[self.parcel(spot).source.index()] -= 1;
+        let source = self.parcel(spot).source;
+        self.held[source.index()] -= 1;
         self.spots[spot.0 as usize].next = self.free;
         self.free = spot;
         self.used -= 1;

@@ -7,7 +7,7 @@
 //!
 //! A race begins when a second sender finds no room, and is over when nobody has come for a while ([`Race::begin_pass`]).
 
-use crate::port::PortId;
+use crate::id::PortId;
 use crate::time::Cycles;
 
 /// How far a sender of weight 1 may be ahead of others, in bytes: longest frames, so that it need not be interrupted at each.

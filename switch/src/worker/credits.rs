@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::port::PortId;
+use crate::id::PortId;
 use crate::time::{Cycles, in_cycles};
 
 /// Most credit of a port: a usual batch costs less, so that ports only come into debt by frames that are dear.
@@ -41,9 +41,15 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    pub(super) fn new(ports: usize) -> Self {
+    pub(super) fn new() -> Self {
         let (most, deepest) = (in_cycles(MOST) as i64, in_cycles(DEEPEST) as i64);
-        Self { ports: vec![Credit::default(); ports], granted: most, pass: 1, short: 0, most, deepest, pass_at: 0, debt: None }
+        Self { ports: Vec::new(), granted: most, pass: 1, short: 0, most, deepest, pass_at: 0, debt: None }
+    }
+
+    /// `port` comes, and there are up to `ports` now.
+    pub(super) fn enter(&mut self, port: PortId, ports: usize) {
+        self.ports.resize(ports.max(self.ports.len()), Credit::default());
+        self.ports[port.index()] = Credit::default();
     }
 
     /// A pass begins in moment `now`. If all sat out the last one, which was `idle` therefore, everybody is forgiven the
@@ -95,9 +101,15 @@ impl Credits {
 mod tests {
     use super::*;
 
+    fn credits(ports: u16) -> Credits {
+        let mut credits = Credits::new();
+        (0..ports).for_each(|port| credits.enter(PortId(port), ports.into()));
+        credits
+    }
+
     #[test]
     fn time_is_shared_whatever_a_turn_costs() {
-        let mut credits = Credits::new(3);
+        let mut credits = credits(3);
         let most = credits.most as u64;
         let costs = [most / 10, most * 7, most * 3];
         let (mut spent, mut now, mut idle) = ([0_u64; 3], 0, false);
@@ -120,7 +132,7 @@ mod tests {
 
     #[test]
     fn who_needs_little_leaves_the_rest_to_others() {
-        let mut credits = Credits::new(3);
+        let mut credits = credits(3);
         let (mut spent, mut now) = (0, 0);
         for _ in 0..100_000 {
             credits.begin_pass(false, now);
@@ -138,7 +150,7 @@ mod tests {
 
     #[test]
     fn who_is_alone_is_never_held_up_for_long() {
-        let mut credits = Credits::new(2);
+        let mut credits = credits(2);
         let (mut idle_passes, mut idle) = (0, false);
         for now in 0..1000 {
             credits.begin_pass(idle, now);

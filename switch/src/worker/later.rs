@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::id::Slot;
 use crate::time::{Cycles, in_cycles};
 
 /// How long a call may wait: longer than most answers take, too short for a sender to run out of room.
@@ -17,7 +18,7 @@ pub(super) struct Later {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    slot: u16,
+    slot: Slot,
     /// Used index that the driver was shown when the call was put off.
     shown: u16,
     due: Cycles,
@@ -31,7 +32,7 @@ impl Default for Later {
 
 impl Later {
     /// Has the call of `slot` wait, whose driver was `shown` the entries before that used index; false if it has waited long enough.
-    pub(super) fn put_off(&mut self, slot: u16, shown: u16, now: Cycles) -> bool {
+    pub(super) fn put_off(&mut self, slot: Slot, shown: u16, now: Cycles) -> bool {
         match self.of(slot) {
             Some(waiting) => now < waiting.due,
             None => {
@@ -42,23 +43,23 @@ impl Later {
     }
 
     /// What the driver of `slot` was shown when its call was put off, if it was.
-    pub(super) fn shown(&self, slot: u16) -> Option<u16> {
+    pub(super) fn shown(&self, slot: Slot) -> Option<u16> {
         self.of(slot).map(|waiting| waiting.shown)
     }
 
-    fn of(&self, slot: u16) -> Option<&Waiting> {
+    fn of(&self, slot: Slot) -> Option<&Waiting> {
         self.waiting.iter().find(|waiting| waiting.slot == slot)
     }
 
     /// The call of `slot` waits no more.
-    pub(super) fn forget(&mut self, slot: u16) {
+    pub(super) fn forget(&mut self, slot: Slot) {
         if let Some(index) = self.waiting.iter().position(|waiting| waiting.slot == slot) {
             self.waiting.swap_remove(index);
         }
     }
 
     /// Appends the slots that are due to `slots`.
-    pub(super) fn take_due(&self, now: Cycles, slots: &mut Vec<u16>) {
+    pub(super) fn take_due(&self, now: Cycles, slots: &mut Vec<Slot>) {
         for waiting in &self.waiting {
             if now >= waiting.due && !slots.contains(&waiting.slot) {
                 slots.push(waiting.slot);
@@ -82,17 +83,21 @@ impl Later {
 mod tests {
     use super::*;
 
+    fn slot(index: u16) -> Slot {
+        Slot::new(index, 0)
+    }
+
     #[test]
     fn a_call_waits_and_then_comes_due() {
         let mut later = Later::default();
         let delay = later.delay;
-        assert!(later.put_off(3, 7, 100) && later.put_off(3, 8, 100 + delay / 2) && later.put_off(4, 0, 200));
-        assert_eq!((later.deadline(), later.shown(3)), (Some(100 + delay), Some(7)));
+        assert!(later.put_off(slot(3), 7, 100) && later.put_off(slot(3), 8, 100 + delay / 2) && later.put_off(slot(4), 0, 200));
+        assert_eq!((later.deadline(), later.shown(slot(3))), (Some(100 + delay), Some(7)));
         let mut due = Vec::new();
         later.take_due(100 + delay, &mut due);
-        assert_eq!(due, [3]);
-        assert!(later.is_due(100 + delay) && !later.put_off(3, 9, 100 + delay));
-        later.forget(3);
+        assert_eq!(due, [slot(3)]);
+        assert!(later.is_due(100 + delay) && !later.put_off(slot(3), 9, 100 + delay));
+        later.forget(slot(3));
         assert_eq!(later.deadline(), Some(200 + delay));
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::Worker;
+use crate::id::Slot;
 use crate::ring::Ring;
 
 /// Time between two looks.
@@ -110,10 +111,10 @@ impl Worker {
     /// True if some source is to be looked at once more.
     fn look_at_sources(&mut self) -> bool {
         let mut unsettled = false;
-        for slot in 0..self.sources.slots() {
+        for slot in self.sources.taken() {
             let Some(source) = self.sources.get(slot) else { continue };
             let (port, mut kept) = (source.port(), false);
-            let counters = self.shared.counters.port(self.index.into(), port.index());
+            let counters = self.directory.counters(port);
             if let Err(fault) = source.call(|ring| ring.call_kept().map(|still| kept = still), |_| counters) {
                 self.fault(port, fault);
                 continue;
@@ -136,10 +137,10 @@ impl Worker {
     }
 
     /// Calls the driver of a source once more, and counts.
-    fn call_sender_again(&mut self, slot: u16) {
+    fn call_sender_again(&mut self, slot: Slot) {
         let Some(source) = self.sources.get(slot) else { return };
         let port = source.port();
-        let counters = self.shared.counters.port(self.index.into(), port.index());
+        let counters = self.directory.counters(port);
         let result = source.call(Ring::call_again, |_| counters);
         counters.repeated_calls.add(1);
         if let Err(fault) = result {
@@ -150,9 +151,9 @@ impl Worker {
     /// True if some outlet is to be looked at once more.
     fn look_at_outlets(&mut self) -> bool {
         let mut unsettled = false;
-        for slot in 0..self.outlets.slots() {
+        for slot in self.outlets.taken() {
             let Some(outlet) = self.outlets.get(slot) else { continue };
-            let counters = self.shared.counters.port(self.index.into(), outlet.key.port.index());
+            let counters = self.directory.counters(outlet.key.port);
             let Some(kept) = self.outlets.call_kept(slot, counters) else { continue };
             unsettled |= kept;
             let Some(outlet) = self.outlets.get(slot) else { continue };
@@ -161,7 +162,7 @@ impl Worker {
             unsettled |= quiet != Quiet::Settled;
             if missed.is_some() {
                 let port = outlet.key.port;
-                let counters = self.shared.counters.port(self.index.into(), port.index());
+                let counters = self.directory.counters(port);
                 self.outlets.call_again(slot, counters);
                 counters.repeated_calls.add(1);
             }

@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::directory::Directory;
+use super::effort;
 use super::ends::Sink;
-use super::rings::RingKey;
-use super::{Place, Shared, effort, vacant};
+use super::slots::Slots;
 use crate::frame::{self, Addresses, SHORTEST};
-use crate::link::{Impairment, Line, Path};
+use crate::id::{Place, PortId, RingKey, Slot};
+use crate::link::{Impairment, Path};
 use crate::parcel::{Parcel, Reach};
-use crate::port::PortId;
 use crate::ring::{Intake, Ring, RingFault, express};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, QUANTUM};
@@ -45,18 +46,18 @@ const EARLY: Duration = Duration::from_micros(50);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Outlets {
-    slots: Vec<Option<Outlet>>,
+    slots: Slots<Outlet>,
     /// Where each port's queues are delivered, at whichever worker.
     routes: Vec<Vec<Place>>,
     parking: Parking,
     /// Slots with frames that the driver was not shown yet.
-    touched: Vec<u16>,
+    touched: Vec<Slot>,
     /// Slots that something waits for, the one that is served next first.
-    waiting: VecDeque<u16>,
+    waiting: VecDeque<Slot>,
     /// Outlets with a race.
     races: usize,
     /// Slots at the end of a line, the one that is served next first.
-    lines: VecDeque<u16>,
+    lines: VecDeque<Slot>,
     /// What was done.
     pub work: Work,
     /// Ports whose rings broke a rule here.
@@ -68,11 +69,11 @@ pub(super) struct Outlets {
 }
 
 impl Outlets {
-    pub(super) fn new(ports: usize, settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            slots: Vec::new(),
-            routes: vec![Vec::new(); ports],
-            parking: Parking::new(settings.parking, ports),
+            slots: Slots::default(),
+            routes: Vec::new(),
+            parking: Parking::new(settings.parking, 0),
             touched: Vec::new(),
             waiting: VecDeque::new(),
             races: 0,
@@ -91,35 +92,43 @@ impl Outlets {
         self.now = now;
     }
 
-    pub(super) fn add(&mut self, outlet: Outlet) -> u16 {
+    /// `port` comes, and there are up to `ports` now.
+    pub(super) fn enter(&mut self, port: PortId, ports: usize) {
+        self.routes.resize(ports.max(self.routes.len()), Vec::new());
+        self.routes[port.index()].clear();
+        self.parking.make_room(ports);
+    }
+
+    pub(super) fn add(&mut self, outlet: Outlet) -> Slot {
         let has_line = outlet.line.is_some();
         let mut outlet = outlet;
-        let slot = vacant(&mut self.slots);
-        outlet.slot = slot as u16;
-        self.slots[slot] = Some(outlet);
+        let slot = self.slots.add(|slot| {
+            outlet.slot = slot;
+            outlet
+        });
         if has_line {
-            self.lines.push_back(slot as u16);
+            self.lines.push_back(slot);
         }
-        slot as u16
+        slot
     }
 
     #[inline]
-    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Outlet> {
-        self.slots.get_mut(usize::from(slot))?.as_mut()
+    pub(super) fn get(&mut self, slot: Slot) -> Option<&mut Outlet> {
+        self.slots.get_mut(slot)
     }
 
-    /// One more than the highest slot.
-    pub(super) fn slots(&self) -> u16 {
-        self.slots.len() as u16
+    /// All slots that are taken.
+    pub(super) fn taken(&self) -> Vec<Slot> {
+        self.slots.taken()
     }
 
-    pub(super) fn find(&self, key: RingKey) -> Option<u16> {
-        self.slots.iter().position(|outlet| outlet.as_ref().is_some_and(|outlet| outlet.key == key)).map(|slot| slot as u16)
+    pub(super) fn find(&self, key: RingKey) -> Option<Slot> {
+        self.slots.find(|outlet| outlet.key == key)
     }
 
     /// A kick came for `slot`, or there is room to write: more are needed only while something waits. Returns whose it is.
-    pub(super) fn kicked(&mut self, slot: u16) -> Option<PortId> {
-        let outlet = self.slots.get_mut(usize::from(slot))?.as_mut()?;
+    pub(super) fn kicked(&mut self, slot: Slot) -> Option<PortId> {
+        let outlet = self.slots.get_mut(slot)?;
         outlet.start();
         if matches!(outlet.sink, Sink::Other(_)) {
             // What was placed before and found no room is written first.
@@ -129,8 +138,8 @@ impl Outlets {
     }
 
     /// Takes an outlet away; `returned` hears of what waited for it.
-    pub(super) fn remove(&mut self, slot: u16, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
-        let mut outlet = self.slots.get_mut(usize::from(slot))?.take()?;
+    pub(super) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
+        let mut outlet = self.slots.remove(slot)?;
         outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
@@ -138,21 +147,29 @@ impl Outlets {
         Some(outlet)
     }
 
-    /// Frames to `port` go along `path` from now on, or pass by none; `line_to` makes the line where there was none.
-    pub(super) fn set_path(&mut self, port: PortId, path: Option<&Arc<Path>>, line_to: impl Fn(RingKey) -> Option<Line>) {
-        for (slot, outlet) in self.slots.iter_mut().enumerate() {
-            let Some(outlet) = outlet.as_mut().filter(|outlet| outlet.key.port == port) else { continue };
-            match (&mut outlet.line, path) {
-                (Some(line), Some(path)) => line.set_path(Arc::clone(path)),
+    /// Frames to `port` go along the path that it has from now on, or pass by none.
+    pub(super) fn follow_path(&mut self, port: PortId) {
+        for (slot, outlet) in self.slots.iter_mut() {
+            if outlet.key.port != port {
+                continue;
+            }
+            match (&mut outlet.line, outlet.port.path()) {
+                (Some(line), Some(path)) => line.set_path(path),
                 // It ends once what is under way has arrived.
                 (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
                 (None, Some(_)) => {
-                    outlet.line = line_to(outlet.key).map(Box::new);
-                    self.lines.push_back(slot as u16);
+                    outlet.line = outlet.port.line(outlet.key.pair).map(Box::new);
+                    self.lines.push_back(slot);
                 }
                 (None, None) => {}
             }
         }
+    }
+
+    /// Whether any frame waits for `port`, or is on its line.
+    pub(super) fn has_under_way(&mut self, port: PortId) -> bool {
+        let has = |outlet: &Outlet| outlet.turns.waiting() > 0 || outlet.line.as_ref().is_some_and(|line| !line.is_empty());
+        self.slots.iter_mut().any(|(_, outlet)| outlet.key.port == port && has(outlet))
     }
 
     pub(super) fn set_route(&mut self, port: PortId, places: Vec<Place>) {
@@ -171,8 +188,8 @@ impl Outlets {
 
     /// Delivers `parcel`, whose sender's weight is `weight`, at `slot` if nothing is ahead of it and there is room.
     #[inline]
-    pub(super) fn send(&mut self, slot: u16, parcel: &mut Parcel, weight: u16) -> Sent {
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
+    pub(super) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: u16) -> Sent {
+        let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
             let taken = line.take(parcel, self.now);
             self.work.effort += effort::FRAME + u64::from(parcel.length);
@@ -200,10 +217,10 @@ impl Outlets {
     pub(super) fn express(&mut self, intake: &mut Intake, way: Way, worker: u8, most: u16) -> (u16, u64) {
         let Way { sender, weight, addresses, port } = way;
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(place.slot)) else { return (0, 0) };
+        let Some(outlet) = self.slots.get_mut(place.slot) else { return (0, 0) };
         let may_go = outlet.may_go(sender, self.now, &mut self.races);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
-        let by_turns = outlet.turns.waiting() > 0 || outlet.policy.delivery.is_set() || outlet.line.is_some();
+        let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.delivery.is_set() || outlet.line.is_some();
         if place.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
@@ -240,9 +257,9 @@ impl Outlets {
     /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one. Where there is no room it waits if it may: returns
     /// for how many it does. That others miss it is counted. A frame that is large, or is to be cut, waits too where many had it before: what is
     /// done at a time for one guest does not depend on how many others there are.
-    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, shared: &Shared) -> u16 {
-        let weight = shared.weight_of(parcel.source);
-        let dropped = |port: PortId, reason| shared.counters.port(worker.into(), port.index()).drop_frame(reason);
+    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, directory: &Directory) -> u16 {
+        let weight = directory.weight_of(parcel.source);
+        let dropped = |port: PortId, reason| directory.counters(port).drop_frame(reason);
         let mut held = 0;
         let enough = self.work.effort + effort::TURN;
         let dear = parcel.length > QUANTUM || !parcel.header.is_plain();
@@ -268,20 +285,20 @@ impl Outlets {
     }
 
     /// Whether a flooded `parcel` may wait at `slot`: a few of each sender do, so that a busy receiver does not miss who asks for it.
-    fn may_flood_wait(&self, slot: u16, parcel: &Parcel) -> bool {
-        let Some(Some(outlet)) = self.slots.get(usize::from(slot)) else { return false };
+    fn may_flood_wait(&self, slot: Slot, parcel: &Parcel) -> bool {
+        let Some(outlet) = self.slots.get(slot) else { return false };
         let room = 4 * self.parking.used() < 3 * self.parking.most();
         parcel.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
     }
 
     /// Whether anything waits at `slot`.
-    pub(super) fn have_turns(&self, slot: u16) -> bool {
-        self.slots.get(usize::from(slot)).is_some_and(|outlet| outlet.as_ref().is_some_and(|outlet| outlet.turns.waiting() > 0))
+    pub(super) fn have_turns(&self, slot: Slot) -> bool {
+        self.slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0)
     }
 
     /// A frame of `sender` that found no room at `slot` was left in its ring.
-    pub(super) fn note_left(&mut self, slot: u16, sender: PortId) {
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
+    pub(super) fn note_left(&mut self, slot: Slot, sender: PortId) {
+        let Some(outlet) = self.slots.get_mut(slot) else { return };
         let last = outlet.left_last.replace((sender, self.now));
         let among_others = last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.moment);
         if among_others && outlet.race.is_none() {
@@ -305,30 +322,27 @@ impl Outlets {
     /// Frames of `sender` that wait for `receiver` at this `worker`.
     pub(super) fn waiting_of(&self, sender: PortId, receiver: PortId, worker: u8) -> u32 {
         let places = self.routes[receiver.index()].iter().filter(|place| place.worker == worker);
-        places
-            .filter_map(|place| self.slots.get(usize::from(place.slot))?.as_ref())
-            .map(|outlet| outlet.turns.waiting_of(sender))
-            .sum()
+        places.filter_map(|place| self.slots.get(place.slot)).map(|outlet| outlet.turns.waiting_of(sender)).sum()
     }
 
     /// `sender` wants no more of `receiver` now, but for what was left for slot `left`.
-    pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<u16>) {
+    pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<Slot>) {
         let places = self.routes[receiver.index()].iter();
         for place in places.filter(|place| place.worker == worker && Some(place.slot) != left) {
-            if let Some(Some(Outlet { race: Some(race), .. })) = self.slots.get_mut(usize::from(place.slot)) {
+            if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(place.slot) {
                 race.is_content(sender);
             }
         }
     }
 
     /// Whether it is we who hold back what `sender` has for `slot`, not the receiver.
-    pub(super) fn hold_back(&mut self, slot: u16, sender: PortId) -> bool {
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return false };
-        !outlet.policy.delivery.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
+    pub(super) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
+        let Some(outlet) = self.slots.get_mut(slot) else { return false };
+        !outlet.port.policy.delivery.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
     }
 
     /// How the receiver at `slot` is doing.
-    pub(super) fn health(&mut self, slot: u16, now: Cycles) -> Health {
+    pub(super) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
         let moment = self.moment;
         match self.get(slot) {
             Some(outlet) if outlet.stalled => Health::Stalled,
@@ -338,7 +352,7 @@ impl Outlets {
     }
 
     /// Ends the patience with the receiver at `slot`.
-    pub(super) fn stall(&mut self, slot: u16) {
+    pub(super) fn stall(&mut self, slot: Slot) {
         if let Some(outlet) = self.get(slot) {
             outlet.stalled = true;
         }
@@ -353,8 +367,8 @@ impl Outlets {
     ///
     /// # Errors
     /// Why it may not wait.
-    pub(super) fn park(&mut self, slot: u16, parcel: &Parcel, weight: u16, now: Cycles) -> Result<(), DropReason> {
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return Err(DropReason::ReceiverAbsent) };
+    pub(super) fn park(&mut self, slot: Slot, parcel: &Parcel, weight: u16, now: Cycles) -> Result<(), DropReason> {
+        let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.stuck = Some(Stuck::begin(now));
@@ -381,8 +395,8 @@ impl Outlets {
         }
     }
 
-    fn serve_slot(&mut self, slot: u16, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, u16, Sent)) {
-        let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { return };
+    fn serve_slot(&mut self, slot: Slot, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, u16, Sent)) {
+        let Some(outlet) = self.slots.get_mut(slot) else { return };
         let port = outlet.key.port;
         // Whether the driver is to be shown anything, and whether anything went in its turn.
         let (mut moved, mut advanced) = (false, false);
@@ -419,7 +433,7 @@ impl Outlets {
             outlet.touch(slot, &mut self.touched);
         }
         // Where a limit holds back, it is not the receiver that does.
-        if advanced || !outlet.policy.delivery.is_open(now) {
+        if advanced || !outlet.port.policy.delivery.is_open(now) {
             outlet.stuck = Some(Stuck::begin(now));
         } else if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(self.patience, now)) {
             outlet.touch(slot, &mut self.touched);
@@ -441,7 +455,7 @@ impl Outlets {
                 break;
             }
             let Some(slot) = self.lines.pop_front() else { break };
-            let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) else { continue };
+            let Some(outlet) = self.slots.get_mut(slot) else { continue };
             let (served, moved) =
                 outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut self.work, &mut dropped);
             if moved {
@@ -463,7 +477,7 @@ impl Outlets {
 
     /// When the next frame comes to the end of its line, or is given up there.
     fn line_deadline(&self, now: Cycles) -> Option<Cycles> {
-        let at_lines = self.lines.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref());
+        let at_lines = self.lines.iter().filter_map(|&slot| self.slots.get(slot));
         at_lines.filter_map(|outlet| outlet.line_deadline(self.patience, now)).min()
     }
 
@@ -480,18 +494,18 @@ impl Outlets {
 
     /// Lets go of all waiting parcels for which `condition` holds.
     pub(super) fn recall(&mut self, condition: impl Fn(&Parcel) -> bool, mut returned: impl FnMut(&Parcel, PortId)) {
-        for outlet in self.slots.iter_mut().flatten() {
+        for (_, outlet) in self.slots.iter_mut() {
             let port = outlet.key.port;
             outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
         }
         let slots = &self.slots;
-        self.waiting.retain(|&slot| slots[usize::from(slot)].as_ref().is_some_and(|outlet| outlet.turns.waiting() > 0));
+        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0));
     }
 
     /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.
     pub(super) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
-            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+            if let Some(outlet) = self.slots.get_mut(slot) {
                 outlet.sink.publish();
             }
         }
@@ -501,7 +515,7 @@ impl Outlets {
     /// Calls the drivers that asked to hear of what was published, and counts.
     pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         while let Some(slot) = self.touched.pop() {
-            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+            if let Some(outlet) = self.slots.get_mut(slot) {
                 outlet.touched = false;
                 if let Some(Err(fault)) = outlet.sink.ring().map(Ring::call_if_wanted) {
                     outlet.fail(fault, &mut self.faults);
@@ -513,8 +527,8 @@ impl Outlets {
 
     /// Makes the call of the driver at `slot` that was kept, if there is one and it may be made; whether it is kept still. `None` if there is no such
     /// outlet, or the call blocked.
-    pub(super) fn call_kept(&mut self, slot: u16, counters: &PortCounters) -> Option<bool> {
-        let outlet = self.slots.get_mut(usize::from(slot))?.as_mut()?;
+    pub(super) fn call_kept(&mut self, slot: Slot, counters: &PortCounters) -> Option<bool> {
+        let outlet = self.slots.get_mut(slot)?;
         match outlet.ring().map_or(Ok(false), Ring::call_kept) {
             Ok(kept) => {
                 outlet.count(counters);
@@ -528,15 +542,15 @@ impl Outlets {
     }
 
     /// Calls the driver at `slot` once more, and counts.
-    pub(super) fn call_again(&mut self, slot: u16, counters: &PortCounters) {
-        if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot)) {
+    pub(super) fn call_again(&mut self, slot: Slot, counters: &PortCounters) {
+        if let Some(outlet) = self.slots.get_mut(slot) {
             outlet.call_again(&mut self.faults);
             outlet.count(counters);
         }
     }
 
     /// Shuts the outlet of `port` at `slot` for good, or until the next pass.
-    pub(super) fn shut(&mut self, slot: u16, port: PortId, for_good: bool) {
+    pub(super) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
         if let Some(outlet) = self.get(slot).filter(|outlet| outlet.key.port == port) {
             outlet.shut_until = if for_good { Cycles::MAX } else { 0 };
         }
@@ -548,7 +562,7 @@ impl Outlets {
     }
 
     /// Arms the receiver at `slot`; true if it has new buffers already.
-    pub(super) fn arm(&mut self, slot: u16) -> bool {
+    pub(super) fn arm(&mut self, slot: Slot) -> bool {
         let now = self.now;
         self.get(slot).is_some_and(|outlet| outlet.arm(now))
     }
@@ -557,7 +571,7 @@ impl Outlets {
     pub(super) fn arm_waiting(&mut self) -> bool {
         let mut news = false;
         for &slot in self.waiting.iter().chain(&self.lines) {
-            if let Some(Some(outlet)) = self.slots.get_mut(usize::from(slot))
+            if let Some(outlet) = self.slots.get_mut(slot)
                 && outlet.awaits_room(self.now)
             {
                 news |= outlet.arm(self.now);
@@ -567,14 +581,14 @@ impl Outlets {
     }
 
     /// When the limit of the receiver at `slot` opens, if it holds back now.
-    pub(super) fn opens_at(&self, slot: u16, now: Cycles) -> Option<Cycles> {
-        let limiter = &self.slots.get(usize::from(slot))?.as_ref()?.policy.delivery;
+    pub(super) fn opens_at(&self, slot: Slot, now: Cycles) -> Option<Cycles> {
+        let limiter = &self.slots.get(slot)?.port.policy.delivery;
         (!limiter.is_open(now)).then(|| limiter.opens_at())
     }
 
     /// When something is to be done for those that something waits for: patience ends, or a limit opens.
     pub(super) fn deadline(&self, now: Cycles) -> Option<Cycles> {
-        let waited_for = self.waiting.iter().filter_map(|&slot| self.slots[usize::from(slot)].as_ref());
+        let waited_for = self.waiting.iter().filter_map(|&slot| self.slots.get(slot));
         waited_for
             .map(|outlet| outlet.deadline(self.patience, now))
             .chain(self.line_deadline(now).map(|due| due.saturating_sub(self.early)))

@@ -1,16 +1,17 @@
 //! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::outlets::Sent;
 use super::peers::{Back, Message, Return};
 use super::turn::Turn;
 use super::{BATCH, Event, Worker, effort};
+use crate::id::{PortId, Slot};
 use crate::parcel::{IntakeId, Parcel};
-use crate::port::PortId;
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::PortCounters;
 use crate::time::cycles;
 
 /// Frames after which a long pass tells drivers before going on.
@@ -82,7 +83,7 @@ impl Worker {
     }
 
     fn account(&mut self, frames: u32) {
-        let counters = self.shared.counters.worker(self.index.into());
+        let counters = &self.shared.workers[usize::from(self.index)];
         if frames == 0 {
             counters.empty_passes.add(1);
         } else {
@@ -94,11 +95,11 @@ impl Worker {
 
     #[inline]
     pub(super) fn counters(&self, port: PortId) -> &PortCounters {
-        self.shared.counters.port(self.index.into(), port.index())
+        self.directory.counters(port)
     }
 
     /// One source's turn; returns the frames it moved.
-    fn serve(&mut self, slot: u16) -> u32 {
+    fn serve(&mut self, slot: Slot) -> u32 {
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();
         if !self.credits.may_spend(port) {
@@ -106,15 +107,17 @@ impl Worker {
         }
         self.parcel.intake = IntakeId { worker: self.index, slot };
         self.parcel.source = port;
+        let Some(segment) = self.directory.members(source.port.segment.id) else { return 0 };
         let turn = Turn {
             worker: self.index,
-            segment: &self.segments[source.segment],
-            source,
+            segment,
             outlets: &mut self.outlets,
             peers: &mut self.peers,
-            shared: &self.shared,
+            directory: &self.directory,
+            counters: &self.shared.workers[usize::from(self.index)],
             bill: &mut self.bill,
-            weight: self.shared.weight_of(port),
+            weight: source.port.policy.weight(),
+            source,
             now: self.now,
             second: self.second,
         };
@@ -142,7 +145,7 @@ impl Worker {
     /// Notes what the source at `slot` wants no more of after its turn: of any receiver if it has nothing more; and of each that it has sent
     /// something beside others, for what it has more need not be for that one. Where a frame was left it does want more.
     #[inline]
-    fn note_content(&mut self, slot: u16, port: PortId) {
+    fn note_content(&mut self, slot: Slot, port: PortId) {
         let Some(source) = self.sources.get(slot) else { return };
         let has_more = source.feed.has_more();
         if has_more && !self.bill.is_mixed() {
@@ -167,10 +170,10 @@ impl Worker {
         if !self.outlets.work.burdens.is_empty() {
             self.enter_burdens();
         }
-        let Self { credits, shared, prices, bill, index, .. } = self;
+        let Self { credits, directory, prices, bill, .. } = self;
         prices.settle(bill, cycles, |sender, pays, cost| {
             credits.spend(sender, pays);
-            shared.counters.port((*index).into(), sender.index()).cycles.add(cost);
+            directory.counters(sender).cycles.add(cost);
         });
     }
 
@@ -214,7 +217,7 @@ impl Worker {
             if let Sent::Dropped(reason) = sent {
                 self.counters(receiver).drop_frame(reason);
             }
-            let weight = self.shared.weight_of(sender);
+            let weight = self.directory.weight_of(sender);
             let bytes = if sent == Sent::Done { length } else { 0 };
             let to = (!matches!(sent, Sent::Dropped(_))).then_some(receiver);
             self.bill.enter(sender, weight, to, segments.max(1).into(), bytes.into());
@@ -231,8 +234,8 @@ impl Worker {
 
     /// Delivers what has come to the end of its line.
     fn serve_lines(&mut self) -> u32 {
-        let (shared, worker) = (&self.shared, usize::from(self.index));
-        self.outlets.serve_lines(&mut self.parcel, |port, reason| shared.counters.port(worker, port.index()).drop_frame(reason))
+        let directory = &self.directory;
+        self.outlets.serve_lines(&mut self.parcel, |port, reason| directory.counters(port).drop_frame(reason))
     }
 
     /// Returns a parcel that was kept out to its owner.
@@ -305,15 +308,13 @@ impl Worker {
 
     /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
-        let segment = self.shared.segment_of[parcel.source.index()];
-        self.outlets.flood(parcel, &self.segments[segment], self.index, &self.shared)
+        let segment = self.directory.port(parcel.source).and_then(|port| self.directory.members(port.segment.id));
+        segment.map_or(0, |segment| self.outlets.flood(parcel, &segment.ports, self.index, &self.directory))
     }
 
-    fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: u16) {
-        let weight = self.shared.weight_of(parcel.source);
-        // While it was on its way the port's ring may have stopped, and another port's have taken its slot.
-        let is_there = self.outlets.get(outlet).is_some_and(|outlet| outlet.key.port == port);
-        let sent = if is_there { self.outlets.send(outlet, parcel, weight) } else { Sent::Dropped(DropReason::ReceiverAbsent) };
+    fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {
+        let weight = self.directory.weight_of(parcel.source);
+        let sent = self.outlets.send(outlet, parcel, weight);
         let bytes = if sent == Sent::Done { parcel.length } else { 0 };
         self.bill.enter(parcel.source, weight, Some(port), parcel.segments_done.max(1).into(), bytes.into());
         let result = match sent {
@@ -335,8 +336,8 @@ impl Worker {
         if self.outlets.publish() | self.sources.publish() | self.sources.later.is_due(self.now) {
             full_fence();
             self.rest.looks.expect();
-            let (shared, worker) = (&self.shared, usize::from(self.index));
-            let counters = |port: PortId| shared.counters.port(worker, port.index());
+            let directory = &self.directory;
+            let counters = |port: PortId| directory.counters(port);
             self.outlets.call(counters);
             let mut faults = Vec::new();
             self.sources.call(self.now, counters, |port, fault| faults.push((port, fault)));
@@ -347,7 +348,7 @@ impl Worker {
         self.report_faults();
         if !self.peers.others.is_empty() {
             let woken = self.peers.flush();
-            self.shared.counters.worker(self.index.into()).wakes.add(woken);
+            self.shared.workers[usize::from(self.index)].wakes.add(woken);
         }
     }
 
@@ -361,10 +362,12 @@ impl Worker {
     /// Closes the rings of a port that broke one of them here, and reports it; the control side stops the rest.
     #[cold]
     pub(super) fn fault(&mut self, port: PortId, fault: RingFault) {
-        let slots: Vec<u16> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
+        let slots: Vec<Slot> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
         for slot in slots {
             self.sources.close(slot);
         }
-        self.report(Event::RingFault(port, self.sessions[port.index()], fault));
+        if let Some((port, session)) = self.directory.session(port) {
+            self.report(Event::RingFault(Arc::clone(port), session, fault));
+        }
     }
 }

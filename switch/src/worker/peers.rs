@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::Mailbox;
 use crate::handover::{Consumer, Producer, queue};
+use crate::id::{PortId, Slot};
 use crate::parcel::Parcel;
-use crate::port::PortId;
 
 /// Parcels in flight between two workers, one way.
 const PARCELS: usize = 512;
@@ -21,18 +21,18 @@ const RETURNS: usize = 1024;
 #[derive(Debug)]
 pub(super) enum Message {
     /// Deliver this to the port.
-    Deliver(Parcel, PortId, u16),
+    Deliver(Parcel, PortId, Slot),
     /// Deliver this to all ports of the source's segment that the other worker serves.
     Flood(Parcel),
     /// Let go of every parcel of this source slot of the teller.
-    Recall(u16),
+    Recall(Slot),
 }
 
 /// What a receiver's side tells of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Return {
     /// Slot of the source at the worker that owns it.
-    pub slot: u16,
+    pub slot: Slot,
     /// Head of the chain.
     pub head: u16,
     /// What it tells.
@@ -61,7 +61,7 @@ struct Link {
     /// Returns that found the queue full; no more than parcels can be out or wait here, so it cannot grow without bound.
     backlog: VecDeque<Return>,
     /// Recalls not yet sent: at most one a source.
-    recalls: VecDeque<u16>,
+    recalls: VecDeque<Slot>,
     mailbox: Arc<Mailbox>,
     /// Something was sent since the other was last woken.
     told: bool,
@@ -153,11 +153,15 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(links: Links, ports: usize) -> Self {
-        let mut links = links.0;
-        links.iter_mut().flatten().for_each(|link| link.held = vec![0; ports]);
+    pub(super) fn new(links: Links) -> Self {
+        let links = links.0;
         let others = links.iter().enumerate().filter(|(_, link)| link.is_some()).map(|(n, _)| n as u8).collect();
         Self { links, others }
+    }
+
+    /// There are up to `ports` ports now. What a port that is gone had under way is still counted for its number until it arrives.
+    pub(super) fn make_room(&mut self, ports: usize) {
+        self.links.iter_mut().flatten().for_each(|link| link.held.resize(ports.max(link.held.len()), 0));
     }
 
     /// True if `worker` can take another parcel of `sender` now, whose share of the way there is not used up; and if there is no such worker, to
@@ -181,7 +185,7 @@ impl Peers {
     }
 
     /// Calls back the parcels of source `slot`; if there is no room now, as soon as there is.
-    pub(super) fn recall(&mut self, worker: u8, slot: u16) {
+    pub(super) fn recall(&mut self, worker: u8, slot: Slot) {
         if let Some(Some(link)) = self.links.get_mut(usize::from(worker)) {
             link.told = true;
             link.recalls.push_back(slot);

@@ -9,7 +9,7 @@
 //! with the time that all of it took.
 
 use crate::frame::SHORTEST;
-use crate::port::PortId;
+use crate::id::PortId;
 use crate::worker::effort;
 
 /// Bytes after which what was before counts half: some turns of every sender.
@@ -102,15 +102,17 @@ struct Price {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Prices {
     /// By receiver.
     of: Vec<Price>,
 }
 
 impl Prices {
-    pub(super) fn new(ports: usize) -> Self {
-        Self { of: vec![Price::default(); ports] }
+    /// `port` comes, and there are up to `ports` now.
+    pub(super) fn enter(&mut self, port: PortId, ports: usize) {
+        self.of.resize(ports.max(self.of.len()), Price::default());
+        self.of[port.index()] = Price::default();
     }
 
     /// Settles `bill`, all of which took so many `cycles`: tells `charge` what each sender has to pay, and what its part really cost.
@@ -155,6 +157,12 @@ mod tests {
 
     const RECEIVER: Option<PortId> = Some(PortId(9));
 
+    fn prices() -> Prices {
+        let mut prices = Prices::default();
+        (0..10).for_each(|port| prices.enter(PortId(port), 10));
+        prices
+    }
+
     /// Enters and settles a batch; returns what was paid.
     fn pay(
         prices: &mut Prices,
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn senders_to_one_receiver_pay_alike_for_a_byte() {
-        let mut prices = Prices::new(10);
+        let mut prices = prices();
         let (mut small, mut large) = ((0, 0), (0, 0));
         for _ in 0..100_000 {
             small.0 += pay(&mut prices, (0, 1), RECEIVER, (32, 32 * 60), 2400);
@@ -190,7 +198,7 @@ mod tests {
 
     #[test]
     fn weights_make_bytes_cheaper() {
-        let mut prices = Prices::new(10);
+        let mut prices = prices();
         let (mut one, mut three) = (0, 0);
         for _ in 0..100_000 {
             one += pay(&mut prices, (0, 1), RECEIVER, (1, 1500), 300);
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn who_is_alone_with_a_receiver_pays_what_it_costs() {
-        let mut prices = Prices::new(10);
+        let mut prices = prices();
         for (sender, cycles) in [(0, 2400), (1, 200)] {
             let paid: u64 = (0..1000).map(|_| pay(&mut prices, (sender, 1), Some(PortId(sender + 5)), (32, 1920), cycles)).sum();
             assert!(paid.abs_diff(1000 * cycles) <= 1000, "{paid}");
@@ -210,7 +218,7 @@ mod tests {
 
     #[test]
     fn who_wants_no_more_pays_what_it_costs_and_makes_nothing_dearer() {
-        let mut prices = Prices::new(10);
+        let mut prices = prices();
         let mut bill = Bill::default();
         for _ in 0..1000 {
             bill.enter(PortId(0), 1, RECEIVER, 1, 60);
@@ -222,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_waits_pays_when_it_is_served() {
-        let mut prices = Prices::new(10);
+        let mut prices = prices();
         let mut bill = Bill::default();
         bill.enter_waiting(PortId(0), PortId(9));
         bill.enter_waiting(PortId(0), PortId(9));

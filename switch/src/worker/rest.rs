@@ -19,9 +19,9 @@ use super::ends::Feed;
 use super::looks::Looks;
 use super::source::State;
 use super::{Event, Mailbox, Worker};
+use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
-use crate::worker::rings::Direction;
 use linger::Linger;
 
 const EVENTS: usize = 64;
@@ -40,7 +40,7 @@ pub(super) struct Rest {
     /// Wakes for what is to be done at a certain moment: finer than the milliseconds of epoll.
     timer: TimerFd,
     events: Vec<EpollEvent>,
-    kicks: Vec<(u16, Direction, File)>,
+    kicks: Vec<(Slot, Direction, File)>,
     poll: Poll,
     linger: Linger,
     pub(super) looks: Looks,
@@ -88,23 +88,23 @@ impl Rest {
     }
 
     /// Watches a kick descriptor. Edge-triggered, so that it need never be read: each kick is one event, and one system call less.
-    pub(super) fn watch(&mut self, kick: File, slot: u16, direction: Direction) {
+    pub(super) fn watch(&mut self, kick: File, slot: Slot, direction: Direction) {
         self.watch_for(EventSet::IN, kick, slot, direction);
     }
 
     /// Watches for room to write for the outlet at `slot`.
-    pub(super) fn watch_room(&mut self, writable: File, slot: u16) {
+    pub(super) fn watch_room(&mut self, writable: File, slot: Slot) {
         self.watch_for(EventSet::OUT, writable, slot, Direction::Delivery);
     }
 
-    fn watch_for(&mut self, what: EventSet, file: File, slot: u16, direction: Direction) {
+    fn watch_for(&mut self, what: EventSet, file: File, slot: Slot, direction: Direction) {
         let event = EpollEvent::new(what | EventSet::EDGE_TRIGGERED, token(slot, direction));
         if self.epoll.ctl(ControlOperation::Add, file.as_raw_fd(), event).is_ok() {
             self.kicks.push((slot, direction, file));
         }
     }
 
-    pub(super) fn unwatch(&mut self, slot: u16, direction: Direction) {
+    pub(super) fn unwatch(&mut self, slot: Slot, direction: Direction) {
         let Some(index) = self.kicks.iter().position(|&(s, d, _)| (s, d) == (slot, direction)) else { return };
         let (_, _, kick) = self.kicks.swap_remove(index);
         // The front end may hold the same file open, so closing ours does not end the watch.
@@ -117,8 +117,8 @@ fn each_time(token: u64) -> EpollEvent {
     EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, token)
 }
 
-fn token(slot: u16, direction: Direction) -> u64 {
-    u64::from(slot) << 1 | u64::from(direction == Direction::Delivery)
+fn token(slot: Slot, direction: Direction) -> u64 {
+    u64::from(slot.number()) << 1 | u64::from(direction == Direction::Delivery)
 }
 
 impl Worker {
@@ -193,14 +193,14 @@ impl Worker {
     }
 
     /// Whether the source is left to the timer, see [`doze`].
-    fn dozes_over(&mut self, slot: u16) -> bool {
+    fn dozes_over(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
         if self.rest.poll != Poll::Adaptive || source.held_until.is_some() || source.left.is_some() || source.feed.ring().is_none()
         {
             source.stream.until = None;
             return false;
         }
-        let delivered = self.shared.counters.delivered(source.port().index());
+        let delivered = source.port.delivered();
         let room = source.feed.size();
         source.stream.dozes(room, delivered, self.now)
     }
@@ -213,7 +213,7 @@ impl Worker {
             return;
         }
         let from = cycles_after(self.now);
-        self.shared.counters.worker(self.index.into()).sleeps.add(1);
+        self.shared.workers[usize::from(self.index)].sleeps.add(1);
         let timeout = self.set_timer(from);
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
@@ -250,6 +250,10 @@ impl Worker {
             let here = left.filter(|left| left.place.worker == self.index);
             let opens = || here.and_then(|left| self.outlets.opens_at(left.place.slot, self.now));
             let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
+            if due == Cycles::MAX {
+                // Whoever lets it send again has everybody look.
+                continue;
+            }
             deadline = Some(deadline.map_or(due, |earliest| earliest.min(due)));
         }
         deadline
@@ -259,7 +263,7 @@ impl Worker {
     pub(super) fn await_events(&mut self, milliseconds: i32) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
         if milliseconds == 0 {
-            self.shared.counters.worker(self.index.into()).polls.add(1);
+            self.shared.workers[usize::from(self.index)].polls.add(1);
         }
         // Interrupted by a signal is as good as nothing happened.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
@@ -279,7 +283,7 @@ impl Worker {
     }
 
     fn kicked(&mut self, token: u64) {
-        let slot = (token >> 1) as u16;
+        let slot = Slot::from_number((token >> 1) as u32);
         if token & 1 == 0 {
             let Some(source) = self.sources.get(slot) else { return };
             let port = source.port();

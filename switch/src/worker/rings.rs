@@ -4,100 +4,108 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use super::Worker;
 use super::ends::{Feed, Sink};
 use super::outlets::Outlet;
 use super::source::{Source, State, WhenBack};
-use super::{Place, Worker};
 use crate::frame::MacAddress;
+use crate::id::{Direction, Place, PortId, RingKey, SegmentId, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::{Parcel, Reach};
-use crate::port::PortId;
+use crate::port::Port;
 use crate::port::end::Ends;
 use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
 use crate::stats::DropReason;
-use crate::table::Learned;
+use crate::table::{Learned, Table};
 use crate::time::cycles;
-
-/// Which way frames move in a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// Guest to switch.
-    Intake,
-    /// Switch to guest.
-    Delivery,
-}
-
-/// Names a ring of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RingKey {
-    /// Whose.
-    pub port: PortId,
-    /// Which queue pair.
-    pub pair: u16,
-    /// Which of the two.
-    pub direction: Direction,
-}
+use crate::verdict::Memo;
 
 impl Worker {
-    /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`.
-    pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> u16 {
-        self.sessions[key.port.index()] = start.session;
-        let segment = self.shared.segment_of[key.port.index()];
-        let slot = self.sources.add(Source::new(key, segment, Feed::Ring(Box::new(intake)), offloads, &self.shared));
-        if let Some(source) = self.sources.get(slot) {
-            source.enabled = start.enabled;
-            source.polled = start.kick.is_none();
+    /// A port has come: it can be given rings.
+    pub fn enter_port(&mut self, port: &Arc<Port>) {
+        let ports = self.directory.enter(port);
+        self.credits.enter(port.id, ports);
+        self.prices.enter(port.id, ports);
+        self.outlets.enter(port.id, ports);
+        self.peers.make_room(ports);
+    }
+
+    /// A port that has no rings any more goes.
+    pub fn remove_port(&mut self, port: &Arc<Port>) {
+        if self.directory.knows(port) {
+            self.directory.remove(port);
         }
+        self.burdens.retain(|&(_, burden)| burden != port.id);
+    }
+
+    /// Whether `port` has come and not gone.
+    pub fn knows(&self, port: &Arc<Port>) -> bool {
+        self.directory.knows(port)
+    }
+
+    /// Goes by `table` in `segment` from now on; what senders found in the old one is asked for again.
+    pub fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
+        self.directory.set_table(segment, table);
+        for (_, source) in self.sources.iter().filter(|(_, source)| source.port.segment.id == segment) {
+            source.memo = Memo::default();
+        }
+    }
+
+    /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`. `None` if its port has not
+    /// come.
+    pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> Option<Slot> {
+        self.directory.note_session(key.port, start.session);
+        let port = self.directory.port(key.port)?;
+        let mut source = Source::new((port, key.pair), Feed::Ring(Box::new(intake)), offloads, &self.shared.settings);
+        source.enabled = start.enabled;
+        source.polled = start.kick.is_none();
+        let slot = self.sources.add(source);
         if start.at_once {
             self.sources.set_state(slot, State::Awake);
         }
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Intake);
         }
-        slot
+        Some(slot)
     }
 
-    /// Takes over a delivery. It starts as [`Self::add_intake`] says; until then its driver must know that a kick is wanted.
-    pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> u16 {
-        self.sessions[key.port.index()] = start.session;
+    /// Takes over a delivery. It starts as [`Self::add_intake`] says; until then its driver must know that a kick is wanted. `None` if its port has
+    /// not come.
+    pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> Option<Slot> {
+        self.directory.note_session(key.port, start.session);
+        let port = self.directory.port(key.port)?;
         let mut delivery = delivery;
         if start.at_once {
             delivery.ring().disarm();
         }
-        let policy = Arc::clone(&self.shared.policies[key.port.index()]);
-        let line = self.shared.line_to(key);
         let sink = Sink::Ring(Box::new(delivery));
-        let slot = self.outlets.add(Outlet::new(key, sink, policy, line, start.enabled, start.at_once));
+        let slot = self.outlets.add(Outlet::new((port, key.pair), sink, start.enabled, start.at_once));
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
             // It may have been kicked already; what is done next, perhaps in the same batch of commands, is to find it started.
             self.await_events(0);
         }
-        slot
+        Some(slot)
     }
 
     /// Takes over both ends of a port that has no rings. Returns the outlet's slot.
     ///
     /// # Errors
-    /// The kernel refuses to watch them.
-    pub fn add_ends(&mut self, port: PortId, session: u32, ends: Ends) -> std::io::Result<u16> {
-        self.sessions[port.index()] = session;
-        let key = |direction| RingKey { port, pair: 0, direction };
-        let segment = self.shared.segment_of[port.index()];
+    /// The kernel refuses to watch them, or the port has not come.
+    pub fn add_ends(&mut self, port: PortId, session: u32, ends: Ends) -> std::io::Result<Slot> {
+        self.directory.note_session(port, session);
+        let port = self.directory.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
         // What it leaves undone is what it was asked to, and that is all.
-        let feed = Feed::Other(ends.intake);
-        let slot = self.sources.add(Source::new(key(Direction::Intake), segment, feed, Offloads::ALL, &self.shared));
-        if let Some(source) = self.sources.get(slot) {
-            source.enabled = true;
-        }
+        let mut source = Source::new((port, 0), Feed::Other(ends.intake), Offloads::ALL, &self.shared.settings);
+        source.enabled = true;
+        let outlet = Outlet::new((port, 0), Sink::Other(ends.delivery), true, true);
+        let slot = self.sources.add(source);
         self.sources.set_state(slot, State::Awake);
         if let Some(readable) = ends.readable {
             self.rest.watch(readable, slot, Direction::Intake);
         }
-        let policy = Arc::clone(&self.shared.policies[port.index()]);
-        let line = self.shared.line_to(key(Direction::Delivery));
-        let slot = self.outlets.add(Outlet::new(key(Direction::Delivery), Sink::Other(ends.delivery), policy, line, true, true));
+        let slot = self.outlets.add(outlet);
         if let Some(writable) = ends.writable {
             self.rest.watch_room(writable, slot);
         }
@@ -129,7 +137,7 @@ impl Worker {
     }
 
     /// Lets go of every waiting parcel of source `slot` of worker `owner`.
-    pub(super) fn recall(&mut self, owner: u8, slot: u16) {
+    pub(super) fn recall(&mut self, owner: u8, slot: Slot) {
         let mut returned = Vec::new();
         self.outlets.recall(
             |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
@@ -142,7 +150,7 @@ impl Worker {
     }
 
     /// Does what waits for source `slot` to have nothing out, if that is so.
-    pub(super) fn finish_calling_back(&mut self, slot: u16) {
+    pub(super) fn finish_calling_back(&mut self, slot: Slot) {
         let Some(source) = self.sources.get(slot) else { return };
         if source.feed.out_count() > 0 {
             return;
@@ -188,15 +196,22 @@ impl Worker {
         }))
     }
 
-    /// Frames to `port` go along the path that [`super::Shared::set_path`] says, from the next one on.
+    /// Frames to `port` go along the path that [`Port::set_path`] said, from the next one on.
     pub fn follow_path(&mut self, port: PortId) {
-        let shared = Arc::clone(&self.shared);
-        let path = shared.path_to(port);
-        self.outlets.set_path(port, path.as_ref(), |key| shared.line_to(key));
+        self.outlets.follow_path(port);
+    }
+
+    /// Whether any frame of `port`, from it or to it, is under way here.
+    pub fn has_under_way(&mut self, port: PortId) -> bool {
+        let from = self.sources.iter().any(|(_, source)| source.port.id == port && source.feed.out_count() > 0);
+        from || self.outlets.has_under_way(port)
     }
 
     /// Tells where frames for `port` are to be delivered.
     pub fn set_route(&mut self, port: PortId, places: Vec<Place>) {
+        if self.directory.port(port).is_none() {
+            return;
+        }
         self.outlets.set_route(port, places);
     }
 
@@ -242,30 +257,33 @@ impl Worker {
     }
 
     /// Whether `address` may be announced for `port`, by the rules for frames that it floods; if so, it is learned there. Counts it.
-    pub fn may_announce(&mut self, port: PortId, address: MacAddress) -> bool {
+    pub fn may_announce(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
+        let Some(segment) = self.directory.members(port.segment.id).filter(|_| self.directory.knows(port)) else { return false };
         // The worker may be asleep but for this: its own time may be long ago.
         let now = cycles();
-        let storm = &self.shared.policies[port.index()].storm;
-        let table = &self.shared.tables[self.shared.segment_of[port.index()]];
+        let (storm, table) = (&port.policy.storm, &segment.table);
         let refused = if !storm.is_open(now) {
             Some(DropReason::Storm)
         } else {
-            let known = address.is_station() && table.learn(address, port, self.second) != Learned::Pinned;
+            let known = address.is_station() && table.learn(address, port.id, self.second) != Learned::Pinned;
             (!known).then_some(DropReason::BadSource)
         };
         match refused {
-            Some(reason) => self.counters(port).drop_frame(reason),
+            Some(reason) => self.counters(port.id).drop_frame(reason),
             None => {
                 storm.charge(0, 1, now);
-                self.counters(port).flooded.add(1);
+                self.counters(port.id).flooded.add(1);
             }
         }
         refused.is_none()
     }
 
     /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.
-    pub fn inject(&mut self, port: PortId, frame: &[u8]) {
-        let mut parcel = Parcel::from_bytes(port, frame);
+    pub fn inject(&mut self, port: &Arc<Port>, frame: &[u8]) {
+        if !self.directory.knows(port) {
+            return;
+        }
+        let mut parcel = Parcel::from_bytes(port.id, frame);
         parcel.reach = Reach::ManyNow;
         self.flood(&mut parcel);
     }

@@ -3,10 +3,11 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use crate::id::{Direction, Place, PortId, RingKey, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
-use crate::port::PortId;
+use crate::port::Port;
 use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::PortCounters;
@@ -18,8 +19,7 @@ use super::later::Later;
 use super::looks::{Missed, Quiet};
 use super::outlets::Health;
 use super::rest::doze::Stream;
-use super::rings::RingKey;
-use super::{Place, Shared, vacant};
+use super::slots::Slots;
 
 /// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
 const LITTLE_BYTES: u64 = 8192;
@@ -31,7 +31,7 @@ const POLLED_ROOM: Duration = Duration::from_micros(4);
 #[derive(Debug)]
 pub(super) struct Source {
     pub key: RingKey,
-    pub segment: usize,
+    pub port: Arc<Port>,
     pub feed: Feed,
     /// The driver wants its chains back in order.
     pub in_order: bool,
@@ -124,27 +124,27 @@ pub(super) enum State {
 }
 
 impl Source {
-    pub(super) fn new(key: RingKey, segment: usize, feed: Feed, offloads: Offloads, shared: &Shared) -> Self {
+    pub(super) fn new((port, pair): (&Arc<Port>, u16), feed: Feed, offloads: Offloads, settings: &Settings) -> Self {
         let mut feed = feed;
         let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
-        let leave_for = leave_for(in_order, &shared.settings);
+        let leave_for = leave_for(in_order, settings);
         Self {
-            key,
-            segment,
+            key: RingKey { port: port.id, pair, direction: Direction::Intake },
+            port: Arc::clone(port),
             feed,
             in_order,
             offloads,
             memo: Memo::default(),
             state: State::Unstarted,
             enabled: false,
-            out_for: vec![0; shared.segment_of.len()],
+            out_for: Vec::new(),
             when_back: None,
             polled: false,
             left: None,
             leave_for,
-            patience: in_cycles(shared.settings.patience),
+            patience: in_cycles(settings.patience),
             held_until: None,
-            share: Share::new(shared.settings.share),
+            share: Share::new(settings.share),
             receiver: PortId::default(),
             in_a_row: 0,
             bytes_back: 0,
@@ -182,12 +182,15 @@ impl Source {
             Health::Moving if self.has_one_receiver() => self.share.sole,
             Health::Moving | Health::Stuck => self.share.usual,
         };
-        16 * u32::from(self.out_for[port.index()]) < left * factor
+        16 * u32::from(self.out_for.get(port.index()).copied().unwrap_or(0)) < left * factor
     }
 
     /// Keeps a parcel for `port` out.
     pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
         self.feed.keep_out(parcel, 1);
+        if self.out_for.len() <= port.index() {
+            self.out_for.resize(port.index() + 1, 0);
+        }
         self.out_for[port.index()] += 1;
     }
 
@@ -263,8 +266,7 @@ impl Source {
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
     pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
-        if let Some(port) = from {
-            let out = &mut self.out_for[port.index()];
+        if let Some(out) = from.and_then(|port| self.out_for.get_mut(port.index())) {
             *out = out.saturating_sub(1);
         }
         self.feed.come_back(head);
@@ -285,11 +287,11 @@ fn leave_for(in_order: bool, settings: &Settings) -> Cycles {
 /// All sources of a worker, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    slots: Vec<Option<Source>>,
+    slots: Slots<Source>,
     /// Slots to look at in every pass.
-    pub awake: Vec<u16>,
+    pub awake: Vec<Slot>,
     /// Slots with completions that the driver was not shown yet.
-    pub touched: Vec<u16>,
+    pub touched: Vec<Slot>,
     /// Sources that are armed.
     pub asleep: usize,
     /// Sources whose drivers are to be called later.
@@ -297,38 +299,36 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn add(&mut self, source: Source) -> u16 {
-        let slot = vacant(&mut self.slots);
-        self.slots[slot] = Some(source);
-        slot as u16
+    pub(super) fn add(&mut self, source: Source) -> Slot {
+        self.slots.add(|_| source)
     }
 
     #[inline]
-    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Source> {
-        self.slots.get_mut(usize::from(slot))?.as_mut()
+    pub(super) fn get(&mut self, slot: Slot) -> Option<&mut Source> {
+        self.slots.get_mut(slot)
     }
 
-    /// One more than the highest slot.
-    pub(super) fn slots(&self) -> u16 {
-        self.slots.len() as u16
+    /// All slots that are taken.
+    pub(super) fn taken(&self) -> Vec<Slot> {
+        self.slots.taken()
     }
 
-    pub(super) fn find(&self, key: RingKey) -> Option<u16> {
-        self.slots.iter().position(|source| source.as_ref().is_some_and(|source| source.key == key)).map(|slot| slot as u16)
+    pub(super) fn find(&self, key: RingKey) -> Option<Slot> {
+        self.slots.find(|source| source.key == key)
     }
 
-    pub(super) fn remove(&mut self, slot: u16) -> Option<Source> {
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<Source> {
         self.set_state(slot, State::Closed);
         self.later.forget(slot);
-        self.slots.get_mut(usize::from(slot))?.take()
+        self.slots.remove(slot)
     }
 
-    pub(super) fn iter(&mut self) -> impl Iterator<Item = (u16, &mut Source)> {
-        self.slots.iter_mut().enumerate().filter_map(|(slot, source)| Some((slot as u16, source.as_mut()?)))
+    pub(super) fn iter(&mut self) -> impl Iterator<Item = (Slot, &mut Source)> {
+        self.slots.iter_mut()
     }
 
-    pub(super) fn set_state(&mut self, slot: u16, state: State) {
-        let Some(source) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+    pub(super) fn set_state(&mut self, slot: Slot, state: State) {
+        let Some(source) = self.slots.get_mut(slot) else { return };
         let old = std::mem::replace(&mut source.state, state);
         if old == state {
             return;
@@ -349,14 +349,14 @@ impl Sources {
     }
 
     /// Wakes a source that sleeps; one that was never started stays so.
-    pub(super) fn wake(&mut self, slot: u16) {
+    pub(super) fn wake(&mut self, slot: Slot) {
         if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
             self.set_state(slot, State::Awake);
         }
     }
 
     /// A kick came for `slot`: wakes it, and starts it if it was not.
-    pub(super) fn kicked(&mut self, slot: u16) {
+    pub(super) fn kicked(&mut self, slot: Slot) {
         let Some(source) = self.get(slot) else { return };
         if let Some(WhenBack::Move(.., then @ State::Unstarted)) = &mut source.when_back {
             *then = State::Awake;
@@ -366,7 +366,7 @@ impl Sources {
     }
 
     /// Takes nothing more from `slot`, nor after it has moved: its port broke a ring.
-    pub(super) fn close(&mut self, slot: u16) {
+    pub(super) fn close(&mut self, slot: Slot) {
         if let Some(Source { when_back: Some(WhenBack::Move(.., then)), .. }) = self.get(slot) {
             *then = State::Closed;
         }
@@ -375,14 +375,14 @@ impl Sources {
 
     /// What was left for `place` is left no more: its ring is gone.
     pub(super) fn forget_left(&mut self, place: Place) {
-        for source in self.slots.iter_mut().flatten() {
+        for (_, source) in self.slots.iter_mut() {
             source.left = source.left.filter(|left| left.place != place);
         }
     }
 
     /// Wakes those that sleep and had frames after moment `since`: more are expected soon, and need no kick.
     pub(super) fn wake_recent(&mut self, since: Cycles) {
-        for slot in 0..self.slots.len() as u16 {
+        for slot in self.slots.taken() {
             if let Some(source) = self.get(slot)
                 && source.state == State::Asleep
                 && source.active > since
@@ -395,7 +395,7 @@ impl Sources {
 
     /// Notes that `slot` had so many `frames` in moment `now`, and that completions are to be published.
     #[inline]
-    pub(super) fn had_frames(&mut self, slot: u16, frames: u32, now: Cycles) {
+    pub(super) fn had_frames(&mut self, slot: Slot, frames: u32, now: Cycles) {
         if let Some(source) = self.get(slot) {
             source.active = now;
             source.stream.came = source.stream.came.saturating_add(frames);
@@ -405,8 +405,8 @@ impl Sources {
 
     /// Notes that completions of `slot` are to be published.
     #[inline]
-    pub(super) fn touch(&mut self, slot: u16) {
-        if let Some(Some(source)) = self.slots.get_mut(usize::from(slot))
+    pub(super) fn touch(&mut self, slot: Slot) {
+        if let Some(source) = self.slots.get_mut(slot)
             && !source.touched
         {
             source.touched = true;
@@ -418,7 +418,7 @@ impl Sources {
     /// Shows drivers what went back; true if there was anything. [`Self::call`] is to follow, after a fence.
     pub(super) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
-            if let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) {
+            if let Some(source) = self.slots.get_mut(slot) {
                 source.feed.ring().map(Ring::publish);
             }
         }
@@ -435,7 +435,7 @@ impl Sources {
     ) {
         self.later.take_due(now, &mut self.touched);
         while let Some(slot) = self.touched.pop() {
-            let Some(Some(source)) = self.slots.get_mut(usize::from(slot)) else { continue };
+            let Some(source) = self.slots.get_mut(slot) else { continue };
             source.touched = false;
             if self.later.shown(slot).is_some_and(|shown| source.has_looked(shown)) {
                 self.later.forget(slot);

@@ -1,18 +1,21 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
+use std::sync::Arc;
+
+use super::directory::{Directory, Members};
 use super::ends::Feed;
 use super::outlets::{Health, Outlets, Sent, Way};
 use super::peers::{Message, Peers};
 use super::prices::Bill;
 use super::source::Source;
-use super::{BATCH, Place, Shared, effort};
+use super::{BATCH, effort};
 use crate::frame::{Addresses, NetHeader};
+use crate::id::{Place, PortId, Slot};
 use crate::offload::{self, Offloads};
 use crate::parcel::{Parcel, Reach};
 use crate::policy::Limiter;
-use crate::port::PortId;
 use crate::ring::{Ring, RingFault, Taken};
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
 use crate::verdict::{Moment, Verdict};
@@ -25,9 +28,10 @@ pub(super) struct Turn<'w> {
     pub source: &'w mut Source,
     pub outlets: &'w mut Outlets,
     pub peers: &'w mut Peers,
-    pub shared: &'w Shared,
-    /// Ports of the source's segment.
-    pub segment: &'w [PortId],
+    pub directory: &'w Directory,
+    pub counters: &'w WorkerCounters,
+    /// The source's segment.
+    pub segment: &'w Members,
     /// What is done is entered here.
     pub bill: &'w mut Bill,
     /// The source's weight among senders.
@@ -52,7 +56,8 @@ impl Turn<'_> {
     /// # Errors
     /// The source's ring broke a rule.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
-        let limiter = &self.shared.policies[self.source.port().index()].intake;
+        let port = Arc::clone(&self.source.port);
+        let limiter = &port.policy.intake;
         let limited = limiter.is_set();
         // Asked without a limit too: it may have been taken away while it held back.
         if self.is_held(limiter) {
@@ -68,8 +73,7 @@ impl Turn<'_> {
         if !self.source.enabled {
             return self.discard(left);
         }
-        let shared = self.shared;
-        let table = &shared.tables[self.source.segment];
+        let table = &*self.segment.table;
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
         let enough = self.outlets.work.effort + effort::TURN;
         while taken < left && self.outlets.work.effort < enough {
@@ -165,7 +169,7 @@ impl Turn<'_> {
 
     #[inline]
     fn counters(&self, port: PortId) -> &PortCounters {
-        self.shared.counters.port(self.worker.into(), port.index())
+        self.directory.counters(port)
     }
 
     fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Disposal {
@@ -253,7 +257,7 @@ impl Turn<'_> {
         }
         self.enter(Some(port), 1, parcel.length.into());
         self.source.keep_out(parcel, port);
-        self.shared.counters.worker(self.worker.into()).handed_over.add(1);
+        self.counters.handed_over.add(1);
         if !self.peers.send(place.worker, Message::Deliver(parcel.clone(), port, place.slot), parcel.source) {
             self.counters(port).drop_frame(DropReason::ReceiverFull);
             self.source.come_back(parcel.head, Some(port));
@@ -273,13 +277,14 @@ impl Turn<'_> {
     /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
     #[cold]
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
-        let storm = &self.shared.policies[parcel.source.index()].storm;
+        let port = Arc::clone(&self.source.port);
+        let storm = &port.policy.storm;
         if !storm.is_open(self.now) {
             return self.drop_at(parcel.source, parcel, DropReason::Storm);
         }
         let (sender, patience) = (parcel.source, self.source.patience);
         if let Some(worker) = self.peers.first_without_room(sender) {
-            return self.leave_or_drop(sender, Place { worker, slot: 0 }, parcel, patience);
+            return self.leave_or_drop(sender, Place { worker, slot: Slot::default() }, parcel, patience);
         }
         storm.charge(0, 1, self.now);
         self.counters(sender).flooded.add(1);
@@ -294,7 +299,7 @@ impl Turn<'_> {
                 self.source.feed.come_back(parcel.head);
             }
         }
-        let held = self.outlets.flood(parcel, self.segment, self.worker, self.shared);
+        let held = self.outlets.flood(parcel, &self.segment.ports, self.worker, self.directory);
         self.bill.enter_effort(sender, effort::FRAME + self.outlets.work.effort - before);
         self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use memlane::config::Config;
 use memlane::daemon::Daemon;
-use memlane::port::{PortId, State};
+use memlane::id::PortId;
+use memlane::port::State;
 use memlane::stats::{DropReason, PortTotals};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
@@ -90,11 +91,11 @@ impl Bed {
     }
 
     pub fn state(&self, index: usize) -> State {
-        self.daemon().network().port(PortId(index as u16)).state()
+        self.daemon().network().port(PortId(index as u16)).unwrap().state()
     }
 
     pub fn totals(&self, index: usize) -> PortTotals {
-        self.daemon().network().shared().counters.totals(index)
+        self.daemon().network().port(PortId(index as u16)).unwrap().totals()
     }
 
     pub fn drops(&self, index: usize, reason: DropReason) -> u64 {

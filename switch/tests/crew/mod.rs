@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use bed::Guest;
-use memlane::port::PortId;
+use memlane::id::{Direction, Place, PortId, RingKey};
+use memlane::port::Port;
 use memlane::settings::Settings;
+use memlane::shared::Shared;
 use memlane::stats::DropReason;
-use memlane::worker::{Direction, Mailbox, Place, RingKey, Shared, Worker, links};
+use memlane::worker::{Mailbox, Worker, links};
 
 /// The workers and their guests; guest `n` has address 02:00:00:00:00:n.
 pub struct Crew {
     pub workers: Vec<Worker>,
-    pub shared: Arc<Shared>,
+    pub ports: Vec<Arc<Port>>,
     pub guests: Vec<Guest>,
 }
 
@@ -24,12 +26,15 @@ impl Crew {
     /// A guest for each of `homes`, which names the worker that serves it, all in one segment, rings of 256 entries, receive buffers posted.
     pub fn new(homes: &[u8], settings: Settings) -> Self {
         let count = usize::from(homes.iter().max().map_or(0, |last| last + 1));
-        let shared = Arc::new(Shared::new(count, vec![0; homes.len()], 77, settings));
+        let shared = Arc::new(Shared::new(count, 77, settings));
+        let ports = Port::row(&shared, homes.len());
         let mailboxes: Vec<_> = (0..count).map(|_| Mailbox::new().unwrap()).collect();
         let workers = links(&mailboxes).into_iter().zip(&mailboxes).enumerate().map(|(index, (links, mailbox))| {
-            Worker::new(index as u8, Arc::clone(&shared), Arc::clone(mailbox), links, channel().0).unwrap()
+            let mut worker = Worker::new(index as u8, Arc::clone(&shared), Arc::clone(mailbox), links, channel().0).unwrap();
+            ports.iter().for_each(|port| worker.enter_port(port));
+            worker
         });
-        let mut crew = Self { workers: workers.collect(), shared, guests: Vec::new() };
+        let mut crew = Self { workers: workers.collect(), ports, guests: Vec::new() };
         for (index, &home) in (0..).zip(homes) {
             let guest = crew.attach(index, home);
             crew.guests.push(guest);
@@ -88,6 +93,6 @@ impl Crew {
 
     /// Frames dropped at `port` for `reason`.
     pub fn drops(&self, port: usize, reason: DropReason) -> u64 {
-        (0..self.workers.len()).map(|worker| self.shared.counters.port(worker, port).dropped(reason)).sum()
+        (0..self.workers.len()).map(|worker| self.ports[port].counters(worker).dropped(reason)).sum()
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use memlane::id::{Direction, Place, PortId};
 use memlane::memory::MemoryMap;
 use memlane::offload::Offloads;
-use memlane::port::PortId;
 use memlane::ring::{Delivery, Intake};
-use memlane::worker::{Direction, Place, Start};
+use memlane::worker::Start;
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
 
@@ -64,6 +64,7 @@ impl Honest {
     fn begin_delivery(&self, base: u16, workers: &mut Workers) {
         let delivery = Delivery::new(sides::ring(&self.receive, &self.map, base), self.takes, true);
         let slot = workers[usize::from(self.home)].add_delivery(key(self.port, Direction::Delivery), delivery, start());
+        let slot = slot.expect("a port that has come");
         self.route(vec![Place { worker: self.home, slot }], workers);
     }
 

@@ -4,10 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use memlane::id::{Direction, Place, PortId, Slot};
 use memlane::memory::MemoryMap;
-use memlane::port::PortId;
+use memlane::port::Port;
 use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
-use memlane::worker::{Direction, Place, Start, Worker};
+use memlane::worker::{Start, Worker};
 
 use super::honest::address;
 use super::memory::{GUEST, Memory};
@@ -53,11 +54,12 @@ struct Side {
     /// Its own mapping, which the switch must not use after the ring is stopped.
     map: Arc<MemoryMap>,
     /// Where its worker has it.
-    slot: u16,
+    slot: Slot,
 }
 
 /// See the module.
 pub struct Hostile {
+    named: Arc<Port>,
     port: u16,
     /// The worker of its rings.
     home: u8,
@@ -85,11 +87,12 @@ fn places(direction: Direction, size: u16) -> [u64; 3] {
 }
 
 impl Hostile {
-    pub fn new(port: u16, home: u8, workers: &mut Workers, watch: &Watch) -> Self {
+    pub fn new(named: &Arc<Port>, home: u8, workers: &mut Workers, watch: &Watch) -> Self {
         let memory = Rc::new(Memory::new());
-        let side = || Side { state: State::Stopped, size: SIZE, map: memory.map(), slot: 0 };
+        let side = || Side { state: State::Stopped, size: SIZE, map: memory.map(), slot: Slot::default() };
         let sides = [side(), side()];
-        let mut hostile = Self { port, home, memory, sides, enabled: true, frames: 0, stopped: false };
+        let (named, port) = (Arc::clone(named), named.id.0);
+        let mut hostile = Self { named, port, home, memory, sides, enabled: true, frames: 0, stopped: false };
         hostile.start(Direction::Intake, 0x7f03, 0, workers, watch);
         hostile.start(Direction::Delivery, 0x0007, 0, workers, watch);
         hostile
@@ -137,7 +140,7 @@ impl Hostile {
                 // The switch makes such frames itself, with an address that is the port's.
                 let mut frame = script.array::<60>();
                 frame[6..12].copy_from_slice(&address(self.port));
-                workers.iter_mut().for_each(|worker| worker.inject(PortId(self.port), &frame));
+                workers.iter_mut().for_each(|worker| worker.inject(&self.named, &frame));
             }
         }
     }
@@ -280,7 +283,8 @@ impl Hostile {
         let ring_options = RingOptions { event_index: bit(0), indirect: bit(1), in_order: bit(3), header_length };
         self.keep(direction, false, watch);
         let map = self.memory.map();
-        self.sides[index(direction)] = Side { state: State::Running, size: SIZES[usize::from(options >> 5 & 3)], map, slot: 0 };
+        self.sides[index(direction)] =
+            Side { state: State::Running, size: SIZES[usize::from(options >> 5 & 3)], map, slot: Slot::default() };
         let ring = Ring::new(self.split(direction), self.sides[index(direction)].map.clone(), ring_options, base);
         let offloads = offloads((options >> 8) as u8);
         let start = Start { kick: None, at_once: true, enabled: true, session: 0 };
@@ -288,7 +292,7 @@ impl Hostile {
         if direction == Direction::Intake {
             worker.add_intake(key, Intake::new(ring), offloads, start);
         } else {
-            let slot = worker.add_delivery(key, Delivery::new(ring, offloads, bit(2)), start);
+            let slot = worker.add_delivery(key, Delivery::new(ring, offloads, bit(2)), start).expect("a port that has come");
             self.sides[1].slot = slot;
             self.enabled = true;
             self.route(workers);

@@ -19,11 +19,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use memlane::frame::MacAddress;
+use memlane::id::{Direction, PortId, RingKey};
 use memlane::offload::Offloads;
 use memlane::policy::{Allowance, Limit};
-use memlane::port::PortId;
+use memlane::port::Port;
 use memlane::settings::{Poll, Settings};
-use memlane::worker::{Direction, Event, Mailbox, RingKey, Shared, Worker, links};
+use memlane::shared::Shared;
+use memlane::worker::{Event, Mailbox, Worker, links};
 
 use self::honest::Honest;
 use self::hostile::Hostile;
@@ -115,28 +117,32 @@ impl Bed {
             parking: 1024,
             ..Settings::default()
         };
-        let shared = Shared::new(2, vec![0; PORTS.into()], 77, settings);
-        for port in 0..PORTS {
-            shared.tables[0].pin(MacAddress::new(honest::address(port)), PortId(port));
+        let shared = Arc::new(Shared::new(2, 77, settings));
+        let ports = Port::row(&shared, PORTS.into());
+        for port in &ports {
+            port.segment.pin(MacAddress::new(honest::address(port.id.0)), port.id).expect("an address of its own");
         }
         if mood & 4 != 0 {
             let limit = Limit { rate: Some("1Mbit".into()), packets: Some(1000), burst_ms: Some(1) };
             let allowance = Allowance { weight: 1000, intake: limit.clone(), delivery: limit, storm: 100 };
-            shared.policies[..2].iter().for_each(|policy| policy.set(&allowance));
+            ports[..2].iter().for_each(|port| port.policy.set(&allowance));
         }
         let mailboxes = [0, 1].map(|_| Mailbox::new().expect("an eventfd"));
         let mut all_links = links(&mailboxes).into_iter();
         let (report, events) = channel();
-        let (shared, mut index) = (Arc::new(shared), 0);
+        let mut index = 0;
         let mut workers = mailboxes.map(|mailbox| {
             let links = all_links.next().expect("links for each worker");
             index += 1;
-            Worker::new(index - 1, Arc::clone(&shared), mailbox, links, report.clone()).expect("an epoll descriptor")
+            let mut worker =
+                Worker::new(index - 1, Arc::clone(&shared), mailbox, links, report.clone()).expect("an epoll descriptor");
+            ports.iter().for_each(|port| worker.enter_port(port));
+            worker
         });
         // Who is served by the second worker stands in the mood.
         let home = |port: u16| mood >> (3 + port) & 1;
         let watch = Watch::new();
-        let hostile = [0, 1].map(|port| Hostile::new(port, home(port), &mut workers, &watch));
+        let hostile = [0, 1].map(|port| Hostile::new(&ports[usize::from(port)], home(port), &mut workers, &watch));
         let offloads = [Offloads::default(), Offloads::ALL];
         let honest = [2, 3].map(|port| Honest::new(port, offloads[usize::from(port - 2)], home(port), &mut workers));
         Self { workers, watch, events, hostile, honest }
@@ -210,7 +216,8 @@ impl Bed {
     fn heed_events(&mut self) {
         for event in self.events.try_iter() {
             match event {
-                Event::RingFault(PortId(port), _, fault) => {
+                Event::RingFault(port, _, fault) => {
+                    let port = port.id.0;
                     let hostile =
                         self.hostile.get_mut(usize::from(port)).unwrap_or_else(|| panic!("port {port} is honest: {fault}"));
                     hostile.stop(&mut self.workers, &self.watch);

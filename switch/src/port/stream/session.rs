@@ -15,7 +15,7 @@ use super::passt::{Passt, Started};
 use crate::network::Network;
 use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::socket;
-use crate::port::{PortId, State};
+use crate::port::{Port, State};
 
 /// How long to wait before trying again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -80,15 +80,15 @@ impl Session {
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
-pub fn run(network: Arc<Network>, port: PortId, other: Other) -> io::Result<Session> {
+pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other) -> io::Result<Session> {
     let quit = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
     let watch = Watch::new(quit.try_clone()?)?;
-    let thread = std::thread::Builder::new().name(format!("port-{}", port.0)).stack_size(STACK).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("port-{}", port.id.0)).stack_size(STACK).spawn(move || {
         let mut pause = RETRY.0;
         loop {
             let begun = Instant::now();
             if let Ok((stream, child)) = meet(&other, &watch) {
-                serve(&network, port, stream, &watch);
+                serve(&network, &port, stream, &watch);
                 drop(child);
             }
             pause = match other {
@@ -118,21 +118,20 @@ fn meet(other: &Other, watch: &Watch) -> io::Result<(UnixStream, Option<Started>
 }
 
 /// Serves one connection to its end.
-fn serve(network: &Arc<Network>, id: PortId, stream: UnixStream, watch: &Watch) {
-    let port = network.port(id);
+fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch) {
     port.begin_session();
     let started = Connection::new(stream).and_then(|connection| {
         let ends = connection.ends(Arc::clone(&network.shared().pool))?;
-        network.start_ends(id, ends)?;
+        network.start_ends(port, ends)?;
         Ok(connection)
     });
     let Ok(connection) = started else { return };
     // What it sends is the worker's to read; here only its end is of interest.
     watch.wait_for(connection.socket.as_raw_fd(), EventSet::READ_HANG_UP);
     match connection.fault.get() {
-        Some(fault) => network.quarantine(id, &fault.to_string()),
+        Some(fault) => network.quarantine(port, &fault.to_string()),
         None => {
-            network.stop_port(id);
+            network.stop_port(port);
             port.set_state(State::Waiting);
         }
     }

@@ -16,7 +16,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::network::Network;
-use crate::port::PortId;
+use crate::port::Port;
 use crate::ring::{Answer, Call, Control, RingFault, SplitRing};
 
 /// How long a thread may take to answer an order; one that its guest holds up longer is left to itself.
@@ -38,7 +38,7 @@ enum Then {
 #[derive(Debug)]
 pub(super) struct Commands {
     pub network: Arc<Network>,
-    pub port: PortId,
+    pub port: Arc<Port>,
     /// Queue pairs that the guest may use.
     pub pairs: u16,
 }
@@ -62,8 +62,8 @@ impl Commands {
         if !(1..=self.pairs).contains(&pairs) {
             return Answer::Refused;
         }
-        self.network.port(self.port).pace();
-        self.network.set_active_pairs(self.port, pairs);
+        self.port.pace();
+        self.network.set_active_pairs(&self.port, pairs);
         Answer::Done
     }
 }
@@ -87,7 +87,7 @@ impl ControlQueue {
             let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, 0);
             epoll.ctl(ControlOperation::Add, descriptor, event)?;
         }
-        let name = format!("control-{}", commands.port.0);
+        let name = format!("control-{}", commands.port.id.0);
         let thread = Thread { control, commands, orders: taken, epoll, kick };
         std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || thread.run())?;
         Ok(Self { orders, bell })
@@ -171,7 +171,7 @@ impl Thread {
     }
 
     fn give_up(&self, fault: RingFault) {
-        self.commands.network.quarantine(self.commands.port, &fault.to_string());
+        self.commands.network.quarantine(&self.commands.port, &fault.to_string());
     }
 
     /// Carries out what was ordered; false if that was to end.

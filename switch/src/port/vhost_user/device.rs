@@ -17,11 +17,12 @@ use super::features::{self, Agreed, Circumstances};
 use super::vring::{Addresses, Kick, Vring};
 use super::{MAX_PAIRS, PortSettings};
 use crate::frame::MacAddress;
+use crate::id::{Direction, RingKey};
 use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts};
+use crate::port::Offer;
 use crate::port::State;
 use crate::ring::{Call, Control, Notifier, Ring};
-use crate::worker::{Direction, RingKey};
 
 /// Rings of a port: two for each pair, and a control ring after them.
 const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
@@ -32,6 +33,8 @@ const SLOTS: u64 = 509;
 pub struct Device {
     network: Arc<Network>,
     settings: PortSettings,
+    /// What the guest is offered for as long as this connection lasts.
+    offer: Offer,
     protocol: u64,
     features: Agreed,
     memory: Arc<MemoryMap>,
@@ -60,6 +63,7 @@ impl Device {
     pub fn new(network: Arc<Network>, settings: PortSettings) -> Self {
         Self {
             network,
+            offer: settings.port.offer(),
             settings,
             protocol: 0,
             features: Agreed::default(),
@@ -116,7 +120,7 @@ impl Device {
     /// # Errors
     /// Below 68 (RFC 791) or above what is offered.
     pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
-        let most = u64::from(self.settings.mtu.unwrap_or(u16::MAX));
+        let most = u64::from(self.offer.mtu.unwrap_or(u16::MAX));
         if (68..=most).contains(&mtu) { Ok(()) } else { Err(refuse(format!("an MTU of {mtu}, where 68 to {most} are offered"))) }
     }
 
@@ -124,12 +128,12 @@ impl Device {
     pub fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
         self.pace();
-        self.network.announce(self.settings.id, MacAddress::new([a, b, c, d, e, f]));
+        self.network.announce(&self.settings.port, MacAddress::new([a, b, c, d, e, f]));
     }
 
     /// To be called before workers are asked for something.
     fn pace(&self) {
-        self.network.port(self.settings.id).pace();
+        self.settings.port.pace();
     }
 
     /// GET_STATUS.
@@ -152,12 +156,12 @@ impl Device {
     /// What calls through `fd`, behind the port's gate.
     fn call_through(&self, fd: Option<File>) -> Result<Option<Call>> {
         let call = fd.map(Call::new).transpose().map_err(refuse)?;
-        Ok(call.map(|call| call.behind(&self.network.port(self.settings.id).calls)))
+        Ok(call.map(|call| call.behind(&self.settings.port.calls)))
     }
 
     fn key(&self, index: usize) -> RingKey {
         let direction = if index.is_multiple_of(2) { Direction::Delivery } else { Direction::Intake };
-        RingKey { port: self.settings.id, pair: index as u16 / 2, direction }
+        RingKey { port: self.settings.port.id, pair: index as u16 / 2, direction }
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut Vring> {
@@ -182,15 +186,15 @@ impl Device {
             Err(cause) => return Err(self.broke(index, cause)),
         };
         let ring = &mut self.rings[index as usize];
-        parts.start.session = self.network.port(key.port).session();
+        parts.start.session = self.settings.port.session();
         ring.running = true;
         if self.is_control(index) {
             return self.start_control(parts);
         }
         self.pace();
-        self.network.port(self.settings.id).set_memory(Some(Arc::clone(&self.memory)));
-        self.network.port(self.settings.id).set_state(State::Running);
-        self.network.start_ring(parts);
+        self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
+        self.settings.port.set_state(State::Running);
+        self.network.start_ring(&self.settings.port, parts);
         Ok(())
     }
 
@@ -203,7 +207,8 @@ impl Device {
     fn start_control(&mut self, parts: RingParts) -> Result<()> {
         let mut ring = Ring::new(parts.split, parts.memory, parts.options, parts.base);
         ring.set_call(parts.call);
-        let commands = Commands { network: Arc::clone(&self.network), port: self.settings.id, pairs: self.settings.pairs };
+        let commands =
+            Commands { network: Arc::clone(&self.network), port: Arc::clone(&self.settings.port), pairs: self.settings.pairs };
         self.control = Some(ControlQueue::start(Control::new(ring), parts.start.kick, commands).map_err(Error::ReqHandlerError)?);
         Ok(())
     }
@@ -224,7 +229,7 @@ impl Device {
             self.rings[index as usize].base = base.unwrap_or_default();
             return Ok(self.rings[index as usize].base);
         }
-        if let Some(base) = self.network.stop_ring(key) {
+        if let Some(base) = self.network.stop_ring(&self.settings.port, key) {
             self.rings[index as usize].base = base;
         }
         self.settle_state();
@@ -234,7 +239,7 @@ impl Device {
     /// Without rings, a port speaks.
     fn settle_state(&self) {
         if self.rings.iter().all(|ring| !ring.running) {
-            self.network.port(self.settings.id).set_state(State::Speaking);
+            self.settings.port.set_state(State::Speaking);
         }
     }
 
@@ -267,22 +272,22 @@ impl Device {
                 let split = self.rings[index].locate(&map).map_err(refuse)?;
                 match &self.control {
                     Some(control) if self.is_control(index as u32) => control.set_memory(split, Arc::clone(&map)),
-                    _ => self.network.set_memory(self.key(index), split, Arc::clone(&map)),
+                    _ => self.network.set_memory(&self.settings.port, self.key(index), split, Arc::clone(&map)),
                 }
             }
         }
         self.memory = Arc::clone(&map);
-        self.network.port(self.settings.id).set_memory(Some(map));
+        self.settings.port.set_memory(Some(map));
         (0..RINGS).try_for_each(|index| self.start_if_complete(index))
     }
 
     /// The part of the configuration space that a network device has (virtio 1.4, section 5.1.4).
     fn configuration(&self) -> [u8; 12] {
         let mut space = [0; 12];
-        space[..6].copy_from_slice(&self.settings.mac.bytes());
+        space[..6].copy_from_slice(&self.offer.mac.bytes());
         space[6..8].copy_from_slice(&1_u16.to_le_bytes());
         space[8..10].copy_from_slice(&self.settings.pairs.to_le_bytes());
-        space[10..12].copy_from_slice(&self.settings.mtu.unwrap_or(1500).to_le_bytes());
+        space[10..12].copy_from_slice(&self.offer.mtu.unwrap_or(1500).to_le_bytes());
         space
     }
 }
@@ -318,7 +323,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn get_features(&mut self) -> Result<u64> {
         Ok(features::offer(Circumstances {
             pairs: self.settings.pairs,
-            has_mtu: self.settings.mtu.is_some(),
+            has_mtu: self.offer.mtu.is_some(),
             delivery_offloads: self.settings.delivery_offloads,
             in_order: self.network.shared().settings.in_order,
             protocol: self.protocol,
@@ -345,7 +350,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     ) -> Result<Option<Vec<u64>>> {
         let tables = regions.iter().map(RegionTable::from);
         self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
-        let account = &self.network.shared().mapped[self.settings.id.index()];
+        let account = &self.settings.port.mapped;
         let regions = tables.zip(files).map(|(table, file)| Region::map_within(table, file, account).map(Arc::new));
         let regions = regions.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
@@ -359,7 +364,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Ok(None);
         }
         self.check_length(self.memory.length().saturating_add(table.length))?;
-        let account = &self.network.shared().mapped[self.settings.id.index()];
+        let account = &self.settings.port.mapped;
         let region = Region::map_within(table, file, account).map_err(refuse)?;
         let mut regions = self.memory.regions().to_vec();
         if regions.len() as u64 >= SLOTS {
@@ -452,7 +457,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if running {
             self.pace();
         }
-        let unused = if running { self.network.set_call(key, call).err().flatten() } else { call };
+        let unused = if running { self.network.set_call(&self.settings.port, key, call).err().flatten() } else { call };
         if let Some(call) = unused {
             self.ring(index.into())?.call = Some(call);
         }
@@ -462,7 +467,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let error = self.call_through(fd)?;
         self.ring(index.into())?;
-        self.network.port(self.settings.id).set_error(self.key(index.into()), error);
+        self.settings.port.set_error(self.key(index.into()), error);
         Ok(())
     }
 
@@ -471,7 +476,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         ring.enabled = enable;
         if ring.running && !self.is_control(index) {
             self.pace();
-            self.network.set_enabled(self.key(index as usize), enable);
+            self.network.set_enabled(&self.settings.port, self.key(index as usize), enable);
         }
         Ok(())
     }

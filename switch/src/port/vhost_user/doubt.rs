@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::PortSettings;
 use super::device::Device;
-use crate::network::Network;
+use crate::port::Port;
 
 /// How long to wait for what would end the doubt, at first and at most. QEMU kicks when a ring starts, and the guest fills it when its interface goes
 /// up, which takes a slow guest seconds.
@@ -48,16 +47,9 @@ impl Doubt {
 }
 
 /// Returns when there is no doubt that needs looking at again, or the next message is there. `kicks` came before this session.
-pub(super) fn look_until_message(
-    network: &Network,
-    settings: &PortSettings,
-    device: &Arc<Mutex<Device>>,
-    stream: &UnixStream,
-    kicks: u64,
-) {
-    let port = network.port(settings.id);
+pub(super) fn look_until_message(port: &Port, device: &Arc<Mutex<Device>>, stream: &UnixStream, kicks: u64) {
     let doubt = || {
-        let kicked = network.shared().counters.totals(settings.id.index()).kicks > kicks;
+        let kicked = port.totals().kicks > kicks;
         device.lock().unwrap_or_else(PoisonError::into_inner).doubt(kicked)
     };
     let mut pause = PAUSE.0;

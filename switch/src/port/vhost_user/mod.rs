@@ -24,8 +24,9 @@ pub mod wire;
 
 pub use session::{Endpoint, Session, converse, run};
 
-use crate::frame::MacAddress;
-use crate::port::PortId;
+use std::sync::Arc;
+
+use crate::port::Port;
 
 /// Most queue pairs of a port.
 pub const MAX_PAIRS: u16 = 16;
@@ -33,12 +34,8 @@ pub const MAX_PAIRS: u16 = 16;
 /// What the operator set for a vhost-user port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {
-    /// Its number.
-    pub id: PortId,
-    /// Address offered to the guest.
-    pub mac: MacAddress,
-    /// MTU offered to the guest; `None` leaves it to the guest.
-    pub mtu: Option<u16>,
+    /// The port.
+    pub port: Arc<Port>,
     /// Whether frames may come to the guest with checksums and segmentation left undone.
     pub delivery_offloads: bool,
     /// Queue pairs offered to guests whose front end does not decide that itself.

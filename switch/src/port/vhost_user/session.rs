@@ -81,7 +81,7 @@ pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) ->
     let quit: Arc<AtomicBool> = Arc::default();
     let stream: Arc<Mutex<Option<UnixStream>>> = Arc::default();
     let (theirs, their_stream, their_waiter) = (Arc::clone(&quit), Arc::clone(&stream), Arc::clone(&waiter));
-    let name = format!("port-{}", settings.id.0);
+    let name = format!("port-{}", settings.port.id.0);
     let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
         while let Some(connection) = meet(&endpoint, &their_waiter, &theirs) {
             *their_stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
@@ -160,13 +160,13 @@ fn meet(endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixS
 
 /// Serves one connection to its end.
 fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
-    let port = network.port(settings.id);
+    let port = &settings.port;
     port.begin_session();
     port.set_state(State::Speaking);
     let result = converse(network, settings, stream);
     match result {
         Ok(()) => {
-            network.stop_port(settings.id);
+            network.stop_port(port);
             port.set_state(State::Waiting);
         }
         Err(cause) => {
@@ -178,7 +178,7 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
 
 /// Whoever breaks rules again and again gets a small part of a CPU for it.
 fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
-    network.quarantine(settings.id, cause);
+    network.quarantine(&settings.port, cause);
     std::thread::sleep(PENALTY);
 }
 
@@ -190,9 +190,9 @@ fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
 pub fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
     let mut crates = Crates::new(&device)?;
-    let kicks = network.shared().counters.totals(settings.id.index()).kicks;
+    let kicks = settings.port.totals().kicks;
     loop {
-        doubt::look_until_message(network, settings, &device, &stream, kicks);
+        doubt::look_until_message(&settings.port, &device, &stream, kicks);
         let message = match Message::receive(&stream) {
             Ok(message) => message,
             Err(WireError::HungUp) => return Ok(()),

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::features::Agreed;
+use crate::id::{Direction, RingKey};
 use crate::memory::MemoryMap;
 use crate::network::RingParts;
 use crate::ring::{Areas, Call, SplitRing, shared};
-use crate::worker::{Direction, RingKey, Start};
+use crate::worker::Start;
 
 /// The front end's own addresses of the three areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

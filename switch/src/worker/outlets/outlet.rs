@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
 use crate::parcel::Parcel;
-use crate::policy::Policy;
-use crate::port::PortId;
+use crate::port::Port;
 use crate::ring::{Placed, Ring, RingFault};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
@@ -14,7 +14,6 @@ use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::worker::ends::Sink;
 use crate::worker::looks::{Missed, Quiet};
-use crate::worker::rings::RingKey;
 use crate::worker::{BATCH, effort};
 
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
@@ -28,7 +27,7 @@ const INSIST: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(in crate::worker) struct Outlet {
     pub key: RingKey,
-    pub(super) policy: Arc<Policy>,
+    pub(super) port: Arc<Port>,
     /// Times that its limit was met since the counters were last told.
     limited: u64,
     pub(super) sink: Sink,
@@ -59,7 +58,7 @@ pub(in crate::worker) struct Outlet {
     pub(super) frames: u64,
     pub(super) bytes: u64,
     /// Where it is among outlets.
-    pub(super) slot: u16,
+    pub(super) slot: Slot,
     /// Its receiver's buffers were a burden: nobody looks at them until then.
     pub(super) shut_until: Cycles,
 }
@@ -70,7 +69,7 @@ pub(in crate::worker) struct Work {
     /// All of it, see [`effort`].
     pub effort: u64,
     /// At which outlets buffers were a burden, whose, and how much.
-    pub burdens: Vec<(u16, PortId, u64)>,
+    pub burdens: Vec<(Slot, PortId, u64)>,
 }
 
 /// Since when a receiver has taken nothing, and how often its driver was called again meanwhile.
@@ -138,18 +137,11 @@ pub(in crate::worker) enum Sent {
 }
 
 impl Outlet {
-    /// For `sink`, with nothing waiting.
-    pub(in crate::worker) fn new(
-        key: RingKey,
-        sink: Sink,
-        policy: Arc<Policy>,
-        line: Option<Line>,
-        enabled: bool,
-        started: bool,
-    ) -> Self {
+    /// For queue pair `pair` of `port`, whose frames go into `sink`, with nothing waiting.
+    pub(in crate::worker) fn new((port, pair): (&Arc<Port>, u16), sink: Sink, enabled: bool, started: bool) -> Self {
         let mut outlet = Self {
-            key,
-            policy,
+            key: RingKey { port: port.id, pair, direction: Direction::Delivery },
+            port: Arc::clone(port),
             limited: 0,
             sink,
             open: false,
@@ -164,10 +156,10 @@ impl Outlet {
             posted: Posted::default(),
             left_last: None,
             race: None,
-            line: line.map(Box::new),
+            line: port.line(pair).map(Box::new),
             frames: 0,
             bytes: 0,
-            slot: 0,
+            slot: Slot::default(),
             shut_until: 0,
         };
         outlet.settle();
@@ -181,12 +173,12 @@ impl Outlet {
 
     /// Has the driver kick when it posts buffers; true if it has posted some already. Where a limit holds back, buffers are no news.
     pub(super) fn arm(&mut self, now: Cycles) -> bool {
-        self.policy.delivery.is_open(now) && self.sink.arm()
+        self.port.policy.delivery.is_open(now) && self.sink.arm()
     }
 
     /// See [`super::Outlets::deadline`].
     pub(super) fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
-        let limiter = &self.policy.delivery;
+        let limiter = &self.port.policy.delivery;
         if !limiter.is_open(now) {
             return limiter.opens_at();
         }
@@ -260,7 +252,7 @@ impl Outlet {
                 break;
             }
             // Where a limit holds back, it is not the receiver that does.
-            let open = self.policy.delivery.is_open(now);
+            let open = self.port.policy.delivery.is_open(now);
             let given_up = open && self.stuck.is_some_and(|stuck| stuck.lasts_longer(patience, now));
             let place = |parcel: &mut Parcel| {
                 let sent = self.place(parcel, now, faults, work);
@@ -296,7 +288,7 @@ impl Outlet {
 
     /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something, or that there is something to count.
     #[inline]
-    pub(super) fn touch(&mut self, slot: u16, touched: &mut Vec<u16>) {
+    pub(super) fn touch(&mut self, slot: Slot, touched: &mut Vec<Slot>) {
         if !self.touched {
             self.touched = true;
             self.quiet = Quiet::default();
@@ -339,7 +331,7 @@ impl Outlet {
         if !self.open {
             return Sent::Dropped(DropReason::ReceiverAbsent);
         }
-        if !self.policy.delivery.is_open(now) {
+        if !self.port.policy.delivery.is_open(now) {
             self.limited += 1;
             return Sent::MustWait;
         }
@@ -361,7 +353,7 @@ impl Outlet {
                 work.effort += u64::from(parcel.length);
                 self.frames += u64::from(frames);
                 self.bytes += u64::from(parcel.length);
-                self.policy.delivery.charge(parcel.length.into(), frames.into(), now);
+                self.port.policy.delivery.charge(parcel.length.into(), frames.into(), now);
                 self.stalled = false;
                 Sent::Done
             }
@@ -385,7 +377,7 @@ impl Outlet {
     /// True if a frame found no room in buffers that are there, and no more were posted for `moment`: its receiver may be content with those, and
     /// others need not wait for it.
     pub(super) fn lets_pass(&mut self, moment: Cycles, now: Cycles) -> bool {
-        let still = self.shut_until <= now && self.posted.age > moment && self.policy.delivery.is_open(now);
+        let still = self.shut_until <= now && self.posted.age > moment && self.port.policy.delivery.is_open(now);
         still && self.has_buffers()
     }
 

@@ -1,0 +1,100 @@
+//! Names of things, for everybody: ports, segments, rings, and the slots in which workers keep them. They know nothing else of the switch.
+
+use std::fmt;
+
+/// Most ports of a network.
+pub const MAX_PORTS: usize = 4096;
+
+/// Number of a port in its network, below [`MAX_PORTS`]. One that is gone leaves its number to a later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub u16);
+
+impl PortId {
+    /// As an index.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Number of a segment in its network, below [`MAX_PORTS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentId(pub u16);
+
+impl SegmentId {
+    /// As an index.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Which way frames move in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Guest to switch.
+    Intake,
+    /// Switch to guest.
+    Delivery,
+}
+
+/// Names a ring of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingKey {
+    /// Whose.
+    pub port: PortId,
+    /// Which queue pair.
+    pub pair: u16,
+    /// Which of the two.
+    pub direction: Direction,
+}
+
+/// Where a worker keeps something: an index, and how often it was used before. So a slot that is written down somewhere never means whoever has
+/// the index by then.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// The slot at `index`, which others had `generation` times before, counted modulo 65536.
+    #[inline]
+    pub fn new(index: u16, generation: u16) -> Self {
+        Self(u32::from(generation) << 16 | u32::from(index))
+    }
+
+    /// Where it is.
+    #[inline]
+    pub fn index(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+
+    /// How many had the index before, modulo 65536.
+    #[inline]
+    pub fn generation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// As a number that names it, below 2^32.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The slot with this number.
+    pub fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({}#{})", self.index(), self.generation())
+    }
+}
+
+/// Where frames for one queue of a port are delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The worker that owns the ring.
+    pub worker: u8,
+    /// The outlet's slot there.
+    pub slot: Slot,
+}

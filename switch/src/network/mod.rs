@@ -1,0 +1,298 @@
+//! The network: workers, the ports that they serve, and where each ring is served.
+//!
+//! The control side lives here. The data path does not come here.
+//!
+//! 1. [`roster`]: ports come and go, and segments with them.
+//! 2. [`rings`]: rings of ports start and stop at workers, and the **routes** tell every worker where a port's frames are delivered.
+//! 3. The **warden** acts on what workers report: it puts ports in quarantine, and has tables forget silent stations.
+
+mod rings;
+mod roster;
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+pub use rings::RingParts;
+use roster::Roster;
+pub use roster::{AddError, PortTerms};
+
+use crate::frame::MacAddress;
+use crate::id::{MAX_PORTS, PortId};
+use crate::link::Impairment;
+use crate::policy::Allowance;
+use crate::port::vhost_user::MAX_PAIRS;
+use crate::port::{Port, State};
+use crate::shared::Shared;
+use crate::worker::{Event, Mailbox, Worker, WorkerHandle, links};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Network {
+    shared: Arc<Shared>,
+    workers: Vec<WorkerHandle>,
+    roster: RwLock<Roster>,
+    /// Held by whoever has ports come or go.
+    changing: Mutex<()>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Network {
+    /// Starts the workers that `shared` has counters for, pinned to `cpus` in turn (not at all if there are none). There are no ports yet.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread or descriptor.
+    pub fn start(shared: Shared, cpus: &[usize]) -> std::io::Result<Arc<Self>> {
+        let shared = Arc::new(shared);
+        let mailboxes = (0..shared.workers.len()).map(|_| Mailbox::new()).collect::<Result<Vec<_>, _>>()?;
+        let (events, event_queue) = channel();
+        let mut threads = Vec::new();
+        for (index, links) in links(&mailboxes).into_iter().enumerate() {
+            let worker = Worker::new(index as u8, Arc::clone(&shared), Arc::clone(&mailboxes[index]), links, events.clone())?;
+            let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+            threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                if let Some(cpu) = cpu {
+                    pin(cpu);
+                }
+                worker.run();
+            })?);
+        }
+        let workers = mailboxes.into_iter().map(WorkerHandle::new).collect();
+        let network = Self { shared, workers, roster: RwLock::default(), changing: Mutex::default(), threads: Mutex::new(threads) };
+        let network = Arc::new(network);
+        network.start_warden(event_queue)?;
+        Ok(network)
+    }
+
+    /// The warden acts on what workers report. It ends with the workers.
+    fn start_warden(self: &Arc<Self>, events: Receiver<Event>) -> std::io::Result<()> {
+        let network = Arc::downgrade(self);
+        std::thread::Builder::new().name("warden".into()).stack_size(128 * 1024).spawn(move || {
+            for event in events {
+                let Some(network) = network.upgrade() else { return };
+                network.act(event);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn act(&self, event: Event) {
+        match event {
+            Event::RingFault(port, session, fault) if session == port.session() => self.quarantine(&port, &fault.to_string()),
+            // Whoever broke that ring is gone; the next front end is not to pay for it.
+            Event::RingFault(..) => {}
+            Event::Tick(second) => {
+                let tables = self.segments().into_iter().map(|segment| segment.table());
+                tables.for_each(|table| table.expire(second, self.shared.settings.age));
+            }
+            Event::MemoryLost => {
+                let lost = |port: &Arc<Port>| port.memory().is_some_and(|memory| memory.is_lost());
+                for port in self.ports().iter().filter(|port| lost(port)) {
+                    self.quarantine(port, "the guest truncated its memory file");
+                }
+            }
+        }
+    }
+
+    /// Stops every ring of a port for the reason `cause`; it stays so until its front end sets it up anew.
+    pub fn quarantine(&self, port: &Port, cause: &str) {
+        self.stop_port(port);
+        port.set_state(State::Quarantined(cause.into()));
+    }
+
+    /// What workers and ports share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The worker that serves pair `pair` of `port`: both rings of a pair lie with one worker.
+    fn worker_of(&self, port: PortId, pair: u16) -> u8 {
+        ((port.index() + usize::from(pair)) % self.workers.len()) as u8
+    }
+
+    fn worker(&self, index: u8) -> &WorkerHandle {
+        &self.workers[usize::from(index)]
+    }
+
+    /// Allows `port` what `allowance` says from now on.
+    pub fn set_allowance(&self, port: &Port, allowance: &Allowance) {
+        port.policy.set(allowance);
+        port.set_allowance(allowance.clone());
+        self.have_all_look();
+    }
+
+    /// Whoever sleeps until an old limit opens looks again.
+    fn have_all_look(&self) {
+        self.workers.iter().for_each(|worker| worker.tell(|_| {}));
+    }
+
+    /// Frames to `port` go through `link` from now on; those under way arrive when they would have.
+    pub fn set_link(&self, port: &Port, link: Option<Impairment>) {
+        port.set_path((&link).into());
+        port.set_link(link);
+        let id = port.id;
+        self.workers.iter().for_each(|worker| worker.tell(move |worker| worker.follow_path(id)));
+    }
+
+    /// Announces on the segment of `port` that `address` is behind it, if it may be, and returns when all workers have: so there is never more
+    /// than one announcement of a port under way. What limits its floods limits these.
+    pub fn announce(&self, port: &Arc<Port>, address: MacAddress) {
+        let announced = Arc::clone(port);
+        let may = self.worker(self.worker_of(port.id, 0)).ask(move |worker| worker.may_announce(&announced, address));
+        if may != Some(true) {
+            return;
+        }
+        let frame = rarp(address);
+        self.tell_all(|| {
+            let port = Arc::clone(port);
+            move |worker: &mut Worker| worker.inject(&port, &frame)
+        })
+        .wait();
+    }
+
+    /// Tells every worker what `order` makes for it.
+    fn tell_all<C: FnOnce(&mut Worker) + Send + 'static>(&self, order: impl Fn() -> C) -> Told {
+        Told(self.workers.iter().map(|worker| worker.order(order())).collect())
+    }
+
+    /// Stops all ports, then the workers.
+    pub fn shut_down(&self) {
+        for port in self.ports() {
+            self.stop_port(&port);
+            port.set_state(State::Gone);
+        }
+        for worker in &self.workers {
+            worker.tell(Worker::quit);
+        }
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A worker that panicked has said so on standard error; the others still end.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What workers were told; they answer when they know.
+#[must_use]
+#[derive(Debug, Default)]
+struct Told(Vec<Receiver<()>>);
+
+impl Told {
+    fn wait(self) {
+        for answer in self.0 {
+            // A worker that is gone knows nothing any more.
+            let _ = answer.recv();
+        }
+    }
+}
+
+/// A reverse ARP request for oneself (RFC 903), padded to the shortest Ethernet frame.
+fn rarp(address: MacAddress) -> [u8; 60] {
+    let (mut frame, address) = ([0; 60], address.bytes());
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&address);
+    // Type RARP; Ethernet and IPv4 addresses of 6 and 4 bytes; operation 3, request.
+    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    frame[22..28].copy_from_slice(&address);
+    frame[32..38].copy_from_slice(&address);
+    frame
+}
+
+// A worker counts its slots in 16 bits.
+const _: () = assert!(MAX_PORTS * MAX_PAIRS as usize <= 1 << 16);
+
+/// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
+fn pin(cpu: usize) {
+    // SAFETY: the set is plain data and outlives the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu < libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::{Offer, default_address};
+    use crate::settings::Settings;
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::{Duration, Instant};
+
+    fn network() -> Arc<Network> {
+        Network::start(Shared::new(1, 7, Settings::default()), &[]).unwrap()
+    }
+
+    fn add(network: &Network, name: &str, mac: Option<MacAddress>) -> Result<Arc<Port>, AddError> {
+        let (allowance, offer) = (Allowance::default(), Offer::default());
+        let terms = PortTerms { name, segment: "lan", allowance: &allowance, link: &None, mac, offer, enabled: true };
+        network.add_port(&terms, 2)
+    }
+
+    /// A worker that does not answer holds up who waits for it, and nobody else.
+    #[test]
+    fn rings_can_be_asked_for_while_a_worker_is_busy() {
+        let network = network();
+        let port = add(&network, "a", None).unwrap();
+        let (go_on, held) = channel::<()>();
+        network.workers[0].tell(move |_| held.recv().unwrap_or_default());
+        let (waits, its) = (Arc::clone(&network), Arc::clone(&port));
+        let (tell, done) = channel();
+        std::thread::spawn(move || {
+            waits.set_active_pairs(&its, 1);
+            tell.send(()).unwrap();
+        });
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while port.rings().active_pairs.is_none() {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        assert_eq!(done.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+        drop(go_on);
+        assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(()));
+        network.shut_down();
+    }
+
+    #[test]
+    fn names_and_addresses_belong_to_one_port_until_it_goes() {
+        let network = network();
+        let address = default_address("net", "a");
+        let a = add(&network, "a", Some(address)).unwrap();
+        assert_eq!(add(&network, "a", None).unwrap_err(), AddError::NameTaken("a".into()));
+        assert_eq!(add(&network, "b", Some(address)).unwrap_err(), AddError::AddressTaken { address, port: "a".into() });
+        let b = add(&network, "b", None).unwrap();
+        assert!(network.set_address(&b, Some(address)).is_err());
+        network.remove_port(&a);
+        assert!(network.find("a").is_none() && network.port(a.id).is_none());
+        network.set_address(&b, Some(address)).unwrap();
+        let again = add(&network, "a", None).unwrap();
+        assert_eq!(again.id, a.id, "numbers are used again");
+        network.remove_port(&a);
+        assert!(network.find("a").is_some(), "who is gone takes nobody along");
+        assert_eq!(network.ports().iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+        network.remove_port(&again);
+        network.remove_port(&b);
+        assert!(network.segments().is_empty());
+        network.shut_down();
+    }
+
+    #[test]
+    fn a_network_has_so_many_ports_and_no_more() {
+        let network = network();
+        let ports: Vec<_> = (0..MAX_PORTS).map(|n| add(&network, &format!("p{n}"), None).unwrap()).collect();
+        assert_eq!(add(&network, "one", None).unwrap_err(), AddError::Full);
+        network.remove_port(&ports[7]);
+        assert_eq!(add(&network, "one", None).unwrap().id, PortId(7));
+        network.shut_down();
+    }
+
+    #[test]
+    fn an_announcement_says_who_and_nothing_else() {
+        let address = default_address("net", "port");
+        let frame = rarp(address);
+        assert_eq!((&frame[..6], &frame[6..12]), (&[0xff; 6][..], &address.bytes()[..]));
+        assert_eq!((&frame[22..28], &frame[32..38], &frame[38..]), (&address.bytes()[..], &address.bytes()[..], &[0; 22][..]));
+    }
+}

@@ -1,0 +1,271 @@
+//! The roster: which ports there are. They come and go while the network runs, and segments with them: one comes with its first port and goes
+//! with its last.
+//!
+//! A port's number, and a segment's, is given to another only when every worker has forgotten who had it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+use thiserror::Error;
+
+use super::Network;
+use crate::frame::MacAddress;
+use crate::id::{MAX_PORTS, PortId, SegmentId};
+use crate::link::Impairment;
+use crate::policy::Allowance;
+use crate::port::{Offer, Port, State};
+use crate::segment::Segment;
+use crate::worker::Worker;
+
+/// What a new port is to be.
+#[derive(Clone, Debug)]
+pub struct PortTerms<'t> {
+    /// Its name.
+    pub name: &'t str,
+    /// The name of its segment.
+    pub segment: &'t str,
+    /// What it is allowed.
+    pub allowance: &'t Allowance,
+    /// What frames to it go through.
+    pub link: &'t Option<Impairment>,
+    /// An address that is tied to it.
+    pub mac: Option<MacAddress>,
+    /// What it offers.
+    pub offer: Offer,
+    /// Whether it sends and is sent to.
+    pub enabled: bool,
+}
+
+/// Why a port cannot come, or have an address.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum AddError {
+    /// Another has its name.
+    #[error("there is a port '{0}' already: choose another name, or detach that one first")]
+    NameTaken(String),
+    /// Another has its address.
+    #[error("the address {address} is tied to port '{port}': choose another, or detach that port first")]
+    AddressTaken {
+        /// The address.
+        address: MacAddress,
+        /// Who has it.
+        port: String,
+    },
+    /// No network has more.
+    #[error("there are {MAX_PORTS} ports, and no network has more: detach some, or start another network")]
+    Full,
+}
+
+/// Numbers below [`MAX_PORTS`] that nobody has.
+#[derive(Debug)]
+struct Numbers {
+    /// Those from here on were never given.
+    fresh: u16,
+    /// Those that were given back, the first one in front.
+    free: VecDeque<u16>,
+}
+
+impl Numbers {
+    const NONE_GIVEN: Self = Self { fresh: 0, free: VecDeque::new() };
+
+    /// One that was given before, if there is any: what is indexed by them stays small.
+    fn take(&mut self) -> Option<u16> {
+        self.free.pop_front().or_else(|| {
+            let fresh = self.fresh;
+            self.fresh += u16::from(usize::from(fresh) < MAX_PORTS);
+            (self.fresh > fresh).then_some(fresh)
+        })
+    }
+
+    fn give_back(&mut self, number: u16) {
+        self.free.push_back(number);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Roster {
+    /// By number; with the order in which they came.
+    ports: Vec<Option<(u64, Arc<Port>)>>,
+    by_name: HashMap<String, PortId>,
+    segments: HashMap<String, Arc<Segment>>,
+    port_numbers: Numbers,
+    segment_numbers: Numbers,
+    come: u64,
+}
+
+impl Default for Roster {
+    fn default() -> Self {
+        Self {
+            ports: Vec::new(),
+            by_name: HashMap::new(),
+            segments: HashMap::new(),
+            port_numbers: Numbers::NONE_GIVEN,
+            segment_numbers: Numbers::NONE_GIVEN,
+            come: 0,
+        }
+    }
+}
+
+impl Roster {
+    fn enter(&mut self, port: &Arc<Port>) {
+        let index = port.id.index();
+        if self.ports.len() <= index {
+            self.ports.resize_with(index + 1, || None);
+        }
+        self.come += 1;
+        self.ports[index] = Some((self.come, Arc::clone(port)));
+        self.by_name.insert(port.name.clone(), port.id);
+        self.segments.entry(port.segment.name.clone()).or_insert_with(|| Arc::clone(&port.segment));
+    }
+
+    fn strike(&mut self, port: &Port) {
+        if let Some(entry) = self.ports.get_mut(port.id.index()) {
+            *entry = None;
+        }
+        self.by_name.remove(&port.name);
+    }
+
+    fn port(&self, id: PortId) -> Option<&Arc<Port>> {
+        self.ports.get(id.index())?.as_ref().map(|(_, port)| port)
+    }
+}
+
+impl Network {
+    fn roster(&self) -> RwLockReadGuard<'_, Roster> {
+        self.roster.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn roster_mut(&self) -> RwLockWriteGuard<'_, Roster> {
+        self.roster.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All ports, in the order in which they came.
+    pub fn ports(&self) -> Vec<Arc<Port>> {
+        let mut ports: Vec<_> = self.roster().ports.iter().flatten().cloned().collect();
+        ports.sort_by_key(|&(come, _)| come);
+        ports.into_iter().map(|(_, port)| port).collect()
+    }
+
+    /// The port with this number.
+    pub fn port(&self, id: PortId) -> Option<Arc<Port>> {
+        self.roster().port(id).cloned()
+    }
+
+    /// The port of this name.
+    pub fn find(&self, name: &str) -> Option<Arc<Port>> {
+        let roster = self.roster();
+        roster.port(*roster.by_name.get(name)?).cloned()
+    }
+
+    /// All segments.
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        self.roster().segments.values().cloned().collect()
+    }
+
+    /// A port comes: it can be given rings when this returns. `members` are as many ports as its segment is expected to have.
+    ///
+    /// # Errors
+    /// An [`AddError`]; nothing has changed then.
+    pub fn add_port(&self, terms: &PortTerms<'_>, members: usize) -> Result<Arc<Port>, AddError> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.roster().by_name.contains_key(terms.name) {
+            return Err(AddError::NameTaken(terms.name.into()));
+        }
+        let id = PortId(self.roster_mut().port_numbers.take().ok_or(AddError::Full)?);
+        let segment = self.segment_for(terms.segment, members);
+        let port = Port::new(id, terms.name, &segment, terms.allowance, &self.shared);
+        if let Some(address) = terms.mac
+            && let Err(other) = segment.pin(address, id)
+        {
+            let other = self.port(other).map_or_else(String::new, |port| port.name.clone());
+            self.give_numbers_back(&port, segment.members().is_empty());
+            return Err(AddError::AddressTaken { address, port: other });
+        }
+        port.set_offer(terms.offer);
+        port.set_path(terms.link.into());
+        port.set_link(terms.link.clone());
+        port.set_enabled(terms.enabled);
+        port.policy.intake.set_shut(!terms.enabled);
+        self.join(&port);
+        self.roster_mut().enter(&port);
+        Ok(port)
+    }
+
+    /// The segment of this name, which may be a new one.
+    fn segment_for(&self, name: &str, members: usize) -> Arc<Segment> {
+        let mut roster = self.roster_mut();
+        if let Some(segment) = roster.segments.get(name) {
+            return Arc::clone(segment);
+        }
+        // There are no more segments than ports.
+        let number = roster.segment_numbers.take().unwrap_or_default();
+        Segment::new(SegmentId(number), name, members, self.shared.key)
+    }
+
+    /// Makes `port` known to its segment and to the workers.
+    fn join(&self, port: &Arc<Port>) {
+        let before = port.segment.table();
+        port.segment.join(port.id);
+        let (segment, table) = (port.segment.id, port.segment.table());
+        let grown = !Arc::ptr_eq(&before, &table);
+        let told = self.tell_all(|| {
+            let (port, table) = (Arc::clone(port), grown.then(|| Arc::clone(&table)));
+            move |worker: &mut Worker| {
+                worker.enter_port(&port);
+                if let Some(table) = table {
+                    worker.set_table(segment, table);
+                }
+            }
+        });
+        told.wait();
+    }
+
+    /// A port goes, and all that is its own; when this returns nothing of it is left at any worker.
+    pub fn remove_port(&self, port: &Arc<Port>) {
+        port.retire();
+        self.stop_port(port);
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.port(port.id).is_some_and(|known| Arc::ptr_eq(&known, port)) {
+            return;
+        }
+        let told = self.tell_all(|| {
+            let port = Arc::clone(port);
+            move |worker: &mut Worker| worker.remove_port(&port)
+        });
+        told.wait();
+        let last = port.segment.leave(port.id);
+        self.roster_mut().strike(port);
+        self.give_numbers_back(port, last);
+        port.set_state(State::Gone);
+    }
+
+    fn give_numbers_back(&self, port: &Port, last: bool) {
+        let mut roster = self.roster_mut();
+        roster.port_numbers.give_back(port.id.0);
+        if last {
+            roster.segments.remove(&port.segment.name);
+            roster.segment_numbers.give_back(port.segment.id.0);
+        }
+    }
+
+    /// Ties `address` to `port` in place of the one that was, or none.
+    ///
+    /// # Errors
+    /// [`AddError::AddressTaken`]; nothing has changed then.
+    pub fn set_address(&self, port: &Port, address: Option<MacAddress>) -> Result<(), AddError> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(address) = address else {
+            port.segment.unpin(port.id);
+            return Ok(());
+        };
+        let taken = port.segment.table().pinned(address).filter(|&other| other != port.id);
+        if let Some(other) = taken {
+            let port = self.port(other).map_or_else(String::new, |port| port.name.clone());
+            return Err(AddError::AddressTaken { address, port });
+        }
+        port.segment.unpin(port.id);
+        // Nobody else changes what is tied.
+        let _ = port.segment.pin(address, port.id);
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! A segment: one broadcast domain, and what is known of the stations on it.
+//!
+//! Its table has room for the stations of its members, so that many small segments take little memory. When members join, a larger table takes the
+//! place of the old one: each worker has its own hold on the table that it goes by, and is told of the new one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::frame::MacAddress;
+use crate::id::{MAX_PORTS, PortId, SegmentId};
+use crate::table::Table;
+
+/// Table entries that a port may hold.
+const ADDRESSES: u32 = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its number.
+    pub id: SegmentId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Makes its table unpredictable to guests.
+    key: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    table: Arc<Table>,
+    /// Members that the table has room for.
+    room: usize,
+    members: Vec<PortId>,
+}
+
+impl Segment {
+    /// A segment without members, whose table has room for so many.
+    pub fn new(id: SegmentId, name: &str, room: usize, key: u64) -> Arc<Self> {
+        let inner = Inner { table: Arc::new(Table::for_members(MAX_PORTS, room, ADDRESSES, key)), room, members: Vec::new() };
+        Arc::new(Self { id, name: name.into(), key, inner: Mutex::new(inner) })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of its stations.
+    pub fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.inner().table)
+    }
+
+    /// Its ports, in the order in which they joined.
+    pub fn members(&self) -> Vec<PortId> {
+        self.inner().members.clone()
+    }
+
+    /// `port` joins. Where the table has no room for it, a larger one takes its place, of which workers are to be told: [`Self::table`].
+    pub fn join(&self, port: PortId) {
+        let inner = &mut *self.inner();
+        inner.members.push(port);
+        if inner.members.len() > inner.room {
+            inner.room = (2 * inner.room).max(inner.members.len());
+            let table = Table::for_members(MAX_PORTS, inner.room, ADDRESSES, self.key);
+            table.take_over(&inner.table);
+            inner.table = Arc::new(table);
+        }
+    }
+
+    /// `port` leaves, and with it all that was known to be behind it; true if it was the last one.
+    pub fn leave(&self, port: PortId) -> bool {
+        let inner = &mut *self.inner();
+        inner.members.retain(|&member| member != port);
+        inner.table.clear(port);
+        inner.members.is_empty()
+    }
+
+    /// Ties `address` to `port`, a member, or to nobody any more.
+    ///
+    /// # Errors
+    /// It is tied to this other port.
+    pub fn pin(&self, address: MacAddress, port: PortId) -> Result<(), PortId> {
+        let inner = self.inner();
+        match inner.table.pinned(address) {
+            Some(other) if other != port => Err(other),
+            _ => {
+                inner.table.pin(address, port);
+                Ok(())
+            }
+        }
+    }
+
+    /// `port` has no address of its own any more.
+    pub fn unpin(&self, port: PortId) {
+        self.inner().table.clear(port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u8) -> MacAddress {
+        MacAddress::new([2, 0, 0, 0, 0, n])
+    }
+
+    #[test]
+    fn what_is_known_stays_known_when_members_join() {
+        let segment = Segment::new(SegmentId(0), "lan", 1, 7);
+        let before = segment.table();
+        segment.join(PortId(0));
+        segment.pin(address(1), PortId(0)).unwrap();
+        before.learn(address(2), PortId(0), 5);
+        assert!(Arc::ptr_eq(&before, &segment.table()));
+        segment.join(PortId(1));
+        let after = segment.table();
+        assert!(!Arc::ptr_eq(&before, &after), "there was room for one");
+        assert_eq!((after.find(address(1)), after.find(address(2))), (Some(PortId(0)), Some(PortId(0))));
+        assert_eq!(segment.pin(address(1), PortId(1)), Err(PortId(0)), "what is tied stays so");
+    }
+
+    #[test]
+    fn who_leaves_leaves_nothing() {
+        let segment = Segment::new(SegmentId(0), "lan", 2, 7);
+        segment.join(PortId(0));
+        segment.join(PortId(1));
+        segment.pin(address(1), PortId(0)).unwrap();
+        segment.table().learn(address(2), PortId(0), 0);
+        assert!(!segment.leave(PortId(0)));
+        assert!(segment.table().entries().is_empty());
+        assert_eq!(segment.pin(address(1), PortId(1)), Ok(()));
+        assert!(segment.leave(PortId(1)));
+    }
+}

@@ -1,0 +1,126 @@
+//! The directory: the ports and segments that a worker knows. The control side enters a port before anything of it starts, and takes it out after
+//! all of it has stopped; so what the worker looks up is never a later port's.
+
+use std::sync::Arc;
+
+use crate::id::{PortId, SegmentId};
+use crate::port::Port;
+use crate::stats::PortCounters;
+use crate::table::Table;
+
+/// A port, and what this worker notes of it.
+#[derive(Debug)]
+struct Known {
+    port: Arc<Port>,
+    /// The session in which it last had a ring started here.
+    session: u32,
+}
+
+/// A segment as this worker knows it.
+#[derive(Debug)]
+pub(super) struct Members {
+    /// What is known of its stations.
+    pub table: Arc<Table>,
+    /// Its ports.
+    pub ports: Vec<PortId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Directory {
+    worker: usize,
+    ports: Vec<Option<Known>>,
+    segments: Vec<Option<Members>>,
+    /// What is counted for ports that are gone.
+    nobody: PortCounters,
+}
+
+impl Directory {
+    /// That of worker `worker`.
+    pub(super) fn new(worker: u8) -> Self {
+        Self { worker: worker.into(), ports: Vec::new(), segments: Vec::new(), nobody: PortCounters::default() }
+    }
+
+    /// Enters `port`; returns how many ports there is room for from now on.
+    pub(super) fn enter(&mut self, port: &Arc<Port>) -> usize {
+        let (id, segment) = (port.id, port.segment.id);
+        grow(&mut self.ports, id.index());
+        self.ports[id.index()] = Some(Known { port: Arc::clone(port), session: 0 });
+        grow(&mut self.segments, segment.index());
+        let members =
+            self.segments[segment.index()].get_or_insert_with(|| Members { table: port.segment.table(), ports: Vec::new() });
+        if !members.ports.contains(&id) {
+            members.ports.push(id);
+        }
+        self.ports.len()
+    }
+
+    /// Takes `port` out, and its segment if it was the last one of it.
+    pub(super) fn remove(&mut self, port: &Port) {
+        if let Some(known) = self.ports.get_mut(port.id.index()) {
+            *known = None;
+        }
+        let Some(segment) = self.segments.get_mut(port.segment.id.index()) else { return };
+        if let Some(members) = segment {
+            members.ports.retain(|&member| member != port.id);
+            if members.ports.is_empty() {
+                *segment = None;
+            }
+        }
+    }
+
+    /// Goes by `table` in `segment` from now on.
+    pub(super) fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
+        if let Some(Some(members)) = self.segments.get_mut(segment.index()) {
+            members.table = table;
+        }
+    }
+
+    /// The port with this number.
+    #[inline]
+    pub(super) fn port(&self, id: PortId) -> Option<&Arc<Port>> {
+        Some(&self.ports.get(id.index())?.as_ref()?.port)
+    }
+
+    /// Whether it is this very port that is entered.
+    pub(super) fn knows(&self, port: &Arc<Port>) -> bool {
+        self.port(port.id).is_some_and(|known| Arc::ptr_eq(known, port))
+    }
+
+    /// The segment with this number.
+    #[inline]
+    pub(super) fn members(&self, id: SegmentId) -> Option<&Members> {
+        self.segments.get(id.index())?.as_ref()
+    }
+
+    /// The counters of port `id` that this worker writes.
+    #[inline]
+    pub(super) fn counters(&self, id: PortId) -> &PortCounters {
+        self.port(id).map_or(&self.nobody, |port| port.counters(self.worker))
+    }
+
+    /// The weight of port `id` among senders.
+    #[inline]
+    pub(super) fn weight_of(&self, id: PortId) -> u16 {
+        self.port(id).map_or(1, |port| port.policy.weight())
+    }
+
+    /// Notes the `session` in which a ring of port `id` was started.
+    pub(super) fn note_session(&mut self, id: PortId, session: u32) {
+        if let Some(Some(known)) = self.ports.get_mut(id.index()) {
+            known.session = session;
+        }
+    }
+
+    /// Port `id`, and the session in which it last had a ring started here.
+    pub(super) fn session(&self, id: PortId) -> Option<(&Arc<Port>, u32)> {
+        self.ports.get(id.index())?.as_ref().map(|known| (&known.port, known.session))
+    }
+}
+
+/// Has `list` reach to `index`.
+fn grow<T>(list: &mut Vec<Option<T>>, index: usize) {
+    if list.len() <= index {
+        list.resize_with(index + 1, || None);
+    }
+}

@@ -1,0 +1,110 @@
+//! Slots: where a worker keeps its sources and its outlets. An index is used again, a [`Slot`] is not, or not before 65536 others had its index.
+
+use std::collections::VecDeque;
+
+use crate::id::Slot;
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u16,
+    tenant: Option<T>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    entries: Vec<Entry<T>>,
+    /// Indices that nobody has, the one that was left first in front.
+    free: VecDeque<u16>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: VecDeque::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Keeps what `tenant` makes for its slot.
+    ///
+    /// # Panics
+    /// There are 65536 already; a network has no more rings.
+    pub(super) fn add(&mut self, tenant: impl FnOnce(Slot) -> T) -> Slot {
+        let index = self.free.pop_front().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, tenant: None });
+            u16::try_from(self.entries.len() - 1).expect("no more rings than slots")
+        });
+        let entry = &mut self.entries[usize::from(index)];
+        let slot = Slot::new(index, entry.generation);
+        entry.tenant = Some(tenant(slot));
+        slot
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+        let entry = self.entries.get(slot.index()).filter(|entry| entry.generation == slot.generation());
+        entry?.tenant.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.generation == slot.generation());
+        entry?.tenant.as_mut()
+    }
+
+    /// Takes out who has `slot`, whose index others may have from now on.
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
+        let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.generation == slot.generation())?;
+        let tenant = entry.tenant.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push_back(slot.index() as u16);
+        Some(tenant)
+    }
+
+    /// All that are kept.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
+        self.entries.iter_mut().enumerate().filter_map(|(index, entry)| {
+            let slot = Slot::new(index as u16, entry.generation);
+            Some((slot, entry.tenant.as_mut()?))
+        })
+    }
+
+    /// The slots that somebody has.
+    pub(super) fn taken(&self) -> Vec<Slot> {
+        let slots = self.entries.iter().enumerate().filter(|(_, entry)| entry.tenant.is_some());
+        slots.map(|(index, entry)| Slot::new(index as u16, entry.generation)).collect()
+    }
+
+    /// The first one for which `condition` holds.
+    pub(super) fn find(&self, condition: impl Fn(&T) -> bool) -> Option<Slot> {
+        let index = self.entries.iter().position(|entry| entry.tenant.as_ref().is_some_and(&condition))?;
+        Some(Slot::new(index as u16, self.entries[index].generation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_never_means_the_next_tenant() {
+        let mut slots = Slots::default();
+        let first = slots.add(|_| 'a');
+        assert_eq!(slots.remove(first), Some('a'));
+        let second = slots.add(|_| 'b');
+        assert_eq!((first.index(), slots.get(second)), (second.index(), Some(&'b')));
+        assert!(slots.get(first).is_none() && slots.get_mut(first).is_none() && slots.remove(first).is_none());
+        assert_eq!(slots.taken(), [second]);
+    }
+
+    #[test]
+    fn the_index_that_was_left_first_is_taken_first() {
+        let mut slots = Slots::default();
+        let all: Vec<Slot> = (0..4).map(|n| slots.add(|_| n)).collect();
+        for &slot in &all[1..3] {
+            slots.remove(slot);
+        }
+        assert_eq!((slots.add(|_| 7).index(), slots.add(|_| 8).index(), slots.add(|_| 9).index()), (1, 2, 4));
+        assert_eq!(slots.find(|&n| n == 8).map(Slot::index), Some(2));
+    }
+}
