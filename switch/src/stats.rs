@@ -205,7 +205,7 @@ pub struct WorkerCounters {
 }
 
 /// A port's counters, added up. What a network of an older version does not count is zero.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct PortTotals {
     /// See [`PortCounters`].

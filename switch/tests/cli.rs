@@ -1,17 +1,20 @@
 //! The command as others meet it: pipes that end, disks that are full, logs that are files, paths with any characters, other folders.
 
+mod command;
+
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+use command::{PATIENCE, Running, memlane, network, port, printed, told, wait_until, write};
+
 /// Commands that print, with arguments for a file with a port "web".
-const PRINTING: [&[&str]; 7] = [
+const PRINTING: [&[&str]; 8] = [
     &["schema"],
+    &["schema", "--api"],
     &["check", "net.toml"],
     &["qemu", "net.toml", "web"],
     &["uml", "net.toml", "web"],
@@ -19,72 +22,6 @@ const PRINTING: [&[&str]; 7] = [
     &["completion", "bash"],
     &["doctor"],
 ];
-
-/// A folder with a network whose port "web" is at `socket`.
-fn network(socket: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), "net.toml", &port(socket, ""));
-    folder
-}
-
-fn port(socket: &str, more: &str) -> String {
-    format!("[[port]]\nname = \"web\"\nvhost-user = {}\n{more}", toml::Value::from(socket))
-}
-
-fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let path = folder.join(name);
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
-fn memlane(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memlane"));
-    command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder).env_remove("MEMLANE_LOG").stdin(Stdio::null());
-    command
-}
-
-/// What a command that succeeds prints.
-fn printed(folder: &Path, arguments: &[&str]) -> String {
-    let output = memlane(folder, arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", told(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A network that runs, and ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn start(mut command: Command) -> Self {
-        let mut running = Self(command.stdout(Stdio::piped()).spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains(" is up"), "{line}");
-        running
-    }
-
-    fn lives(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn wait_until(mut condition: impl FnMut() -> bool, what: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// Breaks a rule of the conversation at `socket`, and waits until the connection has ended for that.
 fn break_a_rule(socket: &Path) {

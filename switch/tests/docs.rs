@@ -142,9 +142,27 @@ fn the_commands_of_the_readme_work_on_its_first_network() {
     for name in ["check", "up", "status", "set", "qemu", "uml", "libvirt", "doctor", "schema", "completion"] {
         assert!(all.iter().any(|command| command[0] == name), "the README does not show `memlane {name}`");
     }
+    for name in ["ls", "show", "attach", "detach", "drain", "reload"] {
+        assert!(all.iter().any(|command| command[0] == name), "the README does not show `memlane {name}`");
+    }
+    run_all(folder.path(), &all);
+}
+
+#[test]
+fn the_commands_for_a_network_that_runs_work() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("net.toml"), &Page::read("README.md").blocks("toml")[0]).unwrap();
+    let _networks = [Running::start(folder.path(), &["up"]), Running::start(folder.path(), &["up", "net.toml"])];
+    let all = commands(&Page::read("docs/changing.md"));
+    assert!(all.len() > 10);
+    run_all(folder.path(), &all);
+}
+
+/// Runs the commands one after the other, but for those that run networks.
+fn run_all(folder: &Path, all: &[Vec<String>]) {
     for command in all.iter().filter(|command| command[0] != "up") {
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
-        let output = memlane(folder.path(), &arguments).output().unwrap();
+        let output = memlane(folder, &arguments).output().unwrap();
         // A machine that lacks something is told so by the doctor, with a code of its own.
         let good = output.status.success() || (command[0] == "doctor" && output.status.code() == Some(3));
         assert!(good, "memlane {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));

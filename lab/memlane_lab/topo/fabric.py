@@ -124,7 +124,7 @@ class Fabric:
         link.impairment = impairment or link.impairment
         told = link.impairment.as_link() if link.up else _DOWN
         for end in self._plan.ends[number]:
-            self._ask("PUT", f"/v1/ports/{end.port}", {"link": told})
+            self._ask("PATCH", f"/v1/ports/{end.port}", {"link": told})
         return link
 
     def report(self) -> dict[str, Any]:

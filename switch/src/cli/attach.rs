@@ -1,226 +1,278 @@
-//! `memlane qemu`, `uml` and `libvirt`: what a guest needs to be given to be on a port.
+//! `memlane attach`: a port comes while its network runs, and what its guest needs is printed.
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
-use super::{Failure, libvirt, output, words};
-use crate::config::{Config, PortConfig, PortKind};
-use crate::port::default_address;
+use super::guest::{Meeting, QemuOptions};
+use super::net::PortOfNet;
+use super::set::{limit, link};
+use super::{Failure, output};
+use crate::config::{PortConfig, PortKind};
+use crate::control::PortView;
+use crate::link::Impairment;
+use crate::policy::Limit;
+use crate::port::vhost_user::access::Access;
 
-/// Names a port of a network.
+/// Arguments of `memlane attach`.
 #[derive(Debug, Args)]
 pub(super) struct Attach {
-    /// The network's file.
-    net: PathBuf,
-    /// Name of the port.
-    port: String,
-}
-
-/// Arguments of `memlane qemu`.
-#[derive(Debug, Args)]
-pub(super) struct Qemu {
     #[command(flatten)]
-    attach: Attach,
-    /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
-    /// Print `vectors=0`, which QEMU before 8.0 needs under TCG.
-    #[arg(long)]
-    no_vectors: bool,
+    port: PortOfNet,
+    #[command(flatten)]
+    kind: Kind,
+    #[command(flatten)]
+    terms: Terms,
+    /// What to print for the port's guest; by default what QEMU needs, for a vhost-user port.
+    #[arg(long, value_name = "FOR")]
+    print: Option<Print>,
+    #[command(flatten)]
+    qemu: QemuOptions,
+    /// Print the port as JSON instead.
+    #[arg(long, conflicts_with = "print")]
+    json: bool,
 }
 
-/// A port and the socket that its guest's front end meets memlane at.
-struct Meeting {
-    port: PortConfig,
-    path: PathBuf,
-    /// memlane connects; the front end listens.
+/// What is behind the port; by default a guest at a vhost-user socket beside the control socket.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Which {
+    /// Path of the vhost-user socket; memlane listens there.
+    #[arg(long, value_name = "PATH")]
+    vhost_user: Option<PathBuf>,
+    /// Name of a TAP device, which is made if it is not there.
+    #[arg(long, value_name = "NAME")]
+    tap: Option<String>,
+    /// Path of a stream socket, for frames behind their lengths.
+    #[arg(long, value_name = "PATH")]
+    stream: Option<PathBuf>,
+    /// passt(1), a way out without root; with arguments for it as --passt="--tcp-ports 8080:80".
+    #[arg(long, value_name = "ARGUMENTS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    passt: Option<String>,
+    /// Nothing: it takes everything and sends nothing.
+    #[arg(long)]
+    null: bool,
+    /// It sends frames for its address back.
+    #[arg(long)]
+    loopback: bool,
+}
+
+#[derive(Debug, Args)]
+struct Kind {
+    #[command(flatten)]
+    which: Which,
+    /// memlane connects to the socket instead, and keeps trying.
+    #[arg(long)]
     connect: bool,
-    mac: String,
+    /// Network namespace of the TAP device.
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Who may connect to the socket, as the file states it: '{ group = "kvm" }'.
+    #[arg(long, value_parser = access)]
+    access: Option<Access>,
+}
+
+/// The other keys of the file.
+#[derive(Debug, Args)]
+struct Terms {
+    /// Segment, which comes with its first port and goes with its last; by default "lan".
+    #[arg(long)]
+    segment: Option<String>,
+    /// Address of the guest, offered to it and refused from other ports.
+    #[arg(long)]
+    mac: Option<String>,
+    /// MTU offered to the guest.
+    #[arg(long)]
+    mtu: Option<u16>,
+    /// Queue pairs, where the front end does not decide that itself.
+    #[arg(long)]
+    queues: Option<u16>,
+    /// The guest gets no large frames and none without checksums.
+    #[arg(long)]
+    no_delivery_offloads: bool,
+    /// Its share of a busy receiver, compared with other senders'.
+    #[arg(long)]
+    weight: Option<u16>,
+    /// What it may send: "100Mbit", "10000pps", or both as "100Mbit,10000pps".
+    #[arg(long, value_name = "LIMIT", value_parser = limit)]
+    intake: Option<Limit>,
+    /// What it may be sent, likewise.
+    #[arg(long, value_name = "LIMIT", value_parser = limit)]
+    delivery: Option<Limit>,
+    /// Flooded frames that it may send a second; 0 for no limit.
+    #[arg(long)]
+    storm: Option<u64>,
+    /// What frames to it go through, as the file states it: '{ delay = "10ms", loss = 0.01 }'.
+    #[arg(long, value_name = "LINK", value_parser = link)]
+    link: Option<Impairment>,
+    /// It neither sends nor is sent anything until `memlane set --enabled true`.
+    #[arg(long)]
+    disabled: bool,
+}
+
+/// For whom something is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Print {
+    Qemu,
+    Libvirt,
+    Uml,
+    Nothing,
 }
 
 impl Attach {
-    fn meeting(&self) -> Result<Meeting, Failure> {
-        let config = Config::load(&self.net)?;
-        let Some(port) = config.port(&self.port) else {
-            let names: Vec<&str> = config.ports.iter().map(|port| port.name.as_str()).collect();
-            let text = format!("{} has no port '{}'; its ports are {}", self.net.display(), self.port, names.join(", "));
-            return Err(Failure::Configuration(text));
-        };
-        let PortKind::VhostUser { path, connect } = &port.kind else {
-            return Err(Failure::Configuration(format!("port '{}' is a TAP; guests need a vhost-user port", self.port)));
-        };
-        let mac = port.mac.unwrap_or_else(|| default_address(&config.name, &port.name)).to_string();
-        Ok(Meeting { port: port.clone(), path: absolute(path), connect: *connect, mac })
-    }
-
-    pub(super) fn print_uml(&self) -> Result<(), Failure> {
-        let meeting = self.meeting()?;
-        if meeting.connect {
-            let text = format!("port '{}' has connect = true, but User Mode Linux can only connect itself", self.port);
-            return Err(Failure::Configuration(text));
-        }
-        let path = meeting.path.display().to_string();
-        if path.contains(|c: char| c.is_whitespace() || ":\"".contains(c)) {
-            let text = format!("User Mode Linux cannot be given {path}: choose a path without spaces, colons and quotes");
-            return Err(Failure::Configuration(text));
-        }
-        output::print(&format!("{}\n", words::shell(&format!("virtio_uml.device={path}:1"))))
-    }
-
-    pub(super) fn print_libvirt(&self) -> Result<(), Failure> {
-        output::print(&interface(&self.meeting()?))
-    }
-}
-
-impl Qemu {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let words: Vec<String> = self.arguments(&self.attach.meeting()?).iter().map(|word| words::shell(word)).collect();
-        output::print(&format!("{}\n", words.join(" ")))
+        let client = self.port.net().client()?;
+        let entry = self.entry(client.path())?;
+        let view: PortView = client.ask(Method::POST, "/v1/ports", Some(&entry))?;
+        if self.json {
+            return output::print_json(&view);
+        }
+        let stated = serde_json::to_value(&view.entry).map_err(Failure::running)?;
+        let port = PortConfig::from_json(&stated, Path::new(""))?;
+        let print = self.print.unwrap_or(match port.kind {
+            PortKind::VhostUser { .. } => Print::Qemu,
+            _ => Print::Nothing,
+        });
+        if print == Print::Nothing {
+            return Ok(());
+        }
+        let report = self.port.net().report()?;
+        let meeting = Meeting::of(&port, &report.name)?;
+        output::print(&match print {
+            Print::Qemu => meeting.qemu(&self.qemu),
+            Print::Libvirt => meeting.libvirt(),
+            Print::Uml => meeting.uml()?,
+            Print::Nothing => String::new(),
+        })
     }
 
-    fn arguments(&self, meeting: &Meeting) -> Vec<String> {
-        let (name, pairs) = (&meeting.port.name, meeting.port.queues);
-        let mut arguments = Vec::new();
-        let mut argument = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
-        if let Some(memory) = &self.memory {
-            argument("-m", memory.clone());
-            argument("-object", format!("memory-backend-memfd,id=memlane,size={memory},share=on"));
-            argument("-machine", "memory-backend=memlane".into());
-        }
-        let manner = if meeting.connect { "server=on,wait=off" } else { "reconnect=1" };
-        let path = words::qemu(&meeting.path.display().to_string());
-        argument("-chardev", format!("socket,id=char-{name},path={path},{manner}"));
-        let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
-        argument("-netdev", format!("vhost-user,id=net-{name},chardev=char-{name}{queues}"));
-        let mut device = format!("virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
-        if pairs > 1 {
-            device.push_str(",mq=on");
-        }
-        if let Some(mtu) = meeting.port.mtu {
-            device.push_str(&format!(",host_mtu={mtu}"));
-        }
-        if self.no_vectors {
-            device.push_str(",vectors=0");
-        }
-        argument("-device", device);
-        arguments
+    /// The port as a file would state it; `control` is where its network is asked.
+    fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
+        let Self { port, kind: Kind { which, connect, netns, access }, terms, .. } = self;
+        let mut entry = Map::new();
+        let mut state = |key: &str, value: Value| {
+            if !value.is_null() {
+                entry.insert(key.into(), value);
+            }
+        };
+        state("name", json!(port.port));
+        let other = which.tap.is_some() || which.stream.is_some() || which.passt.is_some() || which.null || which.loopback;
+        let usual = || control.with_extension(format!("{}.sock", port.port));
+        let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
+        state("vhost-user", json!(socket.as_deref().map(whole).transpose()?));
+        state("stream", json!(which.stream.as_deref().map(whole).transpose()?));
+        state("tap", json!(which.tap));
+        state("netns", json!(netns));
+        state("passt", which.passt.as_deref().map_or(Value::Null, passt));
+        state("null", yes(which.null));
+        state("loopback", yes(which.loopback));
+        state("connect", yes(*connect));
+        state("access", json!(access));
+        state("segment", json!(terms.segment));
+        state("mac", json!(terms.mac));
+        state("mtu", json!(terms.mtu));
+        state("queues", json!(terms.queues));
+        state("delivery-offloads", no(terms.no_delivery_offloads));
+        state("weight", json!(terms.weight));
+        state("intake", json!(terms.intake));
+        state("delivery", json!(terms.delivery));
+        state("storm", json!(terms.storm));
+        state("link", json!(terms.link));
+        state("enabled", no(terms.disabled));
+        Ok(entry)
     }
 }
 
-/// libvirt's element for the guest's device.
-fn interface(meeting: &Meeting) -> String {
-    let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
-    let source = if meeting.connect {
-        format!("  <source type='unix' path='{path}' mode='server'/>\n")
-    } else {
-        format!("  <source type='unix' path='{path}' mode='client'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n")
-    };
-    let queues = match meeting.port.queues {
-        1 => String::new(),
-        pairs => format!(" queues='{pairs}'"),
-    };
-    let note = access_note(meeting);
-    let alias = meeting.port.mtu.map_or(String::new(), |_| format!("  <alias name='{}'/>\n", alias(&meeting.port.name)));
-    format!(
-        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{}{note} -->\n\
-         <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
-         <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
-        override_of_mtu(&meeting.port)
-    )
+/// Paths begin where the command is given, not where the network's file is.
+fn whole(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::Configuration(format!("{}: {error}", path.display())))
 }
 
-/// Who libvirt's QEMU is, where the port's socket is for nobody but who runs memlane.
-fn access_note(meeting: &Meeting) -> String {
-    if meeting.connect || !meeting.port.access.is_private() {
-        return String::new();
+fn passt(arguments: &str) -> Value {
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    if arguments.is_empty() { json!(true) } else { json!(arguments) }
+}
+
+fn yes(flag: bool) -> Value {
+    if flag { json!(true) } else { Value::Null }
+}
+
+fn no(flag: bool) -> Value {
+    if flag { json!(false) } else { Value::Null }
+}
+
+/// Access as it is written on the command line.
+fn access(text: &str) -> Result<Access, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Line {
+        access: Access,
     }
-    let group = libvirt::group().unwrap_or_else(|| "libvirt-qemu".into());
-    format!(
-        "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say:\n  \
-         access = {{ group = \"{group}\" }}"
-    )
-}
-
-/// What offers the port's MTU to the guest: libvirt's own `<mtu>` is for interfaces that the host has too, and with it no domain starts.
-fn override_of_mtu(port: &PortConfig) -> String {
-    let Some(mtu) = port.mtu else { return String::new() };
-    format!(
-        "\n  and, at its end, for the MTU (libvirt 8.2 or newer; xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' in <domain>):\n  \
-         <qemu:override><qemu:device alias='{}'><qemu:frontend>\n    \
-         <qemu:property name='host_mtu' type='unsigned' value='{mtu}'/>\n  \
-         </qemu:frontend></qemu:device></qemu:override>",
-        alias(&port.name)
-    )
-}
-
-/// A name for the guest's device as libvirt wants it from users, without the two hyphens that would end a comment.
-fn alias(port: &str) -> String {
-    format!("ua-{}", port.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.into())
+    toml::from_str(&format!("access = {text}")).map(|line: Line| line.access).map_err(|error| error.message().to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
-    fn meeting(text: &str) -> Meeting {
-        let config = Config::parse(text, "net").unwrap();
-        let PortKind::VhostUser { path, connect } = &config.ports[0].kind else { panic!("a vhost-user port") };
-        let mac = default_address("net", "web").to_string();
-        Meeting { port: config.ports[0].clone(), path: path.clone(), connect: *connect, mac }
+    #[derive(Debug, Parser)]
+    #[command(allow_missing_positional = true)]
+    struct Line {
+        #[command(flatten)]
+        attach: Attach,
     }
 
-    fn qemu(text: &str) -> String {
-        let attach = Attach { net: "net.toml".into(), port: "web".into() };
-        Qemu { attach, memory: Some("1G".into()), no_vectors: false }.arguments(&meeting(text)).join(" ")
-    }
-
-    const PLAIN: &str = "[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\n";
-
-    #[test]
-    fn qemu_shares_its_memory_and_comes_back() {
-        let arguments = qemu(PLAIN);
-        assert!(arguments.contains("memory-backend-memfd,id=memlane,size=1G,share=on"));
-        assert!(arguments.contains("path=/run/web.sock,reconnect=1"));
-        assert!(!arguments.contains("mq=on"));
+    fn port(line: &str) -> PortConfig {
+        let words = std::iter::once("attach").chain(line.split_whitespace());
+        let entry = Line::parse_from(words).attach.entry(Path::new("/run/memlane/net.control")).unwrap();
+        PortConfig::from_json(&Value::Object(entry), Path::new("")).unwrap()
     }
 
     #[test]
-    fn what_the_port_has_qemu_is_told() {
-        let arguments = qemu(&format!("{PLAIN}connect = true\nqueues = 2\nmtu = 9000\n"));
-        for part in ["server=on", "queues=2", "mq=on", "host_mtu=9000"] {
-            assert!(arguments.contains(part), "{part} in {arguments}");
+    fn the_command_line_says_what_a_file_would() {
+        let all = "net.toml web --vhost-user /run/web.sock --connect --segment back --mac 02:00:00:00:00:01 --mtu 1400 --queues 2 --weight 3 \
+                   --intake 1Gbit,7pps --delivery 9pps --storm 0 --no-delivery-offloads --disabled";
+        let file = r#"
+            [[port]]
+            name = "web"
+            vhost-user = "/run/web.sock"
+            connect = true
+            segment = "back"
+            mac = "02:00:00:00:00:01"
+            mtu = 1400
+            queues = 2
+            weight = 3
+            intake = { rate = "1Gbit", packets = 7 }
+            delivery = { packets = 9 }
+            storm = 0
+            delivery-offloads = false
+            enabled = false
+        "#;
+        assert_eq!(port(all), crate::config::Config::parse(file, "net").unwrap().ports[0]);
+    }
+
+    #[test]
+    fn every_kind_can_be_asked_for() {
+        for (words, kind) in [
+            ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
+            ("--stream /run/a.sock", PortKind::Stream { path: "/run/a.sock".into(), connect: false }),
+            ("--passt", PortKind::Passt(Vec::new())),
+            ("--null", PortKind::Null),
+            ("--loopback", PortKind::Loopback),
+            ("", PortKind::VhostUser { path: "/run/memlane/net.web.sock".into(), connect: false }),
+        ] {
+            assert_eq!(port(&format!("web {words}")).kind, kind, "{words}");
         }
-        assert!(!arguments.contains("reconnect"));
+        assert!(Line::try_parse_from(["attach", "web", "--null", "--loopback"]).is_err());
     }
 
     #[test]
-    fn libvirt_gets_well_formed_xml() {
-        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
-        assert_eq!(xml.matches('<').count(), xml.matches('>').count());
-        for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
-            assert!(xml.contains(part), "{part} in {xml}");
-        }
-    }
-
-    #[test]
-    fn whoever_has_libvirt_is_told_how_its_guests_may_connect() {
-        assert!(interface(&meeting(PLAIN)).contains("access = { group = "));
-        for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
-            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}"))).contains("cannot connect"), "{let_in}");
-        }
-    }
-
-    #[test]
-    fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
-        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))));
-        assert!(!xml.contains("<mtu"), "{xml}");
-        assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
-        assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");
-        assert_eq!(xml.matches("--").count(), 2, "{xml}");
+    fn access_is_read_as_the_file_states_it() {
+        assert_eq!(access("{ group = \"kvm\" }").unwrap().group.as_deref(), Some("kvm"));
+        assert!(access("kvm").is_err() && access("{}\nport = []").is_err());
     }
 }

@@ -5,8 +5,12 @@
 
 mod attach;
 mod doctor;
+mod guest;
 mod libvirt;
+mod net;
 mod output;
+mod ports;
+mod reload;
 mod set;
 mod status;
 mod up;
@@ -20,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{Config, Mistakes, document};
+use crate::control::{self, ControlError};
 
 /// The network between virtual machines that share a host.
 #[derive(Debug, Parser)]
@@ -32,6 +37,10 @@ use crate::config::{Config, Mistakes, document};
                   memlane qemu net.toml web      print QEMU arguments for a guest on port 'web'\n  \
                   memlane status net.toml        what each port and worker does\n  \
                   memlane set net.toml web --intake 1Gbit   hold port 'web' to a rate\n  \
+                  memlane reload net.toml        make the running network what the file says now\n\n  \
+                  memlane up                     run a network without a file, called 'memlane'\n  \
+                  memlane attach web             give it a port, and print QEMU arguments for its guest\n  \
+                  memlane ls                     its ports\n\n  \
                   memlane doctor                 what this machine offers and lacks"
 )]
 struct Arguments {
@@ -41,10 +50,12 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the network that a file describes, until SIGTERM or Ctrl-C.
+    /// Run the network that a file describes, or one without ports yet, until SIGTERM or Ctrl-C.
     ///
-    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more.
-    #[command(after_help = "Example:\n  memlane up net.toml")]
+    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more. SIGHUP reads the file again, as
+    /// `memlane reload` does. With --state, what was attached, detached and changed while it ran comes back: the state holds the differences to
+    /// the file, and where both say something of a port, the state wins; `memlane reload` makes the file win, and empties the state.
+    #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml")]
     Up(up::Up),
     /// Check a file without running it: every mistake with its line.
     #[command(after_help = "Example:\n  memlane check net.toml")]
@@ -52,26 +63,80 @@ enum Command {
         /// The network's file.
         net: PathBuf,
     },
-    /// Print the JSON Schema of network files.
-    #[command(after_help = "Example:\n  memlane schema > memlane.schema.json")]
-    Schema,
+    /// Print the JSON Schema of network files, or the OpenAPI document of the control socket.
+    #[command(after_help = "Examples:\n  memlane schema > memlane.schema.json\n  memlane schema --api > memlane.openapi.json")]
+    Schema {
+        /// The OpenAPI document instead.
+        #[arg(long)]
+        api: bool,
+    },
     /// Show ports, workers and counters of a running network.
     #[command(after_help = "Examples:\n  memlane status net.toml\n  memlane status net.toml --json | jq .ports")]
     Status(status::Status),
-    /// Change what a port of a running network is allowed: its weight, its rates.
+    /// List the ports of a running network.
     #[command(
-        after_help = "Examples:\n  memlane set net.toml web --intake 1Gbit,100kpps\n  memlane set net.toml web --intake none --weight 3"
+        after_help = "Examples:\n  memlane ls\n  memlane ls net.toml --segments\n  memlane ls net.toml --json | jq -r .[].name"
+    )]
+    Ls(ports::List),
+    /// Show a port of a running network.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Examples:\n  memlane show web\n  memlane show net.toml web --json | jq .entry"
+    )]
+    Show(ports::Show),
+    /// Attach a port to a running network, and print what its guest needs.
+    ///
+    /// What can be said is what a [[port]] of the file can say. The port is there until it is detached, the network ends (unless `memlane up`
+    /// has --state), or `memlane reload` finds that the file does not have it.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Examples:\n  qemu-system-x86_64 -accel kvm $(memlane attach web --memory 2G) ...\n  \
+                      memlane attach net.toml db --vhost-user /run/db.sock --segment back --print libvirt > nic.xml\n  \
+                      memlane attach host --tap tap0\n  memlane attach out --passt"
+    )]
+    Attach(Box<attach::Attach>),
+    /// Detach a port from a running network.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Examples:\n  memlane detach web\n  memlane detach net.toml web --drain 5"
+    )]
+    Detach(ports::Detach),
+    /// Disable a port and wait until nothing of it is under way.
+    ///
+    /// Exits with 1 if something still is when the time is over. The port stays disabled until `memlane set PORT --enabled true`.
+    #[command(allow_missing_positional = true, after_help = "Example:\n  memlane drain net.toml web --timeout 30")]
+    Drain(ports::Drain),
+    /// Change a port of a running network: its weight, its limits, its link, its address, its MTU, whether it is enabled.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Examples:\n  memlane set net.toml web --intake 1Gbit,100kpps\n  memlane set web --intake none --weight 3\n  \
+                      memlane set web --mac none --enabled false"
     )]
     Set(Box<set::Set>),
+    /// Make a running network what its file says now; ports that are the same are not touched.
+    ///
+    /// Ports that differ in their limits, weight, storm, link, mac, mtu or enabled change in place; others are detached and attached anew. Ports
+    /// that the file does not have go, those too that were attached while the network ran. If settings beside the ports differ, nothing is done:
+    /// only a restart changes them. A file with mistakes changes nothing. Without a file, the network reads its own again.
+    #[command(
+        after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml\n  kill -HUP $(pidof memlane)"
+    )]
+    Reload(reload::Reload),
     /// Print QEMU arguments for a guest on a port.
-    #[command(after_help = "Example:\n  qemu-system-x86_64 -accel kvm $(memlane qemu net.toml web --memory 2G) -kernel ...")]
-    Qemu(attach::Qemu),
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Example:\n  qemu-system-x86_64 -accel kvm $(memlane qemu net.toml web --memory 2G) -kernel ..."
+    )]
+    Qemu(guest::Qemu),
     /// Print User Mode Linux arguments for a guest on a port.
-    #[command(after_help = "Example:\n  ./linux mem=256M $(memlane uml net.toml web) ...")]
-    Uml(attach::Attach),
+    #[command(allow_missing_positional = true, after_help = "Example:\n  ./linux mem=256M $(memlane uml net.toml web) ...")]
+    Uml(guest::Guest),
     /// Print the libvirt interface element for a guest on a port.
-    #[command(after_help = "Example:\n  memlane libvirt net.toml web > nic.xml && virsh attach-device GUEST nic.xml --config")]
-    Libvirt(attach::Attach),
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Example:\n  memlane libvirt net.toml web > nic.xml && virsh attach-device GUEST nic.xml --config"
+    )]
+    Libvirt(guest::Guest),
     /// Tell what this machine offers and lacks, each with its remedy.
     #[command(after_help = "Examples:\n  memlane doctor\n  memlane doctor --json")]
     Doctor(doctor::Doctor),
@@ -106,6 +171,18 @@ impl From<Mistakes> for Failure {
     }
 }
 
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        match error {
+            // What was asked for is mistaken, as a file may be.
+            ControlError::Refused(refusal) if refusal.status == axum::http::StatusCode::UNPROCESSABLE_ENTITY => {
+                Self::Configuration(refusal.to_string())
+            }
+            error => Self::running(error),
+        }
+    }
+}
+
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -133,9 +210,16 @@ fn run(command: Command) -> Result<(), Failure> {
             let (ports, segments) = (config.ports.len(), config.segments().len());
             output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n", net.display()))
         }
-        Command::Schema => output::print_json(&document::schema()),
+        Command::Schema { api: false } => output::print_json(&document::schema()),
+        Command::Schema { api: true } => output::print_json(&control::document()),
         Command::Status(status) => status.run(),
+        Command::Ls(list) => list.run(),
+        Command::Show(show) => show.run(),
+        Command::Attach(attach) => attach.run(),
+        Command::Detach(detach) => detach.run(),
+        Command::Drain(drain) => drain.run(),
         Command::Set(set) => set.run(),
+        Command::Reload(reload) => reload.run(),
         Command::Qemu(qemu) => qemu.run(),
         Command::Uml(port) => port.print_uml(),
         Command::Libvirt(port) => port.print_libvirt(),

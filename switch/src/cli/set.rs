@@ -1,23 +1,21 @@
-//! `memlane set`: changes what a port of a running network is allowed, and its link.
+//! `memlane set`: changes a port while its network runs: what it is allowed, its link, what it offers, whether it takes part.
 
-use std::path::PathBuf;
-
-use clap::Args;
+use clap::{ArgAction, Args};
+use hyper::Method;
 use serde::Deserialize;
 
+use super::net::PortOfNet;
 use super::{Failure, output};
-use crate::config::Config;
-use crate::control::{self, Change, Terms};
+use crate::config::PortEntry;
+use crate::control::Change;
 use crate::link::Impairment;
 use crate::policy::Limit;
 
 /// Arguments of `memlane set`.
 #[derive(Debug, Args)]
 pub(super) struct Set {
-    /// The network's file.
-    net: PathBuf,
-    /// The port.
-    port: String,
+    #[command(flatten)]
+    port: PortOfNet,
     /// Its share of a busy receiver, compared with other senders'.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     weight: Option<u16>,
@@ -33,37 +31,63 @@ pub(super) struct Set {
     /// What frames to it go through, as the file states it: '{ delay = "10ms", loss = 0.01 }', or "none".
     #[arg(long, value_name = "LINK", value_parser = link)]
     link: Option<Impairment>,
+    /// Address that is tied to it, or "none"; its guest is offered it when it connects next.
+    #[arg(long)]
+    mac: Option<String>,
+    /// MTU that its guest is offered when it connects next, or "none".
+    #[arg(long, value_parser = mtu)]
+    mtu: Option<Mtu>,
+    /// Whether it sends and is sent anything.
+    #[arg(long, action = ArgAction::Set)]
+    enabled: Option<bool>,
     /// Print what holds now as JSON.
     #[arg(long)]
     json: bool,
 }
 
-impl Set {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let control = Config::load(&self.net)?.control;
-        let change =
-            Change { weight: self.weight, intake: self.intake, delivery: self.delivery, storm: self.storm, link: self.link };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::running)?;
-        let terms = runtime.block_on(control::change_port(&control, &self.port, &change)).map_err(Failure::running)?;
-        if self.json {
-            output::print_json(&terms)
-        } else {
-            let Terms { allowance, link } = terms;
-            let link = link.map(|link| format!(", link {}", stated(&link))).unwrap_or_default();
-            let storm = if allowance.storm == 0 { "any number of".into() } else { allowance.storm.to_string() };
-            output::print(&format!(
-                "{}: weight {}, intake {}, delivery {}, {storm} flooded frames/s{link}\n",
-                self.port,
-                allowance.weight,
-                words(&allowance.intake),
-                words(&allowance.delivery)
-            ))
-        }
+/// An MTU, or none.
+#[derive(Clone, Copy, Debug)]
+struct Mtu(Option<u16>);
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    match text {
+        "none" => Ok(Mtu(None)),
+        number => number.parse().map(|mtu| Mtu(Some(mtu))).map_err(|_| "write a number of bytes, or none".into()),
     }
 }
 
+impl Set {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let change = Change {
+            weight: self.weight,
+            intake: self.intake,
+            delivery: self.delivery,
+            storm: self.storm,
+            link: self.link,
+            mac: self.mac.map(|mac| (mac != "none").then_some(mac)),
+            mtu: self.mtu.map(|Mtu(mtu)| mtu),
+            enabled: self.enabled,
+        };
+        let port = &self.port;
+        let entry: PortEntry = port.net().client()?.ask(Method::PATCH, &port.uri(""), Some(&change))?;
+        if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: {}\n", port.port, terms(&entry))) }
+    }
+}
+
+/// What holds for a port, in words.
+pub(super) fn terms(entry: &PortEntry) -> String {
+    let storm = if entry.storm == 0 { "any number of".into() } else { entry.storm.to_string() };
+    let link = entry.link.as_ref().map(|link| format!(", link {}", stated(link)));
+    let mac = entry.mac.as_ref().map(|mac| format!(", mac {mac}"));
+    let mtu = entry.mtu.map(|mtu| format!(", mtu {mtu}"));
+    let disabled = (!entry.enabled).then(|| ", not enabled".to_owned());
+    let rest: String = [link, mac, mtu, disabled].into_iter().flatten().collect();
+    let (intake, delivery) = (words(&entry.intake), words(&entry.delivery));
+    format!("weight {}, intake {intake}, delivery {delivery}, {storm} flooded frames/s{rest}", entry.weight)
+}
+
 /// A link as it is written on the command line.
-fn link(text: &str) -> Result<Impairment, String> {
+pub(super) fn link(text: &str) -> Result<Impairment, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Line {
@@ -95,7 +119,7 @@ fn table<'v>(keys: impl Iterator<Item = (&'v String, &'v serde_json::Value)>) ->
 }
 
 /// A limit as it is written on the command line.
-fn limit(text: &str) -> Result<Limit, String> {
+pub(super) fn limit(text: &str) -> Result<Limit, String> {
     let mut limit = Limit::default();
     if text == "none" {
         return Ok(limit);

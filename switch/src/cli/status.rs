@@ -1,36 +1,25 @@
 //! `memlane status`: a running network as a table or as JSON.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::net::Net;
+use super::output::columns;
 use super::{Failure, output};
-use crate::config::Config;
-use crate::control::{self, PortReport, Report};
+use crate::control::{PortReport, Report};
 
 /// Arguments of `memlane status`.
 #[derive(Debug, Args)]
 pub(super) struct Status {
-    /// The network's file.
-    #[arg(required_unless_present = "control")]
-    net: Option<PathBuf>,
-    /// The control socket, instead of the file.
-    #[arg(long)]
-    control: Option<PathBuf>,
+    #[command(flatten)]
+    net: Net,
     /// Everything, as JSON.
     #[arg(long)]
     json: bool,
 }
 
 impl Status {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let control = match (self.control, self.net) {
-            (Some(control), _) => control,
-            (None, Some(net)) => Config::load(&net)?.control,
-            (None, None) => return Err(Failure::Configuration("name the network's file or its control socket".into())),
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::running)?;
-        let report = runtime.block_on(control::ask(&control)).map_err(Failure::running)?;
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let report = self.net.report()?;
         if self.json { output::print_json(&report) } else { output::print(&table(&report)) }
     }
 }
@@ -80,7 +69,7 @@ fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
 }
 
 /// What the operator may want to do something about.
-fn explanation(port: &PortReport) -> String {
+pub(super) fn explanation(port: &PortReport) -> String {
     let mut text = String::new();
     if let Some(cause) = &port.cause {
         text.push_str(&format!("  {}: {cause}\n", port.name));
@@ -98,24 +87,6 @@ fn explanation(port: &PortReport) -> String {
              well with -smp 1,maxcpus=2\n",
             port.name, port.totals.missed_kicks
         ));
-    }
-    text
-}
-
-/// Rows in columns: the first three words flush left, numbers flush right.
-fn columns(rows: impl Iterator<Item = Vec<String>>) -> String {
-    let rows: Vec<Vec<String>> = rows.collect();
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> =
-        (0..count).map(|n| rows.iter().filter_map(|row| row.get(n)).map(String::len).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| {
-            let is_number = cell.chars().all(|c| c.is_ascii_digit() || c == '-');
-            if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
     }
     text
 }

@@ -2,56 +2,104 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::net::DEFAULT_NAME;
 use super::{Failure, output};
-use crate::config::Config;
-use crate::control;
-use crate::daemon::Daemon;
+use crate::config::{Config, Mistakes, runtime_folder};
+use crate::control::{self, Managed, Origin};
+
+/// Most questions at the control socket that are answered at a time; those that wait for a port to be drained take long.
+const ASKERS: usize = 64;
+/// Longest wait at the end for what is still asked of the network.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Arguments of `memlane up`.
 #[derive(Debug, Args)]
 pub(super) struct Up {
-    /// The network's file.
-    net: PathBuf,
+    /// The network's file; without one, the network has no ports until some are attached.
+    net: Option<PathBuf>,
+    /// Name of a network without a file, by default "memlane".
+    #[arg(long, conflicts_with = "net")]
+    name: Option<String>,
+    /// Keep in this file what is attached, detached and changed while the network runs, so that it comes back at the next start.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
 }
 
 impl Up {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let config = Config::load(&self.net)?;
+        let config = self.config()?;
+        let absolute = |path: PathBuf| std::path::absolute(&path).map_err(Failure::running);
+        let file = self.net.map(absolute).transpose()?;
+        let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
+        let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
         log_to_stderr();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::running)?;
-        runtime.block_on(serve(config))
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(ASKERS).build();
+        let runtime = runtime.map_err(Failure::running)?;
+        let result = runtime.block_on(serve(config, origin));
+        runtime.shutdown_timeout(FAREWELL);
+        result
+    }
+
+    fn config(&self) -> Result<Config, Mistakes> {
+        match &self.net {
+            Some(file) => Config::load(file),
+            None => Config::named(self.name.as_deref().unwrap_or(DEFAULT_NAME)),
+        }
     }
 }
 
-async fn serve(config: Config) -> Result<(), Failure> {
+async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
     // Signals are caught before anything is made that a signal's default action would leave behind.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
-    let daemon = Daemon::start(&config).map_err(Failure::running)?;
-    let listener = match control::listen(&config.control) {
+    let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
+    let (name, socket) = (config.name.clone(), config.control.clone());
+    let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
+    let listener = match control::listen(&socket) {
         Ok(listener) => listener,
         Err(error) => {
-            daemon.stop();
+            managed.stop();
             return Err(Failure::running(error));
         }
     };
-    let up =
-        format!("memlane: network {} is up, {} ports, control at {}\n", config.name, config.ports.len(), config.control.display());
+    let ports = managed.config().map_err(Failure::running)?.ports.len();
+    let up = format!("memlane: network {name} is up, {ports} ports, control at {}\n", socket.display());
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }
-    tokio::select! {
-        result = control::serve(listener, &config, daemon.network()) => result.map_err(Failure::running)?,
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let mut serving = std::pin::pin!(control::serve(listener, &managed));
+    loop {
+        tokio::select! {
+            result = &mut serving => result.map_err(Failure::running)?,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => {
+                let managed = Arc::clone(&managed);
+                tokio::task::spawn_blocking(move || reload(&managed));
+            }
+        }
     }
-    daemon.stop();
-    let _ = std::fs::remove_file(&config.control);
+    managed.stop();
+    let _ = std::fs::remove_file(&socket);
     Ok(())
+}
+
+/// Reads the network's file again, as SIGHUP asks.
+fn reload(managed: &Managed) {
+    match managed.reload_from(None, false, false) {
+        Ok(done) => {
+            let (added, removed, changed) = (done.added.len(), done.removed.len(), done.changed.len());
+            tracing::info!(added, removed, changed, untouched = done.untouched.len(), "the file was read again");
+            done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}", failed.error));
+        }
+        Err(refusal) => tracing::error!("the file was not taken over: {refusal}"),
+    }
 }
 
 fn log_to_stderr() {

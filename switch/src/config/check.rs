@@ -14,6 +14,7 @@ use serde::de::IntoDeserializer;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::claim::Claim;
 use super::document::{Document, PortEntry};
 use crate::frame::MacAddress;
 use crate::link::Impairment;
@@ -32,6 +33,8 @@ const INTERFACE_NAME: usize = 15;
 pub struct Mistake {
     /// Line, from 1; 0 if it is about the file as a whole.
     pub line: usize,
+    /// The key that is wrong, as `workers` or `port[0].mac`; empty if it is about the file as a whole.
+    pub key: String,
     /// What is wrong, and what would be right.
     pub text: String,
 }
@@ -46,11 +49,17 @@ pub struct Mistakes {
 
 impl Mistakes {
     pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
-        let list = vec![Mistake { line: 0, text: format!("cannot be read: {error}") }];
+        let list = vec![Mistake { line: 0, key: String::new(), text: format!("cannot be read: {error}") }];
         Self { file: Some(path.into()), list }
     }
 
-    pub(super) fn in_file(mut self, path: &Path) -> Self {
+    /// One mistake of something that is no file, or none that can be read.
+    pub(super) fn whole(text: impl fmt::Display) -> Self {
+        Self { file: None, list: vec![Mistake { line: 0, key: String::new(), text: text.to_string() }] }
+    }
+
+    /// As mistakes in the file at `path`.
+    pub fn in_file(mut self, path: &Path) -> Self {
         self.file = Some(path.into());
         self
     }
@@ -88,7 +97,7 @@ pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
     let mut checker = Checker { text, folder, list: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        checker.note(error.span().map_or(0, |span| span.start), error.message());
+        checker.note_at(error.span().map_or(0, |span| span.start), "", error.message());
     }
     // What of a file can be relied on whose syntax is broken is anybody's guess.
     let document = if checker.list.is_empty() { checker.read(&table) } else { None };
@@ -108,10 +117,16 @@ struct Checker<'t> {
 }
 
 impl<'t> Checker<'t> {
-    fn note(&mut self, position: usize, text: impl fmt::Display) {
+    /// Notes what is wrong with `key` of the table at `place`.
+    fn note(&mut self, place: &Place, key: &str, text: impl fmt::Display) {
+        let whole = if key.is_empty() { place.name.trim_end_matches('.').into() } else { format!("{}{key}", place.name) };
+        self.note_at(place.of(key), &whole, text);
+    }
+
+    fn note_at(&mut self, position: usize, key: &str, text: impl fmt::Display) {
         let before = &self.text.as_bytes()[..position.min(self.text.len())];
         let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        self.list.push(Mistake { line, text: text.to_string() });
+        self.list.push(Mistake { line, key: key.into(), text: text.to_string() });
     }
 
     /// Reads what can be read of the file, and checks it.
@@ -123,7 +138,7 @@ impl<'t> Checker<'t> {
                 Some(document)
             }
             Err(error) => {
-                self.note(error.span().map_or(0, |span| span.start), error.message());
+                self.note_at(error.span().map_or(0, |span| span.start), "", error.message());
                 None
             }
         }
@@ -134,10 +149,12 @@ impl<'t> Checker<'t> {
         let mut readable = DeTable::new();
         for (key, value) in whole {
             if let ("port", DeValue::Array(ports)) = (key.get_ref().as_ref(), value.get_ref()) {
-                let ports =
-                    ports.iter().map(|port| Spanned::new(port.span(), DeValue::Table(self.readable_of_port(port)))).collect();
+                let read = |(index, port): (usize, &Spanned<DeValue<'t>>)| {
+                    Spanned::new(port.span(), DeValue::Table(self.readable_of_port(index, port)))
+                };
+                let ports = ports.iter().enumerate().map(read).collect();
                 readable.insert(key.clone(), Spanned::new(value.span(), DeValue::Array(ports)));
-            } else if self.can_read::<Document>(key, value) {
+            } else if self.can_read::<Document>("", key, value) {
                 readable.insert(key.clone(), value.clone());
             }
         }
@@ -145,14 +162,14 @@ impl<'t> Checker<'t> {
     }
 
     /// What is no table becomes a port without keys, so that the others keep their places.
-    fn readable_of_port(&mut self, port: &Spanned<DeValue<'t>>) -> DeTable<'t> {
+    fn readable_of_port(&mut self, index: usize, port: &Spanned<DeValue<'t>>) -> DeTable<'t> {
         let mut readable = DeTable::new();
         let DeValue::Table(table) = port.get_ref() else {
-            self.note(port.span().start, "a port is a table: write it as [[port]]");
+            self.note_at(port.span().start, &format!("port[{index}]"), "a port is a table: write it as [[port]]");
             return readable;
         };
         for (key, value) in table {
-            if self.can_read::<PortEntry>(key, value) {
+            if self.can_read::<PortEntry>(&format!("port[{index}]."), key, value) {
                 readable.insert(key.clone(), value.clone());
             }
         }
@@ -162,6 +179,7 @@ impl<'t> Checker<'t> {
     /// Whether a `T` that has only this key can be read.
     fn can_read<T: for<'d> Deserialize<'d>>(
         &mut self,
+        table: &str,
         key: &Spanned<std::borrow::Cow<'t, str>>,
         value: &Spanned<DeValue<'t>>,
     ) -> bool {
@@ -170,14 +188,15 @@ impl<'t> Checker<'t> {
         let result = T::deserialize(Spanned::new(key.span(), alone).into_deserializer());
         if let Err(error) = &result {
             let what = error.message().trim().replace('`', "'");
-            self.note(key.span().start, format_args!("{}: {what}", key.get_ref()));
+            let name = key.get_ref();
+            self.note_at(key.span().start, &format!("{table}{name}"), format_args!("{name}: {what}"));
         }
         result.is_ok()
     }
 
     /// Checks what of the `whole` file was read into `document`.
     fn check_values(&mut self, document: &Document, whole: &Table<'t>) {
-        let top = Place { table: whole.get_ref(), start: 0 };
+        let top = Place { table: whole.get_ref(), name: String::new(), start: 0 };
         let mut range = |key, value: u64, range: RangeInclusive<u64>| self.check_range(&top, key, value, range);
         range("workers", document.workers as u64, 1..=64);
         range("patience-ms", document.patience_ms, 1..=60_000);
@@ -187,7 +206,7 @@ impl<'t> Checker<'t> {
         range("port-memory-gib", document.port_memory_gib, 1..=1 << 16);
         range("age", document.age.into(), 1..=1_000_000);
         if !(0.05..=0.95).contains(&document.share) {
-            self.note(top.of("share"), format_args!("share is {}; it can be 0.05 to 0.95", document.share));
+            self.note(&top, "share", format_args!("share is {}; it can be 0.05 to 0.95", document.share));
         }
         self.check_cpus(document, &top);
         if let Some(name) = &document.name {
@@ -197,11 +216,8 @@ impl<'t> Checker<'t> {
             self.check_socket(&top, "control", path);
         }
         self.check_access(&top, &document.access);
-        if document.port.is_empty() && matches!(whole.get_ref().get("port").map(Spanned::get_ref), None | Some(DeValue::Array(_))) {
-            self.note(0, "a network needs at least one [[port]]");
-        }
         if document.port.len() > MAX_PORTS {
-            self.note(0, format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
+            self.note(&top, "port", format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
         }
         let places = Place::of_ports(whole.get_ref());
         let ports: Vec<_> = document.port.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
@@ -213,21 +229,21 @@ impl<'t> Checker<'t> {
 
     fn check_range(&mut self, place: &Place, key: &str, value: u64, range: RangeInclusive<u64>) {
         if !range.contains(&value) {
-            self.note(place.of(key), format_args!("{key} is {value}; it can be {} to {}", range.start(), range.end()));
+            self.note(place, key, format_args!("{key} is {value}; it can be {} to {}", range.start(), range.end()));
         }
     }
 
     fn check_cpus(&mut self, document: &Document, place: &Place) {
         let present = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         for cpu in document.cpus.iter().filter(|&&cpu| cpu >= present) {
-            self.note(place.of("cpus"), format_args!("CPU {cpu} does not exist here; there are {present}, numbered from 0"));
+            self.note(place, "cpus", format_args!("CPU {cpu} does not exist here; there are {present}, numbered from 0"));
         }
     }
 
     fn check_name(&mut self, place: &Place, name: &str) {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
-            self.note(place.of("name"), format_args!("'{name}' is no name: use up to 64 letters, digits, '-', '_' and '.'"));
+            self.note(place, "name", format_args!("'{name}' is no name: use up to 64 letters, digits, '-', '_' and '.'"));
         }
     }
 
@@ -235,13 +251,13 @@ impl<'t> Checker<'t> {
         match &entry.name {
             Some(name) => self.check_name(place, name),
             None if place.has("name") => {}
-            None => self.note(place.start, "a port needs a name"),
+            None => self.note(place, "", "a port needs a name"),
         }
         match entry.kinds()[..] {
             [] if PortEntry::KINDS.iter().any(|key| place.has(key)) => {}
-            [] => self.note(place.start, format_args!("a port needs a kind, one of {}", PortEntry::KINDS.join(", "))),
+            [] => self.note(place, "", format_args!("a port needs a kind, one of {}", PortEntry::KINDS.join(", "))),
             [_] => {}
-            [first, second, ..] => self.note(place.of(second), format_args!("a port is either {first} or {second}, not both")),
+            [first, second, ..] => self.note(place, second, format_args!("a port is either {first} or {second}, not both")),
         }
         for (key, path) in [("vhost-user", &entry.vhost_user), ("stream", &entry.stream)] {
             if let Some(path) = path {
@@ -252,17 +268,17 @@ impl<'t> Checker<'t> {
             self.check_tap(place, name);
         }
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
-            self.note(place.of("connect"), "connect is for vhost-user and stream ports");
+            self.note(place, "connect", "connect is for vhost-user and stream ports");
         }
         if entry.netns.is_some() && !place.has("tap") {
-            self.note(place.of("netns"), "netns is for tap ports");
+            self.note(place, "netns", "netns is for tap ports");
         }
         self.check_access(place, &entry.access);
         if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
-            self.note(place.of("access"), "access is for vhost-user and stream ports at which memlane listens");
+            self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens");
         }
         if entry.segment.is_empty() {
-            self.note(place.of("segment"), "a segment needs a name");
+            self.note(place, "segment", "a segment needs a name");
         }
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
@@ -272,10 +288,10 @@ impl<'t> Checker<'t> {
         }
         self.check_range(place, "queues", entry.queues.into(), 1..=MAX_PAIRS.into());
         for (key, mistake) in entry.allowance().mistakes() {
-            self.note(place.of(key), format_args!("{key}: {mistake}"));
+            self.note(place, key, format_args!("{key}: {mistake}"));
         }
         for (_, mistake) in entry.link.iter().flat_map(Impairment::mistakes) {
-            self.note(place.of("link"), format_args!("link: {mistake}"));
+            self.note(place, "link", format_args!("link: {mistake}"));
         }
     }
 
@@ -284,52 +300,41 @@ impl<'t> Checker<'t> {
         let whole = self.folder.join(path).as_os_str().len();
         if length == 0 || whole > SOCKET_PATH {
             let folder = if whole > length { ", its folder included" } else { "" };
-            self.note(place.of(key), format_args!("a socket's path has 1 to {SOCKET_PATH} bytes{folder}, this one {whole}"));
+            self.note(place, key, format_args!("a socket's path has 1 to {SOCKET_PATH} bytes{folder}, this one {whole}"));
         }
         if path.to_string_lossy().contains(char::is_control) {
-            self.note(place.of(key), "a socket's path has no control characters");
+            self.note(place, key, "a socket's path has no control characters");
         }
     }
 
     fn check_access(&mut self, place: &Place, access: &Access) {
         if let Some(mistake) = access.mistake() {
-            self.note(place.of("access"), format_args!("access: {mistake}"));
+            self.note(place, "access", format_args!("access: {mistake}"));
         }
     }
 
     fn check_tap(&mut self, place: &Place, name: &str) {
         let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
         if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
-            self.note(
-                place.of("tap"),
-                format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"),
-            );
+            self.note(place, "tap", format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"));
         }
     }
 
     fn check_mac(&mut self, place: &Place, mac: &str) {
         match mac.parse::<MacAddress>() {
             Ok(address) if address.is_station() => {}
-            Ok(_) => self.note(place.of("mac"), format_args!("{mac} is no address of a single station")),
-            Err(error) => self.note(place.of("mac"), error),
+            Ok(_) => self.note(place, "mac", format_args!("{mac} is no address of a single station")),
+            Err(error) => self.note(place, "mac", error),
         }
     }
 
     fn check_unique(&mut self, ports: &[(&PortEntry, &Place)]) {
-        let mut seen: HashMap<String, &str> = HashMap::new();
+        let mut seen: HashMap<Claim, &str> = HashMap::new();
         for (entry, place) in ports {
             let name = entry.name.as_deref().unwrap_or_default();
-            let socket = |key, path: &Option<PathBuf>| path.as_ref().map(|path| (key, format!("socket {}", path.display())));
-            let sockets = [socket("vhost-user", &entry.vhost_user), socket("stream", &entry.stream)];
-            let tap = entry
-                .tap
-                .as_ref()
-                .map(|tap| ("tap", format!("tap {tap} in namespace '{}'", entry.netns.as_deref().unwrap_or_default())));
-            let mac = entry.mac.as_ref().map(|mac| ("mac", format!("address {} on segment {}", mac.to_lowercase(), entry.segment)));
-            let named = (!name.is_empty()).then(|| ("name", format!("port name {name}")));
-            for (key, what) in [named, tap, mac].into_iter().chain(sockets).flatten() {
-                if let Some(other) = seen.insert(what.clone(), name) {
-                    self.note(place.of(key), format_args!("{what} is used twice, first by port '{other}'"));
+            for (key, claim) in entry.claims() {
+                if let Some(first) = seen.insert(claim, name) {
+                    self.note(place, key, claim.taken(first));
                 }
             }
         }
@@ -339,6 +344,8 @@ impl<'t> Checker<'t> {
 /// Where a table and its keys stand in the text.
 struct Place<'a, 't> {
     table: &'a DeTable<'t>,
+    /// What stands before its keys' names.
+    name: String,
     start: usize,
 }
 
@@ -346,11 +353,11 @@ impl<'a, 't> Place<'a, 't> {
     /// `None` for those that are no tables.
     fn of_ports(document: &'a DeTable<'t>) -> Vec<Option<Self>> {
         let Some(DeValue::Array(ports)) = document.get("port").map(Spanned::get_ref) else { return Vec::new() };
-        let place = |port: &'a Spanned<DeValue<'t>>| match port.get_ref() {
-            DeValue::Table(table) => Some(Self { table, start: port.span().start }),
+        let place = |(index, port): (usize, &'a Spanned<DeValue<'t>>)| match port.get_ref() {
+            DeValue::Table(table) => Some(Self { table, name: format!("port[{index}]."), start: port.span().start }),
             _ => None,
         };
-        ports.iter().map(place).collect()
+        ports.iter().enumerate().map(place).collect()
     }
 
     /// Whether `key` is there, readable or not.
@@ -450,8 +457,16 @@ netns = "x"
     }
 
     #[test]
-    fn an_empty_file_is_told_what_it_lacks() {
-        assert_eq!(mistakes("").len(), 1);
+    fn an_empty_file_is_a_network_whose_ports_come_later() {
+        assert!(check("").unwrap().port.is_empty());
+    }
+
+    #[test]
+    fn every_mistake_names_its_key() {
+        let text = "workers = 0\ncolour = 1\n[[port]]\nname = \"a\"\nmtu = 3\nsise = 4\n[[port]]\nname = \"a\"\nnull = true\n";
+        let mut keys: Vec<_> = check(text).unwrap_err().list.into_iter().map(|mistake| mistake.key).collect();
+        keys.sort();
+        assert_eq!(keys, ["colour", "port[0]", "port[0].mtu", "port[0].sise", "port[1].name", "workers"]);
     }
 
     #[test]

@@ -3,11 +3,16 @@
 //! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
 //! 2. [`check`]: every mistake in the file, each with its line.
 //! 3. [`Config`]: what the rest of the program works with.
+//! 4. [`claim`]: what only one port can have. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
+//!    another.
 
 pub mod check;
+pub mod claim;
+pub mod difference;
 pub mod document;
+pub mod json;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -128,6 +133,11 @@ impl PortKind {
         }
     }
 
+    /// Whether others connect to it here.
+    pub fn listens(&self) -> bool {
+        matches!(self, Self::VhostUser { connect: false, .. } | Self::Stream { connect: false, .. })
+    }
+
     /// Its socket or interface, if it has one.
     pub fn place(&self) -> String {
         match self {
@@ -140,14 +150,21 @@ impl PortKind {
 }
 
 impl Config {
-    /// Reads and checks the file at `path`.
+    /// A network called `name`, without ports and with what holds by default.
+    ///
+    /// # Errors
+    /// It is no name.
+    pub fn named(name: &str) -> Result<Self, Mistakes> {
+        Self::from_json(&serde_json::json!({ "name": name }), name, Path::new(""))
+    }
+
+    /// Reads and checks the file at `path`. Its paths become absolute.
     ///
     /// # Errors
     /// All [`Mistakes`] at once; an unreadable file is one.
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
-        let text = std::fs::read_to_string(path).map_err(|error| Mistakes::unreadable(path, &error))?;
-        let stem = path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
-        Self::parse_in(&text, &stem, path.parent().unwrap_or(Path::new(""))).map_err(|mistakes| mistakes.in_file(path))
+        let document = Document::load(path)?;
+        Ok(Self::from_document(&document, "net", Path::new("")))
     }
 
     /// Checks `text`; the network is called `default_name` if the text does not name it. Relative paths are the working directory's.
@@ -192,14 +209,41 @@ impl Config {
         self.ports.iter().map(|port| port.segment.as_str()).filter(|name| known.insert(*name)).collect()
     }
 
+    /// The ports by their names.
+    pub fn by_name(&self) -> HashMap<&str, &PortConfig> {
+        self.ports.iter().map(|port| (port.name.as_str(), port)).collect()
+    }
+
     /// The port called `name`.
     pub fn port(&self, name: &str) -> Option<&PortConfig> {
         self.ports.iter().find(|port| port.name == name)
     }
 }
 
+impl Document {
+    /// Reads and checks the file at `path`. The network has a name, that of the file if it does not state another, and its paths are absolute.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once; an unreadable file is one.
+    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let unreadable = |error: std::io::Error| Mistakes::unreadable(path, &error);
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let whole = std::path::absolute(path).map_err(unreadable)?;
+        let folder = whole.parent().unwrap_or(Path::new("/"));
+        let mut document = check::check_in(&text, folder).map_err(|mistakes| mistakes.in_file(path))?;
+        let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);
+        for socket in sockets.chain([&mut document.control]).flatten() {
+            *socket = folder.join(&*socket);
+        }
+        let stem = || path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
+        document.name.get_or_insert_with(stem);
+        Ok(document)
+    }
+}
+
 impl PortConfig {
     fn from_entry(entry: &PortEntry, folder: &Path, general: &Access) -> Self {
+        let kind = PortKind::of(entry, folder);
         Self {
             name: entry.name.clone().unwrap_or_default(),
             segment: entry.segment.clone(),
@@ -208,10 +252,10 @@ impl PortConfig {
             mtu: entry.mtu,
             delivery_offloads: entry.delivery_offloads,
             queues: entry.queues,
-            access: entry.access.or(general),
+            access: if kind.listens() { entry.access.or(general) } else { Access::default() },
             allowance: entry.allowance(),
-            link: entry.link.clone(),
-            kind: PortKind::of(entry, folder),
+            link: entry.link.clone().filter(|link| *link != Impairment::default()),
+            kind,
         }
     }
 }
@@ -221,7 +265,8 @@ pub fn default_control(name: &str) -> PathBuf {
     runtime_folder().join(format!("{name}.control"))
 }
 
-fn runtime_folder() -> PathBuf {
+/// Where a network's sockets are that no file places: the user's run-time folder.
+pub fn runtime_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
         // SAFETY: geteuid takes nothing, changes nothing and cannot fail.

@@ -1,0 +1,250 @@
+//! `memlane qemu`, `uml` and `libvirt`: what a guest needs to be given to be on a port.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::net::PortOfNet;
+use super::{Failure, libvirt, output, words};
+use crate::config::{PortConfig, PortKind};
+use crate::port::default_address;
+
+/// Arguments of `memlane uml` and `libvirt`.
+#[derive(Debug, Args)]
+pub(super) struct Guest {
+    #[command(flatten)]
+    port: PortOfNet,
+}
+
+/// Arguments of `memlane qemu`.
+#[derive(Debug, Args)]
+pub(super) struct Qemu {
+    #[command(flatten)]
+    port: PortOfNet,
+    #[command(flatten)]
+    options: QemuOptions,
+}
+
+/// What QEMU's arguments depend on beside the port.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct QemuOptions {
+    /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Print `vectors=0`, which QEMU before 8.0 needs under TCG.
+    #[arg(long)]
+    no_vectors: bool,
+}
+
+/// A port and the socket that its guest's front end meets memlane at.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
+    port: PortConfig,
+    path: PathBuf,
+    /// memlane connects; the front end listens.
+    connect: bool,
+    mac: String,
+}
+
+impl Guest {
+    pub(super) fn print_uml(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.uml()?)
+    }
+
+    pub(super) fn print_libvirt(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.libvirt())
+    }
+}
+
+impl Qemu {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.qemu(&self.options))
+    }
+}
+
+impl Meeting {
+    fn at(port: &PortOfNet) -> Result<Self, Failure> {
+        let (port, network) = port.find()?;
+        Self::of(&port, &network)
+    }
+
+    /// Where the guest of `port` of the network called `network` is met.
+    pub(super) fn of(port: &PortConfig, network: &str) -> Result<Self, Failure> {
+        let PortKind::VhostUser { path, connect } = &port.kind else {
+            let text = format!("port '{}' is of the kind {}; guests need a vhost-user port", port.name, port.kind.name());
+            return Err(Failure::Configuration(text));
+        };
+        let mac = port.mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
+        Ok(Self { port: port.clone(), path: absolute(path), connect: *connect, mac })
+    }
+
+    /// The argument for User Mode Linux.
+    pub(super) fn uml(&self) -> Result<String, Failure> {
+        if self.connect {
+            let text = format!("port '{}' has connect = true, but User Mode Linux can only connect itself", self.port.name);
+            return Err(Failure::Configuration(text));
+        }
+        let path = self.path.display().to_string();
+        if path.contains(|c: char| c.is_whitespace() || ":\"".contains(c)) {
+            let text = format!("User Mode Linux cannot be given {path}: choose a path without spaces, colons and quotes");
+            return Err(Failure::Configuration(text));
+        }
+        Ok(format!("{}\n", words::shell(&format!("virtio_uml.device={path}:1"))))
+    }
+
+    /// The element for libvirt.
+    pub(super) fn libvirt(&self) -> String {
+        interface(self)
+    }
+
+    /// The arguments for QEMU, in one line.
+    pub(super) fn qemu(&self, options: &QemuOptions) -> String {
+        let words: Vec<String> = options.arguments(self).iter().map(|word| words::shell(word)).collect();
+        format!("{}\n", words.join(" "))
+    }
+}
+
+impl QemuOptions {
+    fn arguments(&self, meeting: &Meeting) -> Vec<String> {
+        let (name, pairs) = (&meeting.port.name, meeting.port.queues);
+        let mut arguments = Vec::new();
+        let mut argument = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
+        if let Some(memory) = &self.memory {
+            argument("-m", memory.clone());
+            argument("-object", format!("memory-backend-memfd,id=memlane,size={memory},share=on"));
+            argument("-machine", "memory-backend=memlane".into());
+        }
+        let manner = if meeting.connect { "server=on,wait=off" } else { "reconnect=1" };
+        let path = words::qemu(&meeting.path.display().to_string());
+        argument("-chardev", format!("socket,id=char-{name},path={path},{manner}"));
+        let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
+        argument("-netdev", format!("vhost-user,id=net-{name},chardev=char-{name}{queues}"));
+        let mut device = format!("virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
+        if pairs > 1 {
+            device.push_str(",mq=on");
+        }
+        if let Some(mtu) = meeting.port.mtu {
+            device.push_str(&format!(",host_mtu={mtu}"));
+        }
+        if self.no_vectors {
+            device.push_str(",vectors=0");
+        }
+        argument("-device", device);
+        arguments
+    }
+}
+
+/// libvirt's element for the guest's device.
+fn interface(meeting: &Meeting) -> String {
+    let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
+    let source = if meeting.connect {
+        format!("  <source type='unix' path='{path}' mode='server'/>\n")
+    } else {
+        format!("  <source type='unix' path='{path}' mode='client'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n")
+    };
+    let queues = match meeting.port.queues {
+        1 => String::new(),
+        pairs => format!(" queues='{pairs}'"),
+    };
+    let note = access_note(meeting);
+    let alias = meeting.port.mtu.map_or(String::new(), |_| format!("  <alias name='{}'/>\n", alias(&meeting.port.name)));
+    format!(
+        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{}{note} -->\n\
+         <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
+         <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
+        override_of_mtu(&meeting.port)
+    )
+}
+
+/// Who libvirt's QEMU is, where the port's socket is for nobody but who runs memlane.
+fn access_note(meeting: &Meeting) -> String {
+    if meeting.connect || !meeting.port.access.is_private() {
+        return String::new();
+    }
+    let group = libvirt::group().unwrap_or_else(|| "libvirt-qemu".into());
+    format!(
+        "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say:\n  \
+         access = {{ group = \"{group}\" }}"
+    )
+}
+
+/// What offers the port's MTU to the guest: libvirt's own `<mtu>` is for interfaces that the host has too, and with it no domain starts.
+fn override_of_mtu(port: &PortConfig) -> String {
+    let Some(mtu) = port.mtu else { return String::new() };
+    format!(
+        "\n  and, at its end, for the MTU (libvirt 8.2 or newer; xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' in <domain>):\n  \
+         <qemu:override><qemu:device alias='{}'><qemu:frontend>\n    \
+         <qemu:property name='host_mtu' type='unsigned' value='{mtu}'/>\n  \
+         </qemu:frontend></qemu:device></qemu:override>",
+        alias(&port.name)
+    )
+}
+
+/// A name for the guest's device as libvirt wants it from users, without the two hyphens that would end a comment.
+fn alias(port: &str) -> String {
+    format!("ua-{}", port.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn meeting(text: &str) -> Meeting {
+        let config = Config::parse(text, "net").unwrap();
+        Meeting::of(&config.ports[0], "net").unwrap()
+    }
+
+    fn qemu(text: &str) -> String {
+        QemuOptions { memory: Some("1G".into()), no_vectors: false }.arguments(&meeting(text)).join(" ")
+    }
+
+    const PLAIN: &str = "[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\n";
+
+    #[test]
+    fn qemu_shares_its_memory_and_comes_back() {
+        let arguments = qemu(PLAIN);
+        assert!(arguments.contains("memory-backend-memfd,id=memlane,size=1G,share=on"));
+        assert!(arguments.contains("path=/run/web.sock,reconnect=1"));
+        assert!(!arguments.contains("mq=on"));
+    }
+
+    #[test]
+    fn what_the_port_has_qemu_is_told() {
+        let arguments = qemu(&format!("{PLAIN}connect = true\nqueues = 2\nmtu = 9000\n"));
+        for part in ["server=on", "queues=2", "mq=on", "host_mtu=9000"] {
+            assert!(arguments.contains(part), "{part} in {arguments}");
+        }
+        assert!(!arguments.contains("reconnect"));
+    }
+
+    #[test]
+    fn libvirt_gets_well_formed_xml() {
+        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
+        assert_eq!(xml.matches('<').count(), xml.matches('>').count());
+        for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
+            assert!(xml.contains(part), "{part} in {xml}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_libvirt_is_told_how_its_guests_may_connect() {
+        assert!(interface(&meeting(PLAIN)).contains("access = { group = "));
+        for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
+            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}"))).contains("cannot connect"), "{let_in}");
+        }
+    }
+
+    #[test]
+    fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
+        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))));
+        assert!(!xml.contains("<mtu"), "{xml}");
+        assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
+        assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");
+        assert_eq!(xml.matches("--").count(), 2, "{xml}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Which network a command is about.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::Failure;
+use crate::config::{Config, PortConfig, default_control};
+use crate::control::client::name_in_path;
+use crate::control::{Client, ControlError, PortView, Report};
+
+/// The name of a network that no file names.
+pub(super) const DEFAULT_NAME: &str = "memlane";
+
+/// Names a network, for commands about all of it.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Net {
+    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file.
+    pub(super) net: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) socket: Socket,
+}
+
+/// Names a port of a network.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct PortOfNet {
+    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file.
+    pub(super) net: Option<PathBuf>,
+    /// Name of the port.
+    pub(super) port: String,
+    #[command(flatten)]
+    pub(super) socket: Socket,
+}
+
+/// Where a network is asked.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Socket {
+    /// Control socket of the network, where it is not at its usual place.
+    #[arg(long, value_name = "PATH")]
+    pub(super) control: Option<PathBuf>,
+}
+
+/// What a word that names a network is.
+#[derive(Debug, PartialEq, Eq)]
+enum Named<'p> {
+    File(&'p Path),
+    Socket(&'p Path),
+    Name(String),
+}
+
+fn named(net: Option<&Path>) -> Named<'_> {
+    let Some(path) = net else { return Named::Name(DEFAULT_NAME.into()) };
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => Named::Socket(path),
+        Ok(metadata) if !metadata.is_dir() => Named::File(path),
+        // What is not there and looks like no file's path is a name.
+        _ => match path.to_str() {
+            Some(name) if !name.contains('/') && !name.ends_with(".toml") => Named::Name(name.into()),
+            _ => Named::File(path),
+        },
+    }
+}
+
+impl Net {
+    /// Who asks it.
+    pub(super) fn client(&self) -> Result<Client, Failure> {
+        if let Some(control) = &self.socket.control {
+            return Ok(Client::new(control));
+        }
+        Ok(Client::new(&match named(self.net.as_deref()) {
+            Named::File(path) => Config::load(path)?.control,
+            Named::Socket(path) => path.into(),
+            Named::Name(name) => default_control(&name),
+        }))
+    }
+
+    /// Its file, if it is named by one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match named(self.net.as_deref()) {
+            Named::File(path) => Some(path),
+            Named::Socket(_) | Named::Name(_) => None,
+        }
+    }
+
+    /// What is to be seen of it.
+    pub(super) fn report(&self) -> Result<Report, Failure> {
+        Ok(self.client()?.get("/v1/network")?)
+    }
+}
+
+impl PortOfNet {
+    pub(super) fn net(&self) -> Net {
+        Net { net: self.net.clone(), socket: self.socket.clone() }
+    }
+
+    /// Where the port is asked, with this behind it.
+    pub(super) fn uri(&self, rest: &str) -> String {
+        format!("/v1/ports/{}{rest}", name_in_path(&self.port))
+    }
+
+    /// What is to be seen of the port.
+    pub(super) fn view(&self) -> Result<PortView, Failure> {
+        Ok(self.net().client()?.get(&self.uri(""))?)
+    }
+
+    /// The port and the name of its network: as the network has it if it runs, else as its file says.
+    pub(super) fn find(&self) -> Result<(PortConfig, String), Failure> {
+        let net = self.net();
+        let found = net.client()?.get::<PortView>(&self.uri(""));
+        match (found, net.file()) {
+            (Ok(view), _) => {
+                let entry = serde_json::to_value(&view.entry).map_err(Failure::running)?;
+                Ok((PortConfig::from_json(&entry, Path::new(""))?, net.report()?.name))
+            }
+            (Err(ControlError::Unreachable { .. }), Some(file)) => {
+                let config = Config::load(file)?;
+                let Some(port) = config.port(&self.port) else {
+                    return Err(Failure::Configuration(unknown(
+                        &file.display(),
+                        &self.port,
+                        config.ports.iter().map(|port| &port.name),
+                    )));
+                };
+                Ok((port.clone(), config.name))
+            }
+            (Err(ControlError::Refused(refusal)), _) if refusal.status == axum::http::StatusCode::NOT_FOUND => {
+                let report = net.report()?;
+                let names = report.ports.iter().map(|port| &port.name);
+                Err(Failure::Configuration(unknown(&format_args!("the network {}", report.name), &self.port, names)))
+            }
+            (Err(error), _) => Err(error.into()),
+        }
+    }
+}
+
+fn unknown<'n>(what: &dyn std::fmt::Display, port: &str, names: impl Iterator<Item = &'n String>) -> String {
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    let names = if names.is_empty() { "it has none".into() } else { format!("its ports are {}", names.join(", ")) };
+    format!("{what} has no port '{port}'; {names}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_named_by_a_file_a_socket_or_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, socket) = (folder.path().join("net.toml"), folder.path().join("x"));
+        std::fs::write(&file, "").unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(named(Some(&file)), Named::File(&file));
+        assert_eq!(named(Some(&socket)), Named::Socket(&socket));
+        assert_eq!(named(Some(Path::new("no-such-net"))), Named::Name("no-such-net".into()));
+        for missing in ["missing.toml", "no/such"] {
+            assert_eq!(named(Some(Path::new(missing))), Named::File(Path::new(missing)));
+        }
+        assert_eq!(named(None), Named::Name("memlane".into()));
+    }
+}

@@ -1,0 +1,147 @@
+//! `memlane ls`, `show`, `detach` and `drain`: ports of a running network are looked at, and go.
+
+use clap::Args;
+use hyper::Method;
+
+use super::net::{Net, PortOfNet};
+use super::output::columns;
+use super::{Failure, output, set, status};
+use crate::config::PortEntry;
+use crate::control::report::SegmentReport;
+use crate::control::routes::{DrainOrder, Drained};
+use crate::control::{PortReport, PortView};
+
+/// Arguments of `memlane ls`.
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    net: Net,
+    /// Segments, each with its ports, instead of ports.
+    #[arg(long)]
+    segments: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `memlane show`.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    #[command(flatten)]
+    port: PortOfNet,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `memlane detach`.
+#[derive(Debug, Args)]
+pub(super) struct Detach {
+    #[command(flatten)]
+    port: PortOfNet,
+    /// First disable it, and wait until nothing of it is under way, for so long at most.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    drain: Option<u64>,
+    /// Print what would attach it again, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `memlane drain`.
+#[derive(Debug, Args)]
+pub(super) struct Drain {
+    #[command(flatten)]
+    port: PortOfNet,
+    /// Longest wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    timeout: u64,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl List {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let client = self.net.client()?;
+        if self.segments {
+            let segments: Vec<SegmentReport> = client.get("/v1/segments")?;
+            return if self.json { output::print_json(&segments) } else { output::print(&segment_table(&segments)) };
+        }
+        let ports: Vec<PortReport> = client.get("/v1/ports")?;
+        if self.json { output::print_json(&ports) } else { output::print(&port_table(&ports)) }
+    }
+}
+
+fn port_table(ports: &[PortReport]) -> String {
+    let heading = ["port", "segment", "state", "kind", "place", "address"].map(str::to_owned).to_vec();
+    let rows = ports.iter().map(|port| {
+        let state = if port.enabled { port.state.clone() } else { format!("{}, not enabled", port.state) };
+        let address = port.address.clone().unwrap_or_default();
+        vec![port.name.clone(), port.segment.clone(), state, port.kind.clone(), port.place.clone(), address]
+    });
+    columns(std::iter::once(heading).chain(rows))
+}
+
+fn segment_table(segments: &[SegmentReport]) -> String {
+    let heading = ["segment", "ports"].map(str::to_owned).to_vec();
+    columns(std::iter::once(heading).chain(segments.iter().map(|segment| vec![segment.name.clone(), segment.ports.join(" ")])))
+}
+
+impl Show {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let view = self.port.view()?;
+        if self.json { output::print_json(&view) } else { output::print(&page(&view)) }
+    }
+}
+
+/// A port on a few lines.
+fn page(PortView { report, entry }: &PortView) -> String {
+    let totals = &report.totals;
+    let place = if report.place.is_empty() { report.kind.clone() } else { format!("{} {}", report.kind, report.place) };
+    let lines = [
+        ("port", format!("{} on segment {}", report.name, report.segment)),
+        ("kind", place),
+        ("state", report.state.clone()),
+        ("address", report.address.clone().unwrap_or_else(|| "as its own".into())),
+        ("terms", set::terms(entry)),
+        ("intake", format!("{} frames, {} bytes", totals.intake_frames, totals.intake_bytes)),
+        ("delivery", format!("{} frames, {} bytes, {} waiting", totals.delivery_frames, totals.delivery_bytes, totals.waiting)),
+    ];
+    let text: String = lines.iter().map(|(what, text)| format!("{what:<9} {text}\n")).collect();
+    text + &status::explanation(report)
+}
+
+impl PortOfNet {
+    /// Disables the port and waits until it is drained.
+    fn drain(&self, seconds: u64) -> Result<(), Failure> {
+        let order = DrainOrder { timeout_ms: seconds * 1000 };
+        let answer: Drained = self.net().client()?.ask(Method::POST, &self.uri("/drain"), Some(&order))?;
+        if answer.drained {
+            return Ok(());
+        }
+        let text = format!("port '{}' is disabled, but after {seconds} s something of it is still under way", self.port);
+        Err(Failure::Running(text))
+    }
+}
+
+impl Detach {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        if let Some(seconds) = self.drain {
+            self.port.drain(seconds)?;
+        }
+        let entry: PortEntry = self.port.net().client()?.ask(Method::DELETE, &self.port.uri(""), None::<&()>)?;
+        if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: detached\n", self.port.port)) }
+    }
+}
+
+impl Drain {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let result = self.port.drain(self.timeout);
+        match (&result, self.json) {
+            (Ok(()) | Err(Failure::Running(_)), true) => output::print_json(&Drained { drained: result.is_ok() })?,
+            (Ok(()), false) => output::print(&format!("{}: drained\n", self.port.port))?,
+            _ => {}
+        }
+        result
+    }
+}

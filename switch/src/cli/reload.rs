@@ -1,0 +1,96 @@
+//! `memlane reload`: a running network becomes what its file says.
+
+use clap::Args;
+use hyper::Method;
+
+use super::net::Net;
+use super::{Failure, output};
+use crate::config::Document;
+use crate::control::reload::Reloaded;
+use crate::control::routes::ReloadOrder;
+
+/// Arguments of `memlane reload`.
+#[derive(Debug, Args)]
+pub(super) struct Reload {
+    #[command(flatten)]
+    net: Net,
+    /// Only tell what would be done.
+    #[arg(long)]
+    dry_run: bool,
+    /// Change the ports though other keys differ, which only a restart changes.
+    #[arg(long)]
+    ports_only: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Reload {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let document = self.net.file().map(Document::load).transpose()?;
+        let document = document.map(serde_json::to_value).transpose().map_err(Failure::running)?;
+        let order = ReloadOrder { document, dry_run: self.dry_run, ports_only: self.ports_only };
+        let done: Reloaded = self.net.client()?.ask(Method::POST, "/v1/reload", Some(&order))?;
+        if self.json {
+            output::print_json(&done)?
+        } else {
+            output::print(&told(&done))?
+        }
+        match done.failed.len() {
+            0 => Ok(()),
+            1 => Err(Failure::Running("one port could not be made what the file says".into())),
+            count => Err(Failure::Running(format!("{count} ports could not be made what the file says"))),
+        }
+    }
+}
+
+/// What was done, a line for each port that differs.
+fn told(done: &Reloaded) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, rest: &str| text.push_str(&format!("{what:<10} {rest}\n"));
+    done.removed.iter().for_each(|name| line("removed", name));
+    for port in &done.changed {
+        let anew = if port.anew { ", detached and attached anew" } else { "" };
+        line("changed", &format!("{}: {}{anew}", port.name, port.keys.join(", ")));
+    }
+    done.added.iter().for_each(|name| line("added", name));
+    done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
+    line(
+        "untouched",
+        &match done.untouched.len() {
+            1 => "1 port".into(),
+            count => format!("{count} ports"),
+        },
+    );
+    if !done.restart.is_empty() {
+        line("restart", &format!("only a restart changes {}", done.restart.join(", ")));
+    }
+    if done.dry_run {
+        text.push_str("Nothing was done yet.\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::reload::{ChangedPort, Failed};
+
+    #[test]
+    fn every_difference_has_a_line() {
+        let done = Reloaded {
+            added: vec!["a".into()],
+            removed: vec!["b".into()],
+            changed: vec![ChangedPort { name: "c".into(), keys: vec!["mtu".into(), "queues".into()], anew: true }],
+            untouched: vec!["d".into()],
+            restart: vec!["workers".into()],
+            failed: vec![Failed { name: "e".into(), error: "it is taken".into() }],
+            dry_run: true,
+        };
+        let text = told(&done);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached anew");
+        assert!(lines[3].contains("e: it is taken") && lines[4].ends_with("1 port") && lines[5].ends_with("workers"));
+    }
+}

@@ -1,0 +1,194 @@
+//! Networks and ports as JSON: the keys of the file, read by the same checks.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{Config, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
+use crate::port::vhost_user::access::Access;
+
+impl Config {
+    /// Reads a whole network; it is called `default_name` if it does not say itself. Relative paths lie in `folder`. A key that is null is left out.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys; lines mean nothing there.
+    pub fn from_json(document: &Value, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
+        if !document.is_object() {
+            return Err(Mistakes::whole("a network is an object of keys"));
+        }
+        let text = toml::to_string(&without_nulls(document)).map_err(Mistakes::whole)?;
+        Ok(Self::from_document(&check::check_in(&text, folder)?, default_name, folder))
+    }
+}
+
+impl PortConfig {
+    /// Reads a port; as [`Config::from_json`] does.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys.
+    pub fn from_json(port: &Value, folder: &Path) -> Result<Self, Mistakes> {
+        if !port.is_object() {
+            return Err(Mistakes::whole("a port is an object of keys"));
+        }
+        let read = Config::from_json(&json!({ "port": [port] }), "", folder);
+        let mut config = read.map_err(|mut mistakes| {
+            for mistake in &mut mistakes.list {
+                mistake.key = mistake.key.trim_start_matches("port[0]").trim_start_matches('.').into();
+            }
+            mistakes
+        })?;
+        config.ports.pop().ok_or_else(|| Mistakes::whole("a port is an object of keys"))
+    }
+
+    /// The port as a file would state it, without what holds by default.
+    pub fn stated(&self) -> Map<String, Value> {
+        PortEntry::from(self).stated()
+    }
+
+    /// The port as a file would state it.
+    pub fn entry(&self) -> PortEntry {
+        PortEntry::from(self)
+    }
+}
+
+impl PortEntry {
+    /// All keys that a port may have.
+    pub fn keys() -> Vec<String> {
+        to_map(&Self::default()).keys().cloned().collect()
+    }
+
+    /// Its keys, without what holds by default.
+    pub fn stated(&self) -> Map<String, Value> {
+        let usual = to_map(&Self::default());
+        let mut keys = to_map(self);
+        keys.retain(|key, value| usual.get(key) != Some(value));
+        keys
+    }
+}
+
+fn to_map(entry: &PortEntry) -> Map<String, Value> {
+    // Plain data: strings, numbers, lists and tables with names.
+    match serde_json::to_value(entry) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    }
+}
+
+impl From<&PortConfig> for PortEntry {
+    fn from(port: &PortConfig) -> Self {
+        let kind = &port.kind;
+        let connects = matches!(kind, PortKind::VhostUser { connect: true, .. } | PortKind::Stream { connect: true, .. });
+        let mut entry = Self {
+            name: Some(port.name.clone()),
+            access: if kind.listens() { port.access.clone() } else { Access::default() },
+            connect: connects,
+            null: *kind == PortKind::Null,
+            loopback: *kind == PortKind::Loopback,
+            segment: port.segment.clone(),
+            enabled: port.enabled,
+            mac: port.mac.map(|mac| mac.to_string()),
+            mtu: port.mtu,
+            delivery_offloads: port.delivery_offloads,
+            queues: port.queues,
+            weight: port.allowance.weight,
+            intake: port.allowance.intake.clone(),
+            delivery: port.allowance.delivery.clone(),
+            storm: port.allowance.storm,
+            link: port.link.clone(),
+            ..Self::default()
+        };
+        match kind {
+            PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
+            PortKind::Stream { path, .. } => entry.stream = Some(path.clone()),
+            PortKind::Tap { name, netns } => (entry.tap, entry.netns) = (Some(name.clone()), netns.clone()),
+            PortKind::Passt(arguments) if arguments.is_empty() => entry.passt = Some(PasstEntry::Plain(true)),
+            PortKind::Passt(arguments) => entry.passt = Some(PasstEntry::With(arguments.clone())),
+            PortKind::Null | PortKind::Loopback => {}
+        }
+        entry
+    }
+}
+
+/// `value` without keys that are null, which TOML does not know.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
+        plain => plain.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERYTHING: &str = r#"
+        access = { group = "7" }
+        [[port]]
+        name = "a"
+        vhost-user = "a.sock"
+        segment = "back"
+        enabled = false
+        mac = "02:00:00:00:00:0a"
+        mtu = 1400
+        delivery-offloads = false
+        queues = 4
+        weight = 3
+        intake = { rate = "1Gbit", packets = 7, burst-ms = 9 }
+        delivery = { packets = 9 }
+        storm = 0
+        link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
+        [[port]]
+        name = "b"
+        stream = "/run/b.sock"
+        connect = true
+        [[port]]
+        name = "c"
+        tap = "tap0"
+        netns = "inner"
+        [[port]]
+        name = "d"
+        passt = true
+        [[port]]
+        name = "e"
+        passt = ["--tcp-ports", "8080:80"]
+        [[port]]
+        name = "f"
+        null = true
+        [[port]]
+        name = "g"
+        loopback = true
+        access = {}
+    "#;
+
+    #[test]
+    fn a_port_says_of_itself_what_makes_it_again() {
+        let folder = Path::new("/nets");
+        let config = Config::from_document(&check::check_in(EVERYTHING, folder).unwrap(), "net", folder);
+        assert_eq!(config.ports.len(), 7);
+        for port in &config.ports {
+            let stated = Value::Object(port.stated());
+            assert_eq!(PortConfig::from_json(&stated, Path::new("/elsewhere")).unwrap(), *port, "{stated}");
+        }
+        assert_eq!(Value::Object(config.ports[5].stated()), json!({ "name": "f", "null": true }));
+    }
+
+    #[test]
+    fn mistakes_of_json_are_told_all_at_once_by_their_keys() {
+        let port = json!({ "name": "a b", "vhost-user": 7, "mtu": 1, "mac": null, "queues": 40, "sise": 1, "weight": "x" });
+        let mut keys: Vec<_> =
+            PortConfig::from_json(&port, Path::new("")).unwrap_err().list.into_iter().map(|mistake| mistake.key).collect();
+        keys.sort();
+        assert_eq!(keys, ["mtu", "name", "queues", "sise", "vhost-user", "weight"]);
+    }
+
+    #[test]
+    fn what_is_no_port_is_told_so() {
+        for wrong in [json!(null), json!([]), json!("a"), json!({ "name": [null] }), json!({ "storm": u64::MAX }), json!({})] {
+            assert!(!PortConfig::from_json(&wrong, Path::new("")).unwrap_err().list.is_empty(), "{wrong}");
+        }
+    }
+}

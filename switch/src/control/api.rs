@@ -1,0 +1,193 @@
+//! Routes and their description, made from the same functions: what a function takes and returns is what the document says of it.
+//!
+//! A function that answers runs on a thread of its own, since it may have to wait for workers; it gets the network, the name in the path, and
+//! what was sent. JSON Schema 2020-12, which `schemars` makes from the types, is the dialect of OpenAPI 3.1.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use axum::body::{HttpBody, to_bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, on};
+use axum::{Json, Router};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::managed::Managed;
+use super::problem::{Problem, Refusal};
+
+/// Most bytes that are read of what is sent: a network of the most ports, each with all its keys, has fewer.
+const MOST_BYTES: usize = 16 << 20;
+
+/// What is said of a route beside its types.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// What programs call it.
+    pub id: &'static str,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+    /// Status if it succeeds.
+    pub status: StatusCode,
+    /// Statuses of what may be answered instead.
+    pub problems: &'static [u16],
+}
+
+/// What a route is sent.
+pub trait Input: Sized + Send + 'static {
+    /// Its schema; `None` if nothing is sent.
+    fn schema(schemas: &mut SchemaGenerator) -> Option<Schema>;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is something else.
+    fn read(bytes: &[u8]) -> Result<Self, Refusal>;
+}
+
+impl Input for () {
+    fn schema(_: &mut SchemaGenerator) -> Option<Schema> {
+        None
+    }
+
+    fn read(_: &[u8]) -> Result<Self, Refusal> {
+        Ok(())
+    }
+}
+
+/// What is sent as JSON; nothing stands for an object without keys.
+#[derive(Clone, Debug)]
+pub struct Sent<T>(pub T);
+
+impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Sent<T> {
+    fn schema(schemas: &mut SchemaGenerator) -> Option<Schema> {
+        Some(schemas.subschema_for::<T>())
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Refusal> {
+        let bytes = if bytes.is_empty() { b"{}" } else { bytes };
+        let wrong = |error: serde_json::Error| match error.classify() {
+            serde_json::error::Category::Data => {
+                Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(String::new(), error.to_string())])
+            }
+            _ => Refusal::new(StatusCode::BAD_REQUEST, format!("what was sent is no JSON: {error}")),
+        };
+        serde_json::from_slice(bytes).map(Self).map_err(wrong)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Api {
+    router: Router<Arc<Managed>>,
+    /// What is said of each path.
+    paths: BTreeMap<&'static str, Map<String, Value>>,
+    schemas: SchemaGenerator,
+}
+
+impl Default for Api {
+    /// No routes yet.
+    fn default() -> Self {
+        let settings = SchemaSettings::draft2020_12().with(|settings| {
+            settings.definitions_path = "/components/schemas".into();
+            settings.meta_schema = None;
+        });
+        Self { router: Router::new(), paths: BTreeMap::new(), schemas: settings.into_generator() }
+    }
+}
+
+impl Api {
+    /// Has `run` answer to `method` at `path`, in which `{name}` stands for a name.
+    pub fn route<I: Input, A: Serialize + JsonSchema + 'static>(
+        mut self,
+        method: Method,
+        path: &'static str,
+        about: About,
+        run: fn(&Managed, &str, I) -> Result<A, Refusal>,
+    ) -> Self {
+        let operation = self.describe::<I, A>(path, about);
+        self.paths.entry(path).or_default().insert(method.as_str().to_lowercase(), operation);
+        // Every method that stands in the table of routes has a filter.
+        let Ok(filter) = MethodFilter::try_from(method) else { return self };
+        let answer = move |State(managed): State<Arc<Managed>>, Path(names): Path<HashMap<String, String>>, request: Request| async move {
+            let name = names.get("name").cloned().unwrap_or_default();
+            let run = move |bytes: &[u8]| Ok((about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response());
+            respond(request, run).await.unwrap_or_else(Refusal::into_response)
+        };
+        self.router = self.router.route(path, on(filter, answer));
+        self
+    }
+
+    fn describe<I: Input, A: JsonSchema>(&mut self, path: &str, about: About) -> Value {
+        let content = |schema: Schema| json!({ "application/json": { "schema": schema } });
+        let mut responses = Map::new();
+        let answer = self.schemas.subschema_for::<A>();
+        let success = json!({ "description": "It is done; this is the answer.", "content": content(answer) });
+        responses.insert(about.status.as_str().into(), success);
+        for &status in about.problems {
+            let problem = self.schemas.subschema_for::<Problem>();
+            responses.insert(status.to_string(), json!({ "description": meaning(status), "content": content(problem) }));
+        }
+        let mut operation = json!({ "operationId": about.id, "summary": about.summary, "responses": responses });
+        if path.contains("{name}") {
+            let name = json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
+            operation["parameters"] = json!([name]);
+        }
+        if let Some(schema) = I::schema(&mut self.schemas) {
+            operation["requestBody"] = json!({ "required": true, "content": content(schema) });
+        }
+        operation
+    }
+
+    /// The OpenAPI document of all routes.
+    pub fn document(mut self) -> Value {
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "memlane's control socket",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "HTTP on a Unix socket that only its owner may use. Names of keys are those of the network's file."
+            },
+            "paths": self.paths,
+            "components": { "schemas": self.schemas.take_definitions(true) }
+        })
+    }
+
+    /// What answers for `managed`.
+    pub fn router(self, managed: Arc<Managed>) -> Router {
+        let nowhere = || async { Refusal::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /v1/openapi.json") };
+        let not_so = || async { Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/openapi.json") };
+        self.router.fallback(nowhere).method_not_allowed_fallback(not_so).with_state(managed)
+    }
+}
+
+/// What a status means here.
+fn meaning(status: u16) -> &'static str {
+    match status {
+        400 => "What was sent is no JSON.",
+        404 => "There is nothing of this name.",
+        409 => "The network, or the machine, is not such that it can be done; nothing has changed unless the answer says so.",
+        413 => "More was sent than is read.",
+        422 => "What was sent has mistakes; nothing has changed.",
+        500 => "The machine refuses, or what was done cannot be kept.",
+        _ => "The network ends.",
+    }
+}
+
+/// Reads what is sent, and has `run` answer to it on another thread.
+async fn respond(
+    request: Request,
+    run: impl FnOnce(&[u8]) -> Result<Response, Refusal> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let too_much = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("more than {MOST_BYTES} bytes are not read"));
+    if request.body().size_hint().lower() > MOST_BYTES as u64 {
+        return Err(too_much());
+    }
+    let bytes = to_bytes(request.into_body(), MOST_BYTES).await.map_err(|_| too_much())?;
+    let lost = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer was lost by a defect; the log tells more");
+    tokio::task::spawn_blocking(move || run(&bytes)).await.map_err(lost)?
+}

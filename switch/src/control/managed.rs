@@ -1,0 +1,292 @@
+//! A network that is changed while it runs: one change at a time, and what was changed is kept for the next start if the operator wants that.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use super::problem::Refusal;
+use super::reload::{self, Reloaded};
+use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
+
+use super::state::State;
+use crate::config::difference::{self, CHANGEABLE, Difference, can_change};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry};
+use crate::daemon::{Daemon, NoSuchPort};
+
+/// Longest wait in which it is not looked at whether the network ends.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Where a network's ports come from.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// Its file, if it has one.
+    pub file: Option<PathBuf>,
+    /// Where relative paths lie that are sent to it.
+    pub folder: PathBuf,
+    /// Where differences to the file are kept.
+    pub state: Option<PathBuf>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Managed {
+    /// `None` once the network ends.
+    daemon: RwLock<Option<Daemon>>,
+    /// What the file says; held by whoever changes something.
+    base: Mutex<Config>,
+    origin: Origin,
+    started: Instant,
+}
+
+impl Managed {
+    /// Starts the network that `base`, its file, describes, with what its state says is different.
+    ///
+    /// # Errors
+    /// The state cannot be read, makes no sense or cannot be kept; the network cannot be started.
+    pub fn start(base: Config, origin: Origin) -> Result<Self, Refusal> {
+        let unkept = |error: super::state::StateError| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
+        let config = match &origin.state {
+            Some(path) => State::load(path).and_then(|state| state.applied_to(&base, path)).map_err(unkept)?,
+            None => base.clone(),
+        };
+        if let Some(path) = &origin.state {
+            // What cannot be kept later is better told now.
+            State::between(&base, &config).save(path).map_err(unkept)?;
+        }
+        let daemon = RwLock::new(Some(Daemon::start(&config)?));
+        Ok(Self { daemon, base: Mutex::new(base), origin, started: Instant::now() })
+    }
+
+    /// Ends the network; what is asked for from then on is refused.
+    pub fn stop(&self) {
+        let daemon = self.daemon.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(daemon) = daemon {
+            daemon.stop();
+        }
+    }
+
+    /// Asks the daemon.
+    pub(super) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
+        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
+        daemon.as_ref().map(question).ok_or_else(Refusal::ending)
+    }
+
+    /// One change at a time.
+    fn changing(&self) -> MutexGuard<'_, Config> {
+        self.base.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The network as it is now.
+    ///
+    /// # Errors
+    /// It ends.
+    pub fn config(&self) -> Result<Config, Refusal> {
+        self.ask(Daemon::config)
+    }
+
+    fn port(&self, name: &str) -> Result<PortConfig, Refusal> {
+        let found = self.config()?.ports.into_iter().find(|port| port.name == name);
+        found.ok_or_else(|| NoSuchPort(name.into()).into())
+    }
+
+    /// What is to be seen of all.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn report(&self) -> Result<Report, Refusal> {
+        self.ask(|daemon| Report::new(&daemon.config(), daemon.network(), self.started.elapsed()))
+    }
+
+    /// What is to be seen of its ports.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn ports(&self) -> Result<Vec<PortReport>, Refusal> {
+        self.report().map(|report| report.ports)
+    }
+
+    /// What is to be seen of a port.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn view(&self, name: &str) -> Result<PortView, Refusal> {
+        let port = self.port(name)?;
+        let config = Config { ports: vec![port.clone()], ..self.config()? };
+        let report = self.ask(|daemon| PortReport::of(&config, &port, daemon.network()))?;
+        let report = report.ok_or_else(|| NoSuchPort(name.into()))?;
+        Ok(PortView { report, entry: port.entry() })
+    }
+
+    /// The segments.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn segments(&self) -> Result<Vec<SegmentReport>, Refusal> {
+        self.ask(|daemon| SegmentReport::all(&daemon.config()))
+    }
+
+    /// What is to be seen of a segment.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn segment(&self, name: &str) -> Result<SegmentView, Refusal> {
+        let view = self.ask(|daemon| SegmentView::of(name, &daemon.config(), daemon.network(), self.started.elapsed()))?;
+        view.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("there is no segment '{name}'")))
+    }
+
+    /// Attaches the port that `entry` describes.
+    ///
+    /// # Errors
+    /// It has mistakes, or what another port has, or the machine refuses; nothing has changed then.
+    pub fn attach(&self, entry: &Value) -> Result<PortView, Refusal> {
+        let port = PortConfig::from_json(entry, &self.origin.folder)?;
+        let base = self.changing();
+        self.refuse_clashes(&port, "")?;
+        self.ask(|daemon| daemon.attach(&port))?.map_err(Refusal::from)?;
+        self.keep(&base)?;
+        drop(base);
+        self.view(&port.name)
+    }
+
+    /// Refuses what other ports have than the one called `own`.
+    fn refuse_clashes(&self, port: &PortConfig, own: &str) -> Result<(), Refusal> {
+        let config = self.config()?;
+        let clashes = port.clashes(config.ports.iter().filter(|other| other.name != own));
+        if clashes.is_empty() {
+            return Ok(());
+        }
+        let clashes = clashes.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+        Err(Refusal::mistaken(StatusCode::CONFLICT, clashes))
+    }
+
+    /// Detaches a port; returns what would attach it again.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn detach(&self, name: &str) -> Result<PortEntry, Refusal> {
+        let base = self.changing();
+        let port = self.ask(|daemon| daemon.detach(name))??;
+        self.keep(&base)?;
+        Ok(port.entry())
+    }
+
+    /// Changes the keys of a port that `patch` has; one that is null is as if the file did not have it.
+    ///
+    /// # Errors
+    /// The keys have mistakes, cannot change while the port runs, or claim what another port has; nothing has changed then.
+    pub fn change(&self, name: &str, patch: &Map<String, Value>) -> Result<PortEntry, Refusal> {
+        let base = self.changing();
+        let before = self.port(name)?;
+        let after = self.patched(&before, patch)?;
+        self.refuse_clashes(&after, name)?;
+        let port = self.ask(|daemon| daemon.change(name, &difference::change(&before, &after)))??;
+        self.keep(&base)?;
+        Ok(port.entry())
+    }
+
+    fn patched(&self, before: &PortConfig, patch: &Map<String, Value>) -> Result<PortConfig, Refusal> {
+        let known = PortEntry::keys();
+        let (free, fixed): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| can_change(&before.kind, key));
+        let fixed: Vec<(String, String)> = fixed
+            .into_iter()
+            .map(|(key, _)| match known.contains(key) {
+                true => (key.clone(), "cannot change while the port is there: detach it, and attach it anew".into()),
+                false => (key.clone(), format!("no such key; what can change is {}", CHANGEABLE.join(", "))),
+            })
+            .collect();
+        let mut keys = before.stated();
+        for (key, value) in free {
+            keys.insert(key.clone(), value.clone());
+        }
+        let read = PortConfig::from_json(&Value::Object(keys), &self.origin.folder).map_err(Refusal::from);
+        match read {
+            Ok(port) if fixed.is_empty() => Ok(port),
+            read => {
+                let found = read.err().into_iter().flat_map(|refusal| refusal.problem.mistakes);
+                let all = fixed.into_iter().chain(found.map(|mistake| (mistake.key, mistake.text)));
+                Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, all.collect()))
+            }
+        }
+    }
+
+    /// Disables a port and waits until nothing of it is under way, for so long at most; true if so.
+    ///
+    /// # Errors
+    /// There is none of this name, or the network ends.
+    pub fn drain(&self, name: &str, patience: Duration) -> Result<bool, Refusal> {
+        let end = Instant::now() + patience;
+        {
+            let base = self.changing();
+            self.ask(|daemon| daemon.drain(name, Duration::ZERO))??;
+            self.keep(&base)?;
+        }
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // In steps: a network that ends is not to wait for this.
+            if self.ask(|daemon| daemon.drain(name, left.min(STEP)))?? {
+                return Ok(true);
+            }
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Makes the network what `wanted` says, or only tells what would be done (`dry`). Settings that only a restart changes refuse it, unless
+    /// only the ports are asked for (`ports_only`).
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn reload(&self, wanted: &Config, dry: bool, ports_only: bool) -> Result<Reloaded, Refusal> {
+        let mut base = self.changing();
+        let difference = Difference::between(&self.config()?, wanted);
+        if dry {
+            return Ok(Reloaded::planned(&difference));
+        }
+        if !difference.restart.is_empty() && !ports_only {
+            let keys = difference.restart.join(", ");
+            let text = format!("only a restart changes {keys}: restart the network, or ask for the ports alone (--ports-only)");
+            return Err(Refusal::new(StatusCode::CONFLICT, text));
+        }
+        let reloaded = self.ask(|daemon| reload::carry_out(daemon, &difference))?;
+        *base = self.config()?;
+        self.keep(&base)?;
+        Ok(reloaded)
+    }
+
+    /// As [`Self::reload`], from a document as JSON, or from the network's own file.
+    ///
+    /// # Errors
+    /// The document or file has mistakes; there is no file; as [`Self::reload`].
+    pub fn reload_from(&self, document: Option<&Value>, dry: bool, ports_only: bool) -> Result<Reloaded, Refusal> {
+        let wanted = match document {
+            Some(document) => Config::from_json(document, &self.config()?.name, &self.origin.folder)?,
+            None => self.load_file()?,
+        };
+        self.reload(&wanted, dry, ports_only)
+    }
+
+    fn load_file(&self) -> Result<Config, Refusal> {
+        let none = || Refusal::new(StatusCode::CONFLICT, "the network was started without a file: send a document");
+        let file: &Path = self.origin.file.as_deref().ok_or_else(none)?;
+        // With their lines, in the file that may not be the one that who asks thinks of.
+        let told = |mistakes: Mistakes| {
+            let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, mistakes.to_string());
+            refusal.problem.mistakes = Refusal::from(mistakes).problem.mistakes;
+            refusal
+        };
+        Config::load(file).map_err(told)
+    }
+
+    /// Keeps what is different from the file, if the operator wants that.
+    fn keep(&self, base: &Config) -> Result<(), Refusal> {
+        let Some(path) = &self.origin.state else { return Ok(()) };
+        let kept = State::between(base, &self.config()?).save(path);
+        kept.map_err(|error| {
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("it is done, but after a restart it is not: {error}"))
+        })
+    }
+}

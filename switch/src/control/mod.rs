@@ -1,0 +1,95 @@
+//! The control interface: HTTP on a Unix socket that only its owner may use.
+//!
+//! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`]: what outlives it.
+//! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
+//! 3. [`client`]: the other side, for the commands.
+
+pub mod api;
+pub mod client;
+pub mod managed;
+pub mod problem;
+pub mod reload;
+pub mod report;
+pub mod routes;
+pub mod state;
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::net::UnixListener;
+
+use crate::port;
+use crate::port::vhost_user::access::Access;
+pub use client::Client;
+pub use managed::{Managed, Origin};
+pub use problem::{Problem, Refusal};
+pub use report::{PortReport, PortView, Report};
+pub use routes::{Change, document};
+
+/// Why the control socket cannot be served or reached.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// It cannot be made.
+    #[error(
+        "cannot listen for control at {path}: {cause}. Stop the network that runs there, or set another path with control = \"...\""
+    )]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel says.
+        cause: io::Error,
+    },
+    /// Nobody answers there.
+    #[error("no network answers at {path}: {cause}. Start it with `memlane up`")]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel says.
+        cause: io::Error,
+    },
+    /// It answers something else.
+    #[error("the network's answer makes no sense: {0}. Are both of the same version?")]
+    Answer(String),
+    /// It refuses.
+    #[error("the network refuses: {0}")]
+    Refused(Refusal),
+    /// The kernel refuses something else.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Makes the control socket, in place of one that nobody listens at any more.
+///
+/// # Errors
+/// [`ControlError::Listen`].
+pub fn listen(path: &Path) -> Result<UnixListener, ControlError> {
+    let failed = |cause| ControlError::Listen { path: path.into(), cause };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        make_folder(folder).map_err(failed)?;
+    }
+    let listener = port::vhost_user::socket::bind(path, Access::PRIVATE).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    UnixListener::from_std(listener).map_err(failed)
+}
+
+/// Makes `folder` for us alone; one that is there must not be another user's, who could replace what is in it.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if !folder.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    // SAFETY: takes nothing, changes nothing and cannot fail.
+    let us = unsafe { libc::geteuid() };
+    let owner = std::fs::metadata(folder)?.uid();
+    if owner == us || owner == 0 { Ok(()) } else { Err(io::Error::other("the folder belongs to another user")) }
+}
+
+/// Answers at `listener` until cancelled.
+///
+/// # Errors
+/// The kernel refuses the socket.
+pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result<()> {
+    axum::serve(listener, routes::api().router(Arc::clone(managed))).await
+}

@@ -1,0 +1,138 @@
+//! From one network to another, port by port: what goes, then what changes, then what comes. Ports that are the same are not touched.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::difference::{self, Changed, Difference};
+use crate::config::{Config, PortConfig};
+use crate::daemon::{Daemon, PortChange};
+
+/// What a reload did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Reloaded {
+    /// Ports that came.
+    pub added: Vec<String>,
+    /// Ports that went.
+    pub removed: Vec<String>,
+    /// Ports that differ.
+    pub changed: Vec<ChangedPort>,
+    /// Ports that stayed as they were.
+    pub untouched: Vec<String>,
+    /// Keys beside the ports that differ, which only a restart changes.
+    pub restart: Vec<String>,
+    /// What could not be done; everything else was.
+    pub failed: Vec<Failed>,
+    /// Nothing was done: this is what would be.
+    pub dry_run: bool,
+}
+
+/// A port that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ChangedPort {
+    /// Its name.
+    pub name: String,
+    /// Keys whose values differ.
+    pub keys: Vec<String>,
+    /// It was detached and attached anew, because not all of them can change while it runs.
+    pub anew: bool,
+}
+
+/// A port of which something could not be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Failed {
+    /// Its name.
+    pub name: String,
+    /// Why, and what holds now.
+    pub error: String,
+}
+
+impl Reloaded {
+    /// What would be done.
+    pub fn planned(difference: &Difference) -> Self {
+        let names = |ports: &[PortConfig]| ports.iter().map(|port| port.name.clone()).collect();
+        Self {
+            added: names(&difference.added),
+            removed: names(&difference.removed),
+            changed: difference.changed.iter().map(told).collect(),
+            untouched: difference.untouched.clone(),
+            restart: difference.restart.iter().map(|&key| key.into()).collect(),
+            failed: Vec::new(),
+            dry_run: true,
+        }
+    }
+
+    fn fail(&mut self, name: &str, error: impl ToString) {
+        self.failed.push(Failed { name: name.into(), error: error.to_string() });
+    }
+}
+
+fn told(changed: &Changed) -> ChangedPort {
+    ChangedPort { name: changed.after.name.clone(), keys: changed.keys.clone(), anew: !changed.in_place() }
+}
+
+/// Makes the network what it is to be; tells what was done and what was not. There is no half port afterwards.
+pub(super) fn carry_out(daemon: &Daemon, difference: &Difference) -> Reloaded {
+    let mut done = Reloaded {
+        untouched: difference.untouched.clone(),
+        restart: difference.restart.iter().map(|&key| key.into()).collect(),
+        ..Reloaded::default()
+    };
+    for port in &difference.removed {
+        match daemon.detach(&port.name) {
+            Ok(_) => done.removed.push(port.name.clone()),
+            Err(error) => done.fail(&port.name, error),
+        }
+    }
+    let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
+    // All go before any comes: one may have what another is to have.
+    for changed in &anew {
+        if let Err(error) = daemon.detach(&changed.before.name) {
+            done.fail(&changed.before.name, error);
+        }
+    }
+    change_all(daemon, &in_place, &mut done);
+    for changed in anew {
+        attach_anew(daemon, changed, &mut done);
+    }
+    for port in &difference.added {
+        match daemon.attach(port) {
+            Ok(()) => done.added.push(port.name.clone()),
+            Err(error) => done.fail(&port.name, error),
+        }
+    }
+    done
+}
+
+fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
+    // Addresses are given up before they are taken: two ports may swap theirs.
+    for changed in all.iter().filter(|changed| changed.before.mac.is_some() && changed.before.mac != changed.after.mac) {
+        if let Err(error) = daemon.change(&changed.before.name, &PortChange { mac: Some(None), ..PortChange::default() }) {
+            done.fail(&changed.before.name, error);
+        }
+    }
+    for changed in all {
+        match daemon.change(&changed.after.name, &difference::change(&changed.before, &changed.after)) {
+            Ok(_) => done.changed.push(told(changed)),
+            Err(error) => done.fail(&changed.after.name, error),
+        }
+    }
+}
+
+/// Attaches the port as it is to be, or else as it was.
+fn attach_anew(daemon: &Daemon, changed: &Changed, done: &mut Reloaded) {
+    let Err(error) = daemon.attach(&changed.after) else { return done.changed.push(told(changed)) };
+    let now = match daemon.attach(&changed.before) {
+        Ok(()) => "it is as it was, and its guest has to connect again".into(),
+        Err(again) => format!("it is detached, since it cannot be attached as it was either: {again}"),
+    };
+    done.fail(&changed.after.name, format!("{error} ({now})"));
+}
+
+/// Whether a network is what `wanted` says, whatever the order of its ports.
+pub fn is_same(config: &Config, wanted: &Config) -> bool {
+    let difference = Difference::between(config, wanted);
+    difference.is_empty() && difference.restart.is_empty()
+}

@@ -1,0 +1,234 @@
+//! What is to be seen of a network: itself, its ports, its segments.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, PortConfig, PortEntry, PortKind};
+use crate::frame::MacAddress;
+use crate::id::PortId;
+use crate::link::Impairment;
+use crate::network::Network;
+use crate::policy::Allowance;
+use crate::port::{self, default_address};
+use crate::stats::PortTotals;
+use crate::time;
+
+/// A running network, as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Report {
+    /// Name of the network.
+    pub name: String,
+    /// Version of memlane.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Seconds since its start.
+    pub uptime: u64,
+    /// Cycles of a second, for the workers' cycle counts.
+    pub cycles_per_second: u64,
+    /// Bytes of the switch's memory that frames take, see [`crate::budget`].
+    pub memory_held: u64,
+    /// Bytes that they may take.
+    pub memory_most: u64,
+    /// Ports, in the order in which they came.
+    pub ports: Vec<PortReport>,
+    /// Workers.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// A port, as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct PortReport {
+    /// Its name.
+    pub name: String,
+    /// Its segment.
+    pub segment: String,
+    /// See [`PortKind::name`].
+    pub kind: String,
+    /// See [`PortKind::place`].
+    pub place: String,
+    /// See [`port::State`].
+    pub state: String,
+    /// Whether it sends and is sent anything.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// The address that is offered to the guest, where memlane offers one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub address: Option<String>,
+    /// Why it is in quarantine.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cause: Option<String>,
+    /// What the operator should change for its sake.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub advice: Option<String>,
+    /// Times it was put there.
+    pub quarantines: u64,
+    /// Stations seen behind it.
+    pub stations: usize,
+    /// What it is allowed.
+    pub allowance: Allowance,
+    /// What frames to it go through.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub link: Option<Impairment>,
+    /// Its counters.
+    #[serde(flatten)]
+    pub totals: PortTotals,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A port, and how a file would state it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct PortView {
+    /// What is to be seen of it.
+    #[serde(flatten)]
+    pub report: PortReport,
+    /// What would attach it again.
+    pub entry: PortEntry,
+}
+
+/// A worker, as an operator sees it; see [`crate::stats::WorkerCounters`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub struct WorkerReport {
+    pub busy_passes: u64,
+    pub empty_passes: u64,
+    pub busy_cycles: u64,
+    pub frames: u64,
+    pub sleeps: u64,
+    pub polls: u64,
+    pub handed_over: u64,
+    pub wakes: u64,
+}
+
+/// A segment, as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct SegmentReport {
+    /// Its name.
+    pub name: String,
+    /// Names of its ports, in the order in which they came.
+    pub ports: Vec<String>,
+}
+
+/// A segment, and what is known of its stations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct SegmentView {
+    /// The segment.
+    #[serde(flatten)]
+    pub segment: SegmentReport,
+    /// Stations, by their addresses.
+    pub stations: Vec<Station>,
+}
+
+/// A station on a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Station {
+    /// Its MAC address.
+    pub address: String,
+    /// The port that it is behind.
+    pub port: String,
+    /// Seconds since it was last heard.
+    pub age: u64,
+    /// The operator tied it to the port; it does not age.
+    pub pinned: bool,
+}
+
+impl Report {
+    /// What is to be seen of `network` now.
+    pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
+        let shared = network.shared();
+        let workers = (0..config.workers).map(|index| {
+            let counters = &shared.workers[index];
+            WorkerReport {
+                busy_passes: counters.busy_passes.get(),
+                empty_passes: counters.empty_passes.get(),
+                busy_cycles: counters.busy_cycles.get(),
+                frames: counters.frames.get(),
+                sleeps: counters.sleeps.get(),
+                polls: counters.polls.get(),
+                handed_over: counters.handed_over.get(),
+                wakes: counters.wakes.get(),
+            }
+        });
+        Self {
+            name: config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime: uptime.as_secs(),
+            cycles_per_second: time::frequency(),
+            memory_held: shared.budget.held(),
+            memory_most: shared.budget.most(),
+            ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
+            workers: workers.collect(),
+        }
+    }
+}
+
+impl PortReport {
+    /// What is to be seen of `port`; `None` if it has just gone.
+    pub fn of(config: &Config, port: &PortConfig, network: &Network) -> Option<Self> {
+        let status = network.find(&port.name)?;
+        let state = status.state();
+        let own = |offered: bool| offered.then(|| default_address(&config.name, &port.name));
+        let address = port.mac.or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::Null)));
+        Some(Self {
+            name: port.name.clone(),
+            segment: port.segment.clone(),
+            kind: port.kind.name().into(),
+            place: port.kind.place(),
+            state: state.name().into(),
+            enabled: port.enabled,
+            address: address.map(|address| address.to_string()),
+            cause: match state {
+                port::State::Quarantined(cause) => Some(cause),
+                _ => None,
+            },
+            advice: status.advice().map(str::to_owned),
+            quarantines: status.quarantines(),
+            stations: status.stations(),
+            allowance: port.allowance.clone(),
+            link: port.link.clone(),
+            totals: status.totals(),
+        })
+    }
+}
+
+impl SegmentReport {
+    /// All segments: those that ports are on.
+    pub fn all(config: &Config) -> Vec<Self> {
+        let mut members: HashMap<&str, Vec<String>> = HashMap::new();
+        config.ports.iter().for_each(|port| members.entry(&port.segment).or_default().push(port.name.clone()));
+        let report = |name: &str| Self { name: name.into(), ports: members.remove(name).unwrap_or_default() };
+        config.segments().into_iter().map(report).collect()
+    }
+}
+
+impl SegmentView {
+    /// The segment called `name`; `None` if no port is on it.
+    pub fn of(name: &str, config: &Config, network: &Network, uptime: Duration) -> Option<Self> {
+        let segment = SegmentReport::all(config).into_iter().find(|segment| segment.name == name)?;
+        // Workers count seconds from their start, which is the network's.
+        let age = |second: u32| uptime.as_secs().saturating_sub(second.into());
+        let table = network.find(segment.ports.first()?)?.segment.table();
+        let station = |(address, port, second, pinned): (MacAddress, PortId, u32, bool)| {
+            let age = if pinned { 0 } else { age(second) };
+            // One that has just gone is not told.
+            Some(Station { address: address.to_string(), port: network.port(port)?.name.clone(), age, pinned })
+        };
+        let mut stations: Vec<Station> = table.entries().into_iter().filter_map(station).collect();
+        stations.sort_by(|a, b| a.address.cmp(&b.address));
+        Some(Self { segment, stations })
+    }
+}
