@@ -179,3 +179,15 @@ fn no_socket_has_control_characters() {
     let output = memlane(folder.path(), &["check", "net.toml"]).output().unwrap();
     assert!(told(&output).contains("control characters"), "{}", told(&output));
 }
+
+#[test]
+fn a_folder_whose_path_is_no_text_is_told() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"o\xffdd"));
+    std::fs::create_dir(&odd).unwrap();
+    write(&odd, "net.toml", &port("web.sock", ""));
+    let output = memlane(&odd, &["check", "net.toml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told(&output).contains("not UTF-8"), "{}", told(&output));
+}

@@ -22,6 +22,7 @@ fn replay(target: &str, body: fn(&[u8])) {
 #[test]
 fn every_seed_keeps_every_promise() {
     replay("config", fuzz::config::run);
+    replay("control", fuzz::control::run);
     replay("device", fuzz::device::run);
     replay("frame", fuzz::frame::run);
     replay("messages", fuzz::messages::run);

@@ -15,6 +15,7 @@ pub fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     let mut add = |target, list: Vec<(String, Vec<u8>)>| seeds.extend(list.into_iter().map(|(name, bytes)| (target, name, bytes)));
     add("config", named(CONFIG.map(|(name, text)| (name, text.as_bytes().to_vec()))));
+    add("control", named(CONTROL.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("frame", frames());
     add("offload", offloads());
     add("messages", conversations());
@@ -48,6 +49,34 @@ const CONFIG: [(&str, &str); 8] = [
     ("twice-the-same", "[[port]]\nname = \"a\"\ntap = \"t\"\n[[port]]\nname = \"a\"\ntap = \"t\"\n"),
     ("broken-syntax", "workers = \n[[port]\nname = 'a\n\"\"\""),
     ("ports-that-are-no-tables", "port = [1, {name = \"a\"}, [[]]]\n"),
+];
+
+const CONTROL: [(&str, &str); 11] = [
+    ("smallest", r#"{"name":"a","null":true}"#),
+    (
+        "every-key",
+        r#"{"name":"x","vhost-user":"x.sock","access":{"group":"7","mode":"0660"},"connect":false,"segment":"s","enabled":false,"mac":"02:00:00:00:00:0a",
+            "mtu":9000,"delivery-offloads":false,"queues":2,"weight":3,"intake":{"rate":"1Gbit","packets":7,"burst-ms":3},"delivery":{},"storm":0,
+            "link":{"delay":"10ms","jitter":"1ms","loss":0.5,"gilbert-elliott":{"p":0.1,"r":0.5,"bad":1.0,"good":0.0},"rate":"1Mbit","queue":9}}"#,
+    ),
+    ("what-can-change", r#"{"weight":2,"intake":{"packets":9},"link":{},"mac":null,"mtu":null,"enabled":false,"storm":null}"#),
+    ("what-cannot-change", r#"{"queues":2,"tap":null,"name":"b","colour":1,"weight":0}"#),
+    ("the-others-address", r#"{"mac":"02:00:00:00:00:01","mtu":68}"#),
+    ("nulls-everywhere", r#"{"name":null,"intake":{"rate":null},"passt":[null],"link":null}"#),
+    ("numbers-beyond", r#"{"storm":18446744073709551615,"weight":-1,"mtu":1e400,"queues":1.5}"#),
+    (
+        "a-whole-network",
+        r#"{"workers":1,"port":[{"name":"a","vhost-user":"/run/a.sock","weight":2},{"name":"c","passt":["-t","80"]}]}"#,
+    ),
+    ("a-whole-network-wrong", r#"{"workers":0,"port":[{"name":"a"},7,{"name":"a","tap":"t"},{"name":"a","tap":"t"}]}"#),
+    (
+        "a-state",
+        "removed = [\"b\"]\n[[change]]\nname = \"a\"\nunset = [\"mac\"]\nweight = 3\n[[port]]\nname = \"c\"\nnull = true\n",
+    ),
+    (
+        "a-state-that-does-not-fit",
+        "[[port]]\nname = \"c\"\nvhost-user = \"/run/a.sock\"\n[[change]]\nname = \"a\"\nunset = [\"vhost-user\"]\n",
+    ),
 ];
 
 /// Every kind of packet with headers that are easy to get wrong.

@@ -39,6 +39,13 @@ pub struct Mistake {
     pub text: String,
 }
 
+impl Mistake {
+    /// What is wrong with a key of something that has no lines.
+    pub(super) fn of(key: &str, text: &str) -> Self {
+        Self { line: 0, key: key.into(), text: text.into() }
+    }
+}
+
 /// All mistakes of a file, in the order of their lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes {
@@ -55,7 +62,12 @@ impl Mistakes {
 
     /// One mistake of something that is no file, or none that can be read.
     pub(super) fn whole(text: impl fmt::Display) -> Self {
-        Self { file: None, list: vec![Mistake { line: 0, key: String::new(), text: text.to_string() }] }
+        Self::of(vec![Mistake::of("", &text.to_string())])
+    }
+
+    /// Mistakes of something that is no file; at least one.
+    pub(super) fn of(list: Vec<Mistake>) -> Self {
+        Self { file: None, list }
     }
 
     /// As mistakes in the file at `path`.

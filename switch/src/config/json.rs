@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Config, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
+use super::difference::{CHANGEABLE, can_change};
+use super::{Config, Mistake, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
 use crate::port::vhost_user::access::Access;
 
 impl Config {
@@ -38,6 +39,27 @@ impl PortConfig {
             mistakes
         })?;
         config.ports.pop().ok_or_else(|| Mistakes::whole("a port is an object of keys"))
+    }
+
+    /// This port with the keys of `patch` in place of its own; one that is null is as if the file did not state it.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys: of keys that cannot change while the port runs too.
+    pub fn patched(&self, patch: &Map<String, Value>) -> Result<Self, Mistakes> {
+        let (free, fixed): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| can_change(&self.kind, key));
+        let mut keys = self.stated();
+        keys.extend(free.into_iter().map(|(key, value)| (key.clone(), value.clone())));
+        // Its own paths are whole.
+        let read = Self::from_json(&Value::Object(keys), Path::new(""));
+        if fixed.is_empty() {
+            return read;
+        }
+        let known = PortEntry::keys();
+        let told = fixed.into_iter().map(|(key, _)| match known.contains(key) {
+            true => Mistake::of(key, "cannot change while the port is there: detach it, and attach it anew"),
+            false => Mistake::of(key, &format!("no such key; what can change is {}", CHANGEABLE.join(", "))),
+        });
+        Err(Mistakes::of(told.chain(read.err().into_iter().flat_map(|mistakes| mistakes.list)).collect()))
     }
 
     /// The port as a file would state it, without what holds by default.

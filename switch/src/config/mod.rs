@@ -230,6 +230,10 @@ impl Document {
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let whole = std::path::absolute(path).map_err(unreadable)?;
         let folder = whole.parent().unwrap_or(Path::new("/"));
+        if folder.to_str().is_none() {
+            // Paths are told and kept as text.
+            return Err(Mistakes::unreadable(path, &std::io::Error::other("its folder's path is not UTF-8: move it elsewhere")));
+        }
         let mut document = check::check_in(&text, folder).map_err(|mistakes| mistakes.in_file(path))?;
         let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);
         for socket in sockets.chain([&mut document.control]).flatten() {

@@ -12,7 +12,7 @@ use super::reload::{self, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 
 use super::state::State;
-use crate::config::difference::{self, CHANGEABLE, Difference, can_change};
+use crate::config::difference::{self, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortEntry};
 use crate::daemon::{Daemon, NoSuchPort};
 
@@ -180,36 +180,11 @@ impl Managed {
     pub fn change(&self, name: &str, patch: &Map<String, Value>) -> Result<PortEntry, Refusal> {
         let base = self.changing();
         let before = self.port(name)?;
-        let after = self.patched(&before, patch)?;
+        let after = before.patched(patch)?;
         self.refuse_clashes(&after, name)?;
         let port = self.ask(|daemon| daemon.change(name, &difference::change(&before, &after)))??;
         self.keep(&base)?;
         Ok(port.entry())
-    }
-
-    fn patched(&self, before: &PortConfig, patch: &Map<String, Value>) -> Result<PortConfig, Refusal> {
-        let known = PortEntry::keys();
-        let (free, fixed): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| can_change(&before.kind, key));
-        let fixed: Vec<(String, String)> = fixed
-            .into_iter()
-            .map(|(key, _)| match known.contains(key) {
-                true => (key.clone(), "cannot change while the port is there: detach it, and attach it anew".into()),
-                false => (key.clone(), format!("no such key; what can change is {}", CHANGEABLE.join(", "))),
-            })
-            .collect();
-        let mut keys = before.stated();
-        for (key, value) in free {
-            keys.insert(key.clone(), value.clone());
-        }
-        let read = PortConfig::from_json(&Value::Object(keys), &self.origin.folder).map_err(Refusal::from);
-        match read {
-            Ok(port) if fixed.is_empty() => Ok(port),
-            read => {
-                let found = read.err().into_iter().flat_map(|refusal| refusal.problem.mistakes);
-                let all = fixed.into_iter().chain(found.map(|mistake| (mistake.key, mistake.text)));
-                Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, all.collect()))
-            }
-        }
     }
 
     /// Disables a port and waits until nothing of it is under way, for so long at most; true if so.
