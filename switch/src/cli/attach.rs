@@ -132,13 +132,12 @@ impl Attach {
         }
         let stated = serde_json::to_value(&view.entry).map_err(Failure::running)?;
         let port = PortConfig::from_json(&stated, Path::new(""))?;
-        let print = self.print.unwrap_or(match port.kind {
-            PortKind::VhostUser { .. } => Print::Qemu,
-            _ => Print::Nothing,
-        });
-        if print == Print::Nothing {
-            return Ok(());
-        }
+        let print = match (self.print, &port.kind) {
+            (Some(Print::Nothing), _) => return Ok(()),
+            (Some(print), _) => print,
+            (None, PortKind::VhostUser { .. }) => Print::Qemu,
+            (None, _) => return output::print(&format!("{}: attached\n", port.name)),
+        };
         let report = self.port.net().report()?;
         let meeting = Meeting::of(&port, &report.name)?;
         output::print(&match print {

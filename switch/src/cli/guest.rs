@@ -163,7 +163,8 @@ fn access_note(meeting: &Meeting) -> String {
     }
     let group = libvirt::group().unwrap_or_else(|| "libvirt-qemu".into());
     format!(
-        "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say:\n  \
+        "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say (or as \
+         access to `memlane attach`):\n  \
          access = {{ group = \"{group}\" }}"
     )
 }

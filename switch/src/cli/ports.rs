@@ -39,7 +39,7 @@ pub(super) struct Show {
 pub(super) struct Detach {
     #[command(flatten)]
     port: PortOfNet,
-    /// First disable it, and wait until nothing of it is under way, for so long at most.
+    /// First disable it, and wait until nothing of it is under way, for so long at most; where something still is then, it is not detached.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain: Option<u64>,
     /// Print what would attach it again, as JSON.

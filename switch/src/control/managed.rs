@@ -245,7 +245,9 @@ impl Managed {
     }
 
     fn load_file(&self) -> Result<Config, Refusal> {
-        let none = || Refusal::new(StatusCode::CONFLICT, "the network was started without a file: send a document");
+        let none = || {
+            Refusal::new(StatusCode::CONFLICT, "the network was started without a file: name one, as `memlane reload FILE` does")
+        };
         let file: &Path = self.origin.file.as_deref().ok_or_else(none)?;
         // With their lines, in the file that may not be the one that who asks thinks of.
         let told = |mistakes: Mistakes| {

@@ -35,16 +35,13 @@ impl fmt::Display for Problem {
     /// With the mistakes, each in a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.error)?;
-        self.mistakes.iter().try_for_each(|mistake| match mistake.key.as_str() {
-            "" => write!(f, "\n  {}", mistake.text),
-            // Texts that begin with the key do not say it twice.
-            key => {
-                let last = key.rsplit('.').next().unwrap_or(key);
-                write!(
-                    f,
-                    "\n  {key}: {}",
-                    mistake.text.strip_prefix(last).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&mistake.text)
-                )
+        self.mistakes.iter().try_for_each(|KeyMistake { key, text }| {
+            let last = key.rsplit('.').next().unwrap_or(key);
+            match text.strip_prefix(last) {
+                // Most texts begin with the key, which needs not be said twice.
+                Some(_) if key == last => write!(f, "\n  {text}"),
+                Some(rest) => write!(f, "\n  {key}{rest}"),
+                None => write!(f, "\n  {key}: {text}"),
             }
         })
     }
@@ -123,5 +120,29 @@ impl std::error::Error for Refusal {}
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         (self.status, Json(self.problem)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_says_its_key_once() {
+        let list =
+            [("mtu", "mtu is 3; it can be 68"), ("name", "'a b' is no name"), ("port[0].mac", "mac: bad"), ("", "no object")];
+        let list = list.map(|(key, text)| (key.to_owned(), text.to_owned()));
+        let told = Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, list.to_vec()).to_string();
+        let lines: Vec<&str> = told.lines().map(str::trim).collect();
+        assert_eq!(
+            lines,
+            [
+                "there are 4 mistakes in what was sent",
+                "mtu is 3; it can be 68",
+                "name: 'a b' is no name",
+                "port[0].mac: bad",
+                "no object"
+            ]
+        );
     }
 }

@@ -53,8 +53,11 @@ pub enum StateError {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct State {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     change: Vec<Change>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     port: Vec<Map<String, Value>>,
 }
 
