@@ -44,7 +44,7 @@ fn network(ports: Vec<PortConfig>) -> Daemon {
 }
 
 fn guest(folder: &Path, port: usize) -> ToyGuest {
-    let builder = ToyGuest::builder().mac(mac(port as u16)).patience(PATIENCE).memory(MemoryPlan::new(2 << 20));
+    let builder = ToyGuest::builder().mac(mac(port as u16)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20));
     builder.connect(folder.join(format!("p{port}.sock"))).expect("a guest")
 }
 

@@ -25,6 +25,39 @@ pub const QUANTUM: u32 = 1514;
 /// Heaviest weight of a sender.
 pub const MAX_WEIGHT: u16 = 1000;
 
+/// What a sender weighs among others at a receiver: what the operator gave it, and less where its bytes cost more than others' and are to count
+/// for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight(u32);
+
+impl Weight {
+    /// In parts this fine.
+    const ONE: u32 = 1 << 16;
+
+    /// The operator's weight, 1 to [`MAX_WEIGHT`].
+    pub fn new(weight: u16) -> Self {
+        Self(u32::from(weight.clamp(1, MAX_WEIGHT)) * Self::ONE)
+    }
+
+    /// So much of it, at most all.
+    pub fn times(self, factor: f64) -> Self {
+        Self(((f64::from(self.0) * factor) as u32).clamp(1, self.0))
+    }
+
+    /// `bytes` of such a sender, as many as they are for one of weight 1; in parts of [`Weight::PARTS`].
+    pub fn divide(self, bytes: u64) -> u64 {
+        // The longest batch is far below 2^32 bytes.
+        ((bytes * Self::PARTS) << 16) / u64::from(self.0)
+    }
+
+    /// See [`Self::divide`].
+    pub const PARTS: u64 = 1024;
+
+    fn quantum(self) -> u32 {
+        ((u64::from(QUANTUM) * u64::from(self.0)) >> 16).max(1) as u32
+    }
+}
+
 /// The queue of one sender at one receiver.
 #[derive(Debug)]
 struct Sender {
@@ -67,12 +100,12 @@ impl Turns {
         std::mem::take(&mut self.taken)
     }
 
-    /// Appends the parcel at `spot` to the queue of `sender`, whose weight is `weight`, 1 to [`MAX_WEIGHT`].
-    pub fn push(&mut self, sender: PortId, weight: u16, spot: Spot, parking: &mut Parking) {
+    /// Appends the parcel at `spot` to the queue of `sender`, whose weight is `weight`.
+    pub fn push(&mut self, sender: PortId, weight: Weight, spot: Spot, parking: &mut Parking) {
         self.waiting += 1;
         let index = self.senders.iter().position(|queue| queue.port == sender).unwrap_or_else(|| self.add(sender));
         let queue = &mut self.senders[index];
-        queue.quantum = QUANTUM * u32::from(weight.clamp(1, MAX_WEIGHT));
+        queue.quantum = weight.quantum();
         queue.flows.push(spot, parking);
     }
 
@@ -193,7 +226,7 @@ mod tests {
 
     fn push_weighted(turns: &mut Turns, parking: &mut Parking, (sender, weight): (u16, u16), head: u16, length: u32) {
         let spot = parking.park(parcel(sender, head, length)).unwrap();
-        turns.push(PortId(sender), weight, spot, parking);
+        turns.push(PortId(sender), Weight::new(weight), spot, parking);
     }
 
     fn serve(turns: &mut Turns, parking: &mut Parking) -> Option<(u16, u16, u32)> {

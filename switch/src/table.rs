@@ -161,12 +161,12 @@ impl Table {
 
     /// Forgets every learned address behind `port`.
     pub fn forget(&self, port: PortId) {
-        self.remove_if(|entry, _| entry.port() == port && !entry.is_pinned());
+        self.remove_of(port, |entry| !entry.is_pinned());
     }
 
     /// Forgets every address behind `port`, tied to it or not.
     pub fn clear(&self, port: PortId) {
-        self.remove_if(|entry, _| entry.port() == port);
+        self.remove_of(port, |_| true);
     }
 
     /// The port that `address` is tied to.
@@ -197,6 +197,14 @@ impl Table {
 
     fn slots(&self) -> impl Iterator<Item = (&AtomicU64, &AtomicU32)> {
         self.buckets.iter().flat_map(|bucket| bucket.0.iter()).zip(self.confirmed.iter())
+    }
+
+    /// Removes what is behind `port`, as far as the condition holds.
+    fn remove_of(&self, port: PortId, condition: impl Fn(Entry) -> bool) {
+        // Looking through a large table takes long.
+        if self.held(port) > 0 {
+            self.remove_if(|entry, _| entry.port() == port && condition(entry));
+        }
     }
 
     fn remove_if(&self, condition: impl Fn(Entry, u32) -> bool) {

@@ -13,7 +13,7 @@ use memlane::frame::{MAX_FRAME, MacAddress};
 use memlane::id::PortId;
 use memlane::parcel::Parcel;
 use memlane::policy::Limit;
-use memlane::schedule::{Parking, QUANTUM, Turns};
+use memlane::schedule::{Parking, QUANTUM, Turns, Weight};
 use memlane::settings::Poll;
 use memlane::table::{Learned, Table};
 use memlane_rig::frames::{Host, NetHeader, Packet};
@@ -168,7 +168,7 @@ proptest! {
             let mut parcel = Parcel::default();
             (parcel.source, parcel.head, parcel.length) = (PortId(sender), number as u16, length);
             let spot = parking.park(parcel).unwrap();
-            turns.push(PortId(sender), 1 + sender, spot, &mut parking);
+            turns.push(PortId(sender), Weight::new(1 + sender), spot, &mut parking);
             waiting.entry(sender).or_default().push_back((number as u16, length));
         }
         let mut served: HashMap<u16, u64> = waiting.keys().map(|&sender| (sender, 0)).collect();

@@ -8,17 +8,16 @@
 //! A race begins when a second sender finds no room, and is over when nobody has come for a while ([`Race::begin_pass`]).
 
 use crate::id::PortId;
+use crate::schedule::Weight;
 use crate::time::Cycles;
 
 /// How far a sender of weight 1 may be ahead of others, in bytes: longest frames, so that it need not be interrupted at each.
 const LEAD: u64 = 128 * 1024;
-/// Weights divide bytes in parts this fine.
-const SCALE: u64 = 1024;
 
 #[derive(Debug)]
 struct Runner {
     sender: PortId,
-    /// Bytes by weight, times [`SCALE`].
+    /// Bytes by weight, in parts of [`Weight::PARTS`].
     run: u64,
     /// The pass in which it came last, with or without getting room.
     seen: Cycles,
@@ -74,7 +73,7 @@ impl Race {
     pub fn may_go(&self, sender: PortId) -> bool {
         let Some(last) = self.last else { return true };
         let own = self.runners.iter().find(|runner| runner.sender == sender);
-        own.is_none_or(|own| own.run <= last + LEAD * SCALE)
+        own.is_none_or(|own| own.run <= last + LEAD * Weight::PARTS)
     }
 
     /// `sender` came and found no room.
@@ -90,8 +89,8 @@ impl Race {
     }
 
     /// So many `bytes` of `sender`, whose weight is `weight`, went; it wants more unless it says otherwise.
-    pub fn went(&mut self, sender: PortId, weight: u16, bytes: u64) {
-        self.runner(sender).run += bytes * SCALE / u64::from(weight.max(1));
+    pub fn went(&mut self, sender: PortId, weight: Weight, bytes: u64) {
+        self.runner(sender).run += weight.divide(bytes);
     }
 
     /// The runner, who wants something. One that did not begins abreast of the last that did, so that nobody saves up a right to more.
@@ -131,7 +130,7 @@ mod tests {
                     }
                     left -= size;
                     bytes[sender] += size;
-                    race.went(port, weight, size);
+                    race.went(port, Weight::new(weight), size);
                 }
             }
         }
@@ -156,7 +155,7 @@ mod tests {
         let mut race = Race::new(0, 10);
         race.begin_pass(1);
         race.came(PortId(0));
-        race.went(PortId(1), 1, 10 * LEAD);
+        race.went(PortId(1), Weight::new(1), 10 * LEAD);
         race.begin_pass(2);
         assert!(!race.may_go(PortId(1)), "another is behind");
         race.came(PortId(1));
@@ -175,11 +174,11 @@ mod tests {
         race.came(PortId(2));
         for now in 1..100 {
             race.begin_pass(now);
-            race.went(PortId(0), 1, 60);
+            race.went(PortId(0), Weight::new(1), 60);
             race.is_content(PortId(0));
             for sender in [1, 2] {
                 assert!(race.may_go(PortId(sender)), "pass {now}");
-                race.went(PortId(sender), 1, LEAD);
+                race.went(PortId(sender), Weight::new(1), LEAD);
             }
         }
         race.came(PortId(0));

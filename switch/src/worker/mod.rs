@@ -9,7 +9,8 @@
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
-mod credits;
+mod airtime;
+mod bill;
 mod directory;
 mod effort;
 mod ends;
@@ -19,7 +20,6 @@ pub mod mailbox;
 mod outlets;
 mod pass;
 mod peers;
-mod prices;
 mod rest;
 mod rings;
 mod slots;
@@ -40,12 +40,12 @@ use crate::port::Port;
 use crate::ring::RingFault;
 use crate::shared::Shared;
 use crate::time::Cycles;
-use credits::Credits;
+use airtime::Airtime;
+use bill::Bill;
 use directory::Directory;
 use outlets::Outlets;
 use pass::Ended;
 use peers::Peers;
-use prices::{Bill, Prices};
 use rest::Rest;
 use source::Sources;
 use stolen::Stolen;
@@ -83,9 +83,7 @@ pub struct Worker {
     now: Cycles,
     /// Seconds since the worker began, for the tables.
     second: u32,
-    /// What each port may still spend of this worker's time.
-    credits: Credits,
-    prices: Prices,
+    airtime: Airtime,
     /// What was done since time was last charged to somebody.
     bill: Bill,
     /// Up to when time was charged to somebody.
@@ -95,8 +93,6 @@ pub struct Worker {
     long: Cycles,
     /// Outlets whose receivers' buffers were a burden, and their ports.
     burdens: Vec<(Slot, PortId)>,
-    /// The last pass moved nothing.
-    idle: bool,
     losses: u32,
     /// Second of the last [`Event::Tick`].
     ticked: u32,
@@ -128,14 +124,12 @@ impl Worker {
             ended: Vec::new(),
             directory: Directory::new(index),
             now: crate::time::cycles(),
-            credits: Credits::new(),
-            prices: Prices::default(),
+            airtime: Airtime::new(),
             bill: Bill::default(),
             charged_until: 0,
             stolen: Stolen::new(),
             long: crate::time::in_cycles(pass::LONG),
             burdens: Vec::new(),
-            idle: false,
             second: 0,
             losses: crate::memory::sigbus::losses(),
             ticked: 0,

@@ -16,7 +16,7 @@ use crate::link::{Impairment, Path};
 use crate::parcel::{Parcel, Reach};
 use crate::ring::{Intake, Ring, RingFault, express};
 use crate::schedule::race::Race;
-use crate::schedule::{Parking, QUANTUM};
+use crate::schedule::{Parking, QUANTUM, Weight};
 use crate::settings::Settings;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
@@ -31,7 +31,7 @@ const FLOODS: u32 = 8;
 pub(super) struct Way {
     pub sender: PortId,
     /// The sender's weight.
-    pub weight: u16,
+    pub weight: Weight,
     pub addresses: Addresses,
     /// The receiver.
     pub port: PortId,
@@ -188,7 +188,7 @@ impl Outlets {
 
     /// Delivers `parcel`, whose sender's weight is `weight`, at `slot` if nothing is ahead of it and there is room.
     #[inline]
-    pub(super) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: u16) -> Sent {
+    pub(super) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
         let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
             let taken = line.take(parcel, self.now);
@@ -258,7 +258,7 @@ impl Outlets {
     /// for how many it does. That others miss it is counted. A frame that is large, or is to be cut, waits too where many had it before: what is
     /// done at a time for one guest does not depend on how many others there are.
     pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, directory: &Directory) -> u16 {
-        let weight = directory.weight_of(parcel.source);
+        let weight = Weight::new(directory.weight_of(parcel.source));
         let dropped = |port: PortId, reason| directory.counters(port).drop_frame(reason);
         let mut held = 0;
         let enough = self.work.effort + effort::TURN;
@@ -319,12 +319,6 @@ impl Outlets {
         self.races > 0
     }
 
-    /// Frames of `sender` that wait for `receiver` at this `worker`.
-    pub(super) fn waiting_of(&self, sender: PortId, receiver: PortId, worker: u8) -> u32 {
-        let places = self.routes[receiver.index()].iter().filter(|place| place.worker == worker);
-        places.filter_map(|place| self.slots.get(place.slot)).map(|outlet| outlet.turns.waiting_of(sender)).sum()
-    }
-
     /// `sender` wants no more of `receiver` now, but for what was left for slot `left`.
     pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<Slot>) {
         let places = self.routes[receiver.index()].iter();
@@ -367,7 +361,7 @@ impl Outlets {
     ///
     /// # Errors
     /// Why it may not wait.
-    pub(super) fn park(&mut self, slot: Slot, parcel: &Parcel, weight: u16, now: Cycles) -> Result<(), DropReason> {
+    pub(super) fn park(&mut self, slot: Slot, parcel: &Parcel, weight: Weight, now: Cycles) -> Result<(), DropReason> {
         let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {

@@ -48,7 +48,7 @@ impl Ended {
 impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
-        self.credits.begin_pass(self.idle, self.now);
+        self.airtime.begin_pass();
         self.stolen.begin_pass(self.now);
         self.outlets.begin_pass(self.now);
         if !self.burdens.is_empty() {
@@ -65,6 +65,8 @@ impl Worker {
             if unflushed >= FLUSH || (hurries && (1..FEW).contains(&served)) {
                 self.flush();
                 unflushed = 0;
+                // What telling everybody takes is not the next one's.
+                self.take_time();
             }
             // A source that fell silent was taken from the list, and the last one moved here.
             index += 1;
@@ -77,19 +79,21 @@ impl Worker {
         }
         self.flush();
         self.account(frames);
-        self.idle = frames == 0;
         // Who sits out has work: that is no reason to rest.
-        if self.idle && self.credits.anybody_sits_out() { 1 } else { frames }
+        if frames == 0 && self.airtime.anybody_sits_out() { 1 } else { frames }
     }
 
     fn account(&mut self, frames: u32) {
         let counters = &self.shared.workers[usize::from(self.index)];
         if frames == 0 {
             counters.empty_passes.add(1);
+            self.airtime.end_pass(0, 0);
         } else {
+            let took = cycles().saturating_sub(self.now);
             counters.busy_passes.add(1);
             counters.frames.add(frames.into());
-            counters.busy_cycles.add(cycles().saturating_sub(self.now));
+            counters.busy_cycles.add(took);
+            self.airtime.end_pass(frames, took);
         }
     }
 
@@ -102,7 +106,7 @@ impl Worker {
     fn serve(&mut self, slot: Slot) -> u32 {
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();
-        if !self.credits.may_spend(port) {
+        if !self.airtime.may_spend(port) {
             return 0;
         }
         self.parcel.intake = IntakeId { worker: self.index, slot };
@@ -116,21 +120,29 @@ impl Worker {
             directory: &self.directory,
             counters: &self.shared.workers[usize::from(self.index)],
             bill: &mut self.bill,
-            weight: source.port.policy.weight(),
+            weight: self.airtime.weight_at_receivers(port, source.port.policy.weight()),
             source,
             now: self.now,
             second: self.second,
         };
         match turn.run(&mut self.parcel) {
-            Ok(0) if self.bill.is_empty() => 0,
             Ok(0) => {
-                self.charge();
+                if self.sources.get(slot).is_some_and(|source| source.left.is_some()) {
+                    // It was tried in vain.
+                    self.bill.enter_effort(port, effort::TOUCH);
+                }
+                if !self.bill.is_empty() {
+                    self.charge();
+                }
                 0
             }
             Ok(frames) => {
                 self.sources.had_frames(slot, frames, self.now);
-                self.note_content(slot, port);
+                let wants_more = self.note_content(slot, port);
                 self.charge();
+                if wants_more {
+                    self.airtime.wants_more(port);
+                }
                 frames
             }
             Err(fault) => {
@@ -143,23 +155,23 @@ impl Worker {
     }
 
     /// Notes what the source at `slot` wants no more of after its turn: of any receiver if it has nothing more; and of each that it has sent
-    /// something beside others, for what it has more need not be for that one. Where a frame was left it does want more.
+    /// something beside others, for what it has more need not be for that one. Where a frame was left it does want more. Returns whether it
+    /// wants more of the worker: whoever has a frame left waits for its receiver.
     #[inline]
-    fn note_content(&mut self, slot: Slot, port: PortId) {
-        let Some(source) = self.sources.get(slot) else { return };
-        let has_more = source.feed.has_more();
+    fn note_content(&mut self, slot: Slot, port: PortId) -> bool {
+        let Some(source) = self.sources.get(slot) else { return false };
+        let (has_more, left) = (source.feed.has_more(), source.left);
+        let wants_more = has_more && left.is_none();
         if has_more && !self.bill.is_mixed() {
-            return;
-        }
-        if !has_more {
-            self.bill.note_content(|_, _| true);
+            return wants_more;
         }
         if self.outlets.have_races() {
-            let left = source.left.filter(|left| left.place.worker == self.index).map(|left| left.place.slot);
+            let left = left.filter(|left| left.place.worker == self.index).map(|left| left.place.slot);
             for receiver in self.bill.receivers() {
                 self.outlets.is_content(receiver, port, self.index, left);
             }
         }
+        wants_more
     }
 
     /// Has those who are on the bill pay for the time since somebody last did.
@@ -170,9 +182,9 @@ impl Worker {
         if !self.outlets.work.burdens.is_empty() {
             self.enter_burdens();
         }
-        let Self { credits, directory, prices, bill, .. } = self;
-        prices.settle(bill, cycles, |sender, pays, cost| {
-            credits.spend(sender, pays);
+        let Self { airtime, directory, bill, .. } = self;
+        bill.settle(cycles, |sender, cost, bytes| {
+            airtime.spend(sender, directory.weight_of(sender), cost, bytes);
             directory.counters(sender).cycles.add(cost);
         });
     }
@@ -191,9 +203,9 @@ impl Worker {
     /// Nobody looks at the buffers of a receiver that were a burden before its port has time again.
     #[cold]
     fn look_at_burdens(&mut self) {
-        let Self { burdens, credits, outlets, .. } = self;
+        let Self { burdens, airtime, outlets, .. } = self;
         burdens.retain(|&(slot, port)| {
-            let shut = !credits.may_spend(port);
+            let shut = !airtime.may_spend(port);
             outlets.shut(slot, port, shut);
             shut
         });
@@ -217,16 +229,13 @@ impl Worker {
             if let Sent::Dropped(reason) = sent {
                 self.counters(receiver).drop_frame(reason);
             }
-            let weight = self.directory.weight_of(sender);
             let bytes = if sent == Sent::Done { length } else { 0 };
             let to = (!matches!(sent, Sent::Dropped(_))).then_some(receiver);
-            self.bill.enter(sender, weight, to, segments.max(1).into(), bytes.into());
+            self.bill.enter(sender, to, segments.max(1).into(), bytes.into());
             if sent != Sent::MustWait {
                 self.give_back(intake, head, share_of);
             }
         }
-        let (outlets, worker) = (&self.outlets, self.index);
-        self.bill.note_content(|sender, receiver| outlets.waiting_of(sender, receiver, worker) == 0);
         self.charge();
         self.ended = ended;
         frames
@@ -284,7 +293,6 @@ impl Worker {
             }
         }
         if !self.bill.is_empty() {
-            self.bill.note_content(|_, _| true);
             self.charge();
         }
         frames
@@ -313,10 +321,10 @@ impl Worker {
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {
-        let weight = self.directory.weight_of(parcel.source);
+        let weight = self.airtime.weight_at_receivers(parcel.source, self.directory.weight_of(parcel.source));
         let sent = self.outlets.send(outlet, parcel, weight);
         let bytes = if sent == Sent::Done { parcel.length } else { 0 };
-        self.bill.enter(parcel.source, weight, Some(port), parcel.segments_done.max(1).into(), bytes.into());
+        self.bill.enter(parcel.source, Some(port), parcel.segments_done.max(1).into(), bytes.into());
         let result = match sent {
             Sent::Done => Ok(()),
             Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {

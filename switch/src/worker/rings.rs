@@ -25,8 +25,7 @@ impl Worker {
     /// A port has come: it can be given rings.
     pub fn enter_port(&mut self, port: &Arc<Port>) {
         let ports = self.directory.enter(port);
-        self.credits.enter(port.id, ports);
-        self.prices.enter(port.id, ports);
+        self.airtime.enter(port.id, ports);
         self.outlets.enter(port.id, ports);
         self.peers.make_room(ports);
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::bill::Bill;
 use super::directory::{Directory, Members};
 use super::ends::Feed;
 use super::outlets::{Health, Outlets, Sent, Way};
 use super::peers::{Message, Peers};
-use super::prices::Bill;
 use super::source::Source;
 use super::{BATCH, effort};
 use crate::frame::{Addresses, NetHeader};
@@ -15,6 +15,7 @@ use crate::offload::{self, Offloads};
 use crate::parcel::{Parcel, Reach};
 use crate::policy::Limiter;
 use crate::ring::{Ring, RingFault, Taken};
+use crate::schedule::Weight;
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
@@ -35,7 +36,7 @@ pub(super) struct Turn<'w> {
     /// What is done is entered here.
     pub bill: &'w mut Bill,
     /// The source's weight among senders.
-    pub weight: u16,
+    pub weight: Weight,
     pub now: Cycles,
     pub second: u32,
 }
@@ -154,7 +155,7 @@ impl Turn<'_> {
     /// Enters `frames` of `bytes` that went to `receiver`, if to one.
     #[inline]
     fn enter(&mut self, receiver: Option<PortId>, frames: u16, bytes: u64) {
-        self.bill.enter(self.source.port(), self.weight, receiver, frames.into(), bytes);
+        self.bill.enter(self.source.port(), receiver, frames.into(), bytes);
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
@@ -240,7 +241,7 @@ impl Turn<'_> {
         }
         match self.outlets.park(slot, parcel, self.weight, self.now) {
             Ok(()) => {
-                self.bill.enter_waiting(parcel.source, port);
+                self.bill.enter(parcel.source, Some(port), 1, 0);
                 self.source.keep_out(parcel, port);
                 Disposal::Done
             }

@@ -1,0 +1,287 @@
+//! Airtime: a worker's time, shared among the ports that it serves by their weights and by what their frames really cost.
+//!
+//! Each port has a **virtual time**: what it cost so far, divided by its weight. A port that is more than the **lead** ahead of the last of those
+//! that want more sits out passes until they have caught up. Whoever wants no more, or waits for its receiver, is not waited for, and begins abreast
+//! of that last one when it comes again. It is start-time fair queueing (Goyal, Vin and Cheng, 1996), of time where a network shares bytes. So a sender of many small
+//! frames and one of few large ones get equal time, however many queues they have; and while the worker has time to spare, nobody sits out
+//! for long.
+//!
+//! Where senders wait for the same receiver it is the receiver that shares out, not we: bytes by weights, for that is what it has to give. But while
+//! the worker's time is **scarce** it shares that too: a sender's weight there is less by as much as its bytes cost more than others'.
+
+use std::time::Duration;
+
+use crate::id::PortId;
+use crate::schedule::Weight;
+use crate::time::{Cycles, in_cycles};
+
+/// How far a port may be ahead of others: a usual batch costs less, so that ports only sit out for frames that are dear.
+const LEAD: Duration = Duration::from_micros(20);
+/// How far anybody can get ahead: much more than anything takes that is done at a time, and what an outside measure may err by must not keep a
+/// port out for long.
+const FARTHEST: Duration = Duration::from_millis(100);
+/// A worker that always had frames for so long has no time to spare.
+const SCARCE_AFTER: Duration = Duration::from_millis(1);
+/// Bytes after which what was before counts half for what a port's bytes cost: some turns of it.
+const MEMORY: f64 = 1024.0 * 1024.0;
+/// What a byte costs at least, in cycles: nothing is copied faster.
+const CHEAPEST: f64 = 1.0 / 8.0;
+
+/// Parts of a cycle that virtual time counts in, so that weights divide small costs too.
+const SCALE: u128 = 1024;
+
+/// What so many bytes cost together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Costs {
+    cycles: f64,
+    bytes: f64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Airtime {
+    /// Virtual time of each port, in parts of cycles: no worker lives long enough for it to end.
+    ports: Vec<u128>,
+    /// What each port's bytes cost lately.
+    costs: Vec<Costs>,
+    /// For how long the worker has had no time to spare.
+    busy: Cycles,
+    scarce_after: Cycles,
+    /// That of the last port that wanted more in the pass before.
+    floor: u128,
+    /// The least of those that want more in this pass.
+    least: Option<u128>,
+    /// Somebody sat out this pass.
+    refused: bool,
+    lead: u128,
+    farthest: u128,
+}
+
+impl Airtime {
+    pub(super) fn new() -> Self {
+        let parts = |time| u128::from(in_cycles(time)) * SCALE;
+        Self {
+            ports: Vec::new(),
+            costs: Vec::new(),
+            busy: 0,
+            scarce_after: in_cycles(SCARCE_AFTER),
+
+            floor: 0,
+            least: None,
+            refused: false,
+            lead: parts(LEAD),
+            farthest: parts(FARTHEST),
+        }
+    }
+
+    /// `port` comes, and there are up to `ports` now.
+    pub(super) fn enter(&mut self, port: PortId, ports: usize) {
+        self.ports.resize(ports.max(self.ports.len()), 0);
+        self.ports[port.index()] = 0;
+        self.costs.resize(self.ports.len(), Costs::default());
+        self.costs[port.index()] = Costs::default();
+    }
+
+    /// A pass begins.
+    #[inline]
+    pub(super) fn begin_pass(&mut self) {
+        self.floor = self.least.take().unwrap_or(self.floor);
+        self.refused = false;
+    }
+
+    /// Whether `port` has its turn in this pass.
+    #[inline]
+    pub(super) fn may_spend(&mut self, port: PortId) -> bool {
+        let time = &mut self.ports[port.index()];
+        *time = (*time).clamp(self.floor, self.floor + self.farthest);
+        if *time <= self.floor + self.lead {
+            return true;
+        }
+        self.refused = true;
+        // It may want nothing. Where all sit out, the last of them is let in again.
+        self.wants_more(port);
+        false
+    }
+
+    /// A pass moved so many `frames` and took so many `cycles`.
+    #[inline]
+    pub(super) fn end_pass(&mut self, frames: u32, cycles: Cycles) {
+        // One that takes long was interrupted.
+        let cycles = cycles.min(self.scarce_after / 8);
+        self.busy = if frames > 0 { self.busy.saturating_add(cycles) } else { 0 };
+    }
+
+    /// What `port`, which has this weight, weighs where it waits for a receiver among others.
+    #[inline]
+    pub(super) fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
+        let weight = Weight::new(weight);
+        if self.busy <= self.scarce_after {
+            return weight;
+        }
+        let costs = self.costs.get(port.index()).copied().unwrap_or_default();
+        // Who has sent nothing yet counts as if it cost nothing.
+        weight.times(CHEAPEST * costs.bytes.max(1.0) / costs.cycles.max(1.0))
+    }
+
+    /// `port`, which has this weight, cost so much, for so many bytes.
+    #[inline]
+    pub(super) fn spend(&mut self, port: PortId, weight: u16, cost: Cycles, bytes: u64) {
+        self.note_cost(port, cost, bytes);
+        let Some(time) = self.ports.get_mut(port.index()) else { return };
+        *time = (*time).max(self.floor) + u128::from(cost) * SCALE / u128::from(weight.max(1));
+    }
+
+    #[inline]
+    fn note_cost(&mut self, port: PortId, cost: Cycles, bytes: u64) {
+        // What was tried in vain says nothing of what bytes cost.
+        let Some(costs) = self.costs.get_mut(port.index()).filter(|_| bytes > 0) else { return };
+        if costs.bytes > MEMORY {
+            (costs.cycles, costs.bytes) = (costs.cycles / 2.0, costs.bytes / 2.0);
+        }
+        costs.cycles += cost as f64;
+        costs.bytes += bytes as f64;
+    }
+
+    /// `port` has more frames than it had turns for.
+    #[inline]
+    pub(super) fn wants_more(&mut self, port: PortId) {
+        let time = self.ports.get(port.index()).copied();
+        self.least = self.least.into_iter().chain(time).min();
+    }
+
+    /// True if some port sat out this pass.
+    pub(super) fn anybody_sits_out(&self) -> bool {
+        self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn airtime(ports: u16) -> Airtime {
+        let mut airtime = Airtime::new();
+        (0..ports).for_each(|port| airtime.enter(PortId(port), ports.into()));
+        airtime
+    }
+
+    /// What each port spends in so many `passes`, in each of which `turns` come: a port, its weight, what its turn costs.
+    fn spent(passes: usize, turns: &[(u16, u16, u64)]) -> Vec<u64> {
+        let ports = 1 + turns.iter().map(|turn| turn.0).max().unwrap_or(0);
+        let mut airtime = airtime(ports);
+        let mut spent = vec![0; ports.into()];
+        for _ in 0..passes {
+            airtime.begin_pass();
+            for &(port, weight, cost) in turns {
+                if airtime.may_spend(PortId(port)) {
+                    airtime.spend(PortId(port), weight, cost, 0);
+                    airtime.wants_more(PortId(port));
+                    spent[usize::from(port)] += cost;
+                }
+            }
+        }
+        spent
+    }
+
+    fn lead() -> u64 {
+        in_cycles(LEAD)
+    }
+
+    #[test]
+    fn time_is_shared_whatever_a_turn_costs() {
+        // The first port has many queues: as many turns in a pass as it likes.
+        let mut turns = vec![(0, 1, lead() / 10); 16];
+        turns.extend([(1, 1, lead() * 7), (2, 1, lead() * 3), (2, 1, lead() * 3)]);
+        let spent = spent(100_000, &turns);
+        let (least, most) = (spent.iter().min().unwrap(), spent.iter().max().unwrap());
+        assert!(*most as f64 / (*least as f64) < 1.01, "{spent:?}");
+    }
+
+    #[test]
+    fn time_follows_weights() {
+        for costs in [(30_000, 9000), (2000, 9000), (9 * lead(), 100)] {
+            let spent = spent(1_000_000, &[(0, 1, costs.0), (1, 3, costs.1)]);
+            let ratio = spent[1] as f64 / spent[0] as f64;
+            assert!((2.9..3.1).contains(&ratio), "{costs:?}: {spent:?}");
+        }
+    }
+
+    #[test]
+    fn who_needs_little_leaves_the_rest_to_others() {
+        let mut airtime = airtime(3);
+        let mut refused = 0;
+        for pass in 0..100_000 {
+            airtime.begin_pass();
+            // One has a little in each pass, one a little now and then, one always has more.
+            for (port, every, cost) in [(0, 1, 500), (1, 10, 500), (2, 1, 20_000)] {
+                if pass % every == 0 && airtime.may_spend(PortId(port)) {
+                    airtime.spend(PortId(port), 1, cost, 0);
+                    if port == 2 {
+                        airtime.wants_more(PortId(port));
+                    }
+                } else {
+                    refused += usize::from(pass % every == 0);
+                }
+            }
+        }
+        assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn who_is_alone_is_never_held_up_for_long() {
+        let mut airtime = airtime(2);
+        let mut sat_out = 0;
+        for _ in 0..1000 {
+            airtime.begin_pass();
+            if airtime.may_spend(PortId(1)) {
+                airtime.spend(PortId(1), 1, 1 << 30, 0);
+                airtime.wants_more(PortId(1));
+            }
+            sat_out += usize::from(airtime.anybody_sits_out());
+        }
+        assert!(sat_out <= 500, "{sat_out}");
+    }
+
+    #[test]
+    fn a_measure_that_errs_closes_nobody_for_long() {
+        let mut airtime = airtime(2);
+        airtime.begin_pass();
+        airtime.spend(PortId(0), 1, u64::MAX, 0);
+        let mut waited = 0;
+        loop {
+            airtime.begin_pass();
+            if airtime.may_spend(PortId(0)) {
+                break;
+            }
+            assert!(airtime.may_spend(PortId(1)));
+            airtime.spend(PortId(1), 1, lead(), 0);
+            airtime.wants_more(PortId(1));
+            waited += lead();
+        }
+        assert!(waited <= in_cycles(2 * FARTHEST), "{waited}");
+    }
+
+    #[test]
+    fn where_time_is_scarce_bytes_weigh_what_they_cost() {
+        let mut airtime = airtime(2);
+        for _ in 0..10_000 {
+            airtime.spend(PortId(0), 1, 6400, 32 * 60);
+            airtime.spend(PortId(1), 1, 25_000, 60_000);
+        }
+        let weights = |airtime: &Airtime| [0, 1].map(|port| airtime.weight_at_receivers(PortId(port), 2).divide(1_000_000));
+        let usual = [Weight::new(2).divide(1_000_000); 2];
+        airtime.end_pass(32, in_cycles(Duration::from_secs(1)));
+        assert_eq!(weights(&airtime), usual, "one that was interrupted");
+        for _ in 0..8 {
+            airtime.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+        }
+        airtime.end_pass(0, 1000);
+        assert_eq!(weights(&airtime), usual, "there was time to spare");
+        for _ in 0..9 {
+            airtime.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+        }
+        let [dear, cheap] = weights(&airtime);
+        let ratio = dear as f64 / cheap as f64;
+        assert!((ratio / (6400.0 / 1920.0 * 60_000.0 / 25_000.0) - 1.0).abs() < 0.01, "{ratio}");
+    }
+}
