@@ -4,6 +4,7 @@
 #   guest NAME CARDS COMMAND
 #                        boots a guest that has a card on each port of CARDS ("PORT=ADDRESS/PREFIX ..."), and runs COMMAND in it;
 #                        a port belongs to the guest whose name its own begins with: app-front to app
+#   attach PORT          attaches a port while the network runs
 #   ready NAME           waits until the guest's command has ended
 #   result NAME          waits until the guest's command has ended, and shows what it said
 #
@@ -61,6 +62,15 @@ network() {
     started="$started $!"
     await "is up\|memlane:" up.log
     grep -q "is up" up.log || fail "$(cat up.log)"
+}
+
+attach() {
+    if [ -n "$kernel" ]; then
+        "$memlane" attach net.toml "$1" --vhost-user "$1.sock" --print nothing
+    else
+        ip netns add "example-$1" && echo "example-$1" >>"$folder/spaces"
+        "$memlane" attach net.toml "$1" --tap "$1" --netns "example-$1" --print nothing
+    fi
 }
 
 guest() {

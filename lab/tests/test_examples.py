@@ -42,6 +42,14 @@ def test_one_guest_reaches_the_other(kernel: str) -> None:
 
 
 @pytest.mark.real
+def test_a_network_changes_while_guests_ping(kernel: str) -> None:
+    said = _run("changing", kernel)
+    assert said.count(", 0% packet loss") == 2, said
+    assert "added      d\n" in said, said
+    assert "changed    b: weight\n" in said, said
+
+
+@pytest.mark.real
 def test_tiers_reach_their_neighbours_only(kernel: str) -> None:
     said = _run("three-tier", kernel)
     assert said.count(", 0% packet loss") == 3, said
