@@ -14,7 +14,8 @@ use memlane::config::Config;
 use memlane::control::reload::{Reloaded, is_same};
 use memlane::control::routes::{DrainOrder, Drained};
 use memlane::control::{Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
-use memlane_rig::guest::ToyGuest;
+use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
@@ -104,8 +105,12 @@ impl Net {
 
     /// A guest with address 02:00:00:00:00:`index` on port `name`.
     fn guest(&self, name: &str, index: usize) -> ToyGuest {
-        let memory = memlane_rig::memory::MemoryPlan::new(64 << 20);
-        let guest = ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(memory).connect(self.socket(name)).unwrap();
+        self.guest_like(name, builder(index))
+    }
+
+    /// A guest made by `builder` on port `name`.
+    fn guest_like(&self, name: &str, builder: GuestBuilder) -> ToyGuest {
+        let guest = builder.connect(self.socket(name)).unwrap();
         wait_until(|| self.port(name).state == "running", "the port runs");
         guest
     }
@@ -115,6 +120,10 @@ impl Drop for Net {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn builder(index: usize) -> GuestBuilder {
+    ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
 }
 
 fn parse(folder: &tempfile::TempDir, text: &str) -> Config {
@@ -298,14 +307,33 @@ fn answers_are_what_the_document_says() {
 }
 
 #[test]
-fn who_asks_in_vain_is_not_waited_for() {
-    let net = Net::of(&ports(&[("a", "")]));
+fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
+    let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
+    let net = Net::of(&format!("patience-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
+    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+    let mut a = net.guest("a", 0);
+    let _b = net.guest_like("b", builder(1).receive_buffers(few));
+    // Some are for somebody else, so that the others have to step aside.
+    for number in 0..20 {
+        a.send(&frame(mac(0), mac(1 + number % 2), 100, number as u64)).unwrap();
+    }
+    wait_until(|| net.port("b").totals.waiting > 0, "frames wait for the receiver");
+    let drain = |client: &Client, port: &str, timeout_ms| {
+        let order = DrainOrder { timeout_ms };
+        client.ask::<Drained>(Method::POST, &format!("/v1/ports/{port}/drain"), Some(&order))
+    };
+    assert_eq!(drain(&net.client, "a", 20).unwrap(), Drained { drained: false });
+    assert!(!net.port("a").enabled);
     let client = net.client.clone();
-    let drain = std::thread::spawn(move || {
-        let order = DrainOrder { timeout_ms: 1 };
-        client.ask::<Drained>(Method::POST, "/v1/ports/a/drain", Some(&order)).unwrap()
-    });
-    assert!(drain.join().unwrap().drained, "a port without a guest has nothing under way");
+    let asker = std::thread::spawn(move || drain(&client, "a", 3_600_000));
+    // Somebody else's question is answered meanwhile, and the network ends though one is open.
+    assert!(net.get("/v1/network").is_ok());
+    net.managed.stop();
+    let answer = asker.join().unwrap();
+    assert!(
+        matches!(&answer, Err(ControlError::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE),
+        "{answer:?}"
+    );
 }
 
 #[test]

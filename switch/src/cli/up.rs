@@ -74,20 +74,20 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
         tracing::warn!(%cause, "the network is up");
     }
     let mut serving = std::pin::pin!(control::serve(listener, &managed));
-    loop {
+    let result = loop {
         tokio::select! {
-            result = &mut serving => result.map_err(Failure::running)?,
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            result = &mut serving => break result.map_err(Failure::running),
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
             _ = hang_up.recv() => {
                 let managed = Arc::clone(&managed);
                 tokio::task::spawn_blocking(move || reload(&managed));
             }
         }
-    }
+    };
     managed.stop();
     let _ = std::fs::remove_file(&socket);
-    Ok(())
+    result
 }
 
 /// Reads the network's file again, as SIGHUP asks.
