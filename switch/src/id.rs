@@ -68,9 +68,13 @@ impl Slot {
     }
 
     /// How many had the index before, modulo 65536.
-    #[inline]
     pub fn generation(self) -> u16 {
         (self.0 >> 16) as u16
+    }
+
+    /// What the next one is called that gets the index.
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1 << 16))
     }
 
     /// As a number that names it, below 2^32.

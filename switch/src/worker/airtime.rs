@@ -118,6 +118,11 @@ impl Airtime {
         if self.busy <= self.scarce_after {
             return weight;
         }
+        self.by_cost(port, weight)
+    }
+
+    #[cold]
+    fn by_cost(&self, port: PortId, weight: Weight) -> Weight {
         let costs = self.costs.get(port.index()).copied().unwrap_or_default();
         // Who has sent nothing yet counts as if it cost nothing.
         weight.times(CHEAPEST * costs.bytes.max(1.0) / costs.cycles.max(1.0))
@@ -128,7 +133,9 @@ impl Airtime {
     pub(super) fn spend(&mut self, port: PortId, weight: u16, cost: Cycles, bytes: u64) {
         self.note_cost(port, cost, bytes);
         let Some(time) = self.ports.get_mut(port.index()) else { return };
-        *time = (*time).max(self.floor) + u128::from(cost) * SCALE / u128::from(weight.max(1));
+        let cost = u128::from(cost) * SCALE;
+        // Most weigh 1, and dividing is dear.
+        *time = (*time).max(self.floor) + if weight > 1 { cost / u128::from(weight) } else { cost };
     }
 
     #[inline]

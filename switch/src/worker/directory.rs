@@ -87,6 +87,13 @@ impl Directory {
         self.port(port.id).is_some_and(|known| Arc::ptr_eq(known, port))
     }
 
+    /// The port with this number, and its segment.
+    #[inline]
+    pub(super) fn member(&self, id: PortId) -> Option<(&Port, &Members)> {
+        let port = self.port(id)?;
+        Some((port, self.members(port.segment.id)?))
+    }
+
     /// The segment with this number.
     #[inline]
     pub(super) fn members(&self, id: SegmentId) -> Option<&Members> {

@@ -111,7 +111,7 @@ impl Worker {
         }
         self.parcel.intake = IntakeId { worker: self.index, slot };
         self.parcel.source = port;
-        let Some(segment) = self.directory.members(source.port.segment.id) else { return 0 };
+        let Some((its_port, segment)) = self.directory.member(port) else { return 0 };
         let turn = Turn {
             worker: self.index,
             segment,
@@ -120,8 +120,9 @@ impl Worker {
             directory: &self.directory,
             counters: &self.shared.workers[usize::from(self.index)],
             bill: &mut self.bill,
-            weight: self.airtime.weight_at_receivers(port, source.port.policy.weight()),
+            weight: self.airtime.weight_at_receivers(port, its_port.policy.weight()),
             source,
+            port: its_port,
             now: self.now,
             second: self.second,
         };
@@ -316,8 +317,8 @@ impl Worker {
 
     /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
-        let segment = self.directory.port(parcel.source).and_then(|port| self.directory.members(port.segment.id));
-        segment.map_or(0, |segment| self.outlets.flood(parcel, &segment.ports, self.index, &self.directory))
+        let sender = self.directory.member(parcel.source);
+        sender.map_or(0, |(_, segment)| self.outlets.flood(parcel, &segment.ports, self.index, &self.directory))
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {

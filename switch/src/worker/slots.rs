@@ -6,7 +6,8 @@ use crate::id::Slot;
 
 #[derive(Debug)]
 struct Entry<T> {
-    generation: u16,
+    /// What its present tenant is called, or else its next one.
+    slot: Slot,
     tenant: Option<T>,
 }
 
@@ -31,54 +32,50 @@ impl<T> Slots<T> {
     /// There are 65536 already; a network has no more rings.
     pub(super) fn add(&mut self, tenant: impl FnOnce(Slot) -> T) -> Slot {
         let index = self.free.pop_front().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, tenant: None });
-            u16::try_from(self.entries.len() - 1).expect("no more rings than slots")
+            let index = u16::try_from(self.entries.len()).expect("no more rings than slots");
+            self.entries.push(Entry { slot: Slot::new(index, 0), tenant: None });
+            index
         });
         let entry = &mut self.entries[usize::from(index)];
-        let slot = Slot::new(index, entry.generation);
+        let slot = entry.slot;
         entry.tenant = Some(tenant(slot));
         slot
     }
 
     #[inline]
     pub(super) fn get(&self, slot: Slot) -> Option<&T> {
-        let entry = self.entries.get(slot.index()).filter(|entry| entry.generation == slot.generation());
-        entry?.tenant.as_ref()
+        let entry = self.entries.get(slot.index())?;
+        if entry.slot == slot { entry.tenant.as_ref() } else { None }
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
-        let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.generation == slot.generation());
-        entry?.tenant.as_mut()
+        let entry = self.entries.get_mut(slot.index())?;
+        if entry.slot == slot { entry.tenant.as_mut() } else { None }
     }
 
     /// Takes out who has `slot`, whose index others may have from now on.
     pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
-        let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.generation == slot.generation())?;
+        let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.slot == slot)?;
         let tenant = entry.tenant.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.slot = slot.next();
         self.free.push_back(slot.index() as u16);
         Some(tenant)
     }
 
     /// All that are kept.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
-        self.entries.iter_mut().enumerate().filter_map(|(index, entry)| {
-            let slot = Slot::new(index as u16, entry.generation);
-            Some((slot, entry.tenant.as_mut()?))
-        })
+        self.entries.iter_mut().filter_map(|entry| Some((entry.slot, entry.tenant.as_mut()?)))
     }
 
     /// The slots that somebody has.
     pub(super) fn taken(&self) -> Vec<Slot> {
-        let slots = self.entries.iter().enumerate().filter(|(_, entry)| entry.tenant.is_some());
-        slots.map(|(index, entry)| Slot::new(index as u16, entry.generation)).collect()
+        self.entries.iter().filter(|entry| entry.tenant.is_some()).map(|entry| entry.slot).collect()
     }
 
     /// The first one for which `condition` holds.
     pub(super) fn find(&self, condition: impl Fn(&T) -> bool) -> Option<Slot> {
-        let index = self.entries.iter().position(|entry| entry.tenant.as_ref().is_some_and(&condition))?;
-        Some(Slot::new(index as u16, self.entries[index].generation))
+        self.entries.iter().find(|entry| entry.tenant.as_ref().is_some_and(&condition)).map(|entry| entry.slot)
     }
 }
 

@@ -1,7 +1,5 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
-use std::sync::Arc;
-
 use super::bill::Bill;
 use super::directory::{Directory, Members};
 use super::ends::Feed;
@@ -14,6 +12,7 @@ use crate::id::{Place, PortId, Slot};
 use crate::offload::{self, Offloads};
 use crate::parcel::{Parcel, Reach};
 use crate::policy::Limiter;
+use crate::port::Port;
 use crate::ring::{Ring, RingFault, Taken};
 use crate::schedule::Weight;
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
@@ -27,6 +26,8 @@ pub(super) struct Turn<'w> {
     /// This worker.
     pub worker: u8,
     pub source: &'w mut Source,
+    /// Whose the source is.
+    pub port: &'w Port,
     pub outlets: &'w mut Outlets,
     pub peers: &'w mut Peers,
     pub directory: &'w Directory,
@@ -57,8 +58,7 @@ impl Turn<'_> {
     /// # Errors
     /// The source's ring broke a rule.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
-        let port = Arc::clone(&self.source.port);
-        let limiter = &port.policy.intake;
+        let limiter = &self.port.policy.intake;
         let limited = limiter.is_set();
         // Asked without a limit too: it may have been taken away while it held back.
         if self.is_held(limiter) {
@@ -278,8 +278,7 @@ impl Turn<'_> {
     /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
     #[cold]
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
-        let port = Arc::clone(&self.source.port);
-        let storm = &port.policy.storm;
+        let storm = &self.port.policy.storm;
         if !storm.is_open(self.now) {
             return self.drop_at(parcel.source, parcel, DropReason::Storm);
         }
