@@ -13,13 +13,20 @@
 //! ```
 //!
 //! - A **network** is all that one daemon serves; a **segment** is one broadcast domain of it; a **port** is a guest's place on a segment, behind
-//!   vhost-user or a TAP.
+//!   vhost-user or a TAP. Ports and segments come, go and change while the network runs.
 //! - An **intake** is a ring that the guest fills and we read (its transmit queue), a **delivery** one that we fill and the guest reads (its
 //!   receive queue).
 //! - A **frame** is an Ethernet frame behind a virtio-net header. A **parcel** is a frame that still lies in its sender's memory: what was copied of
 //!   its headers, and where the rest is.
 //! - A **verdict** says where a frame goes.
 //! - A **worker** is a thread that owns rings and moves frames between them.
+//!
+//! Where new things go:
+//!
+//! - *A kind of port*: a file or folder in [`port`] that makes the two ends of [`port::end`], as [`port::null`] and [`port::loopback`] do; its key in
+//!   [`config::document`] and [`config::PortKind`]; how it is opened in [`daemon`].
+//! - *A rule by which frames are dropped or sent elsewhere*: [`verdict::decide`], with its [`stats::DropReason`].
+//! - *A control command*: its route in [`control`], what it has the [`daemon`] do, its words in [`cli`].
 //!
 //! Modules stand below in the order in which a frame meets them. `docs/tour.md` follows one frame through them, and says where each rule of a
 //! vhost-user back end is kept.
