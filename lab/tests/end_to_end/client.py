@@ -12,8 +12,15 @@ class Testpmd:
 
     __test__ = False
 
-    def __init__(self, session: Session, ports: Sequence[VhostUser], forward: str, *, queues: int = 1) -> None:
-        """`forward` is one of its modes: "io" joins neighbouring ports, "icmpecho" answers."""
+    def __init__(
+        self, session: Session, ports: Sequence[VhostUser], forward: str, *, queues: int = 1, used: int | None = None
+    ) -> None:
+        """`forward` is one of its modes: "io" joins neighbouring ports, "icmpecho" answers.
+
+        Its devices are given `queues` pairs, of which it uses `used` (None: all).
+        It ends at once if a port has fewer than it is to use.
+        """
+        used = queues if used is None else used
         devices = (
             f"--vdev=net_virtio_user{i},path={port.socket},queues={queues},queue_size=256"
             + (",server=1" if port.guest_listens else "")
@@ -25,7 +32,7 @@ class Testpmd:
             *("dpdk-testpmd", "--no-pci", "--no-huge", "-m", "128", "--no-telemetry"),
             *(f"--file-prefix={session.name}", "--lcores", "0@(0-1),1@(0-1)", *devices),
             *("--", "--nb-cores=1", f"--forward-mode={forward}", "--no-mlockall", "--total-num-mbufs=16384"),
-            *(f"--rxq={queues}", f"--txq={queues}", "--auto-start", "--stats-period=3600"),
+            *(f"--rxq={used}", f"--txq={used}", "--auto-start", "--stats-period=3600"),
         ]
         self.start()
 
