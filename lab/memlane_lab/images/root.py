@@ -47,6 +47,8 @@ class Recipe:
     """Symbolic links beside the usual ones."""
     etc: Mapping[str, str] = field(default_factory=dict)
     """Files of /etc beside the usual ones, or instead of them."""
+    libraries: Sequence[str] = ()
+    """Libraries of the lab's own in /lib, by their sources beside this file: `name.c` makes /lib/name.so."""
 
 
 USUAL = Recipe("root", PROGRAMS)
@@ -71,7 +73,8 @@ def image(recipe: Recipe = USUAL) -> RootImage:
 
 def _digest(recipe: Recipe) -> str:
     """A name for all that decides what is in the image."""
-    files = [_HERE / "root.py", _HERE / "cpio.py", _HERE / "init", *agent.sources()]
+    made = (_HERE / name for name in recipe.libraries)
+    files = [_HERE / "root.py", _HERE / "cpio.py", _HERE / "init", *made, *agent.sources()]
     release = Path("/etc/debian_version").read_bytes().partition(b".")[0]
     stated = b"" if recipe is USUAL else repr(recipe).encode()
     return hashlib.sha256(release + stated + b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
@@ -100,6 +103,16 @@ def _lay_out(tree: Path, recipe: Recipe) -> None:
     install(_HERE / "init", tree / "init")
     for program in agent.build():
         install(program, tree / "bin" / program.name)
+    for name in recipe.libraries:
+        _compile(_HERE / name, (tree / "lib" / name).with_suffix(".so"))
+
+
+def _compile(source: Path, library: Path) -> None:
+    """Makes a library of one C file."""
+    command: list[str | Path] = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", library, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"{source.name} cannot be compiled:\n{done.stderr}")
 
 
 def install(source: Path, target: Path) -> None:

@@ -25,6 +25,7 @@ _RECIPE = Recipe(
         "nsswitch.conf": "hosts: files\n",
         "protocols": "icmp 1\ntcp 6\nudp 17\nospf 89\n",
     },
+    libraries=["whole_waits.c"],
 )
 
 
