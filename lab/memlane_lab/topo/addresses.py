@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 
 from memlane_lab import ports
@@ -46,12 +47,13 @@ class Plan:
 
     def loopback(self, node: str, version: int = 4) -> str:
         """The address by which others call the node: its loopback's, or a host's on its first interface."""
-        return next(address for address in self.names()[node] if (":" in address) == (version == 6))
+        return next(address for address in self.names[node] if (":" in address) == (version == 6))
 
     def peer(self, end: Interface) -> Interface:
         """The other end of its link."""
         return self.ends[end.link][1 - end.side]
 
+    @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
         """Addresses by node, as /etc/hosts tells them: the loopback's, or where there is none the first interface's."""
         first = {node: ends[0].addresses if ends else () for node, ends in self.interfaces.items()}

@@ -67,13 +67,14 @@ def _default_routes(plan: Plan, node: Node) -> Iterator[str]:
 
 
 def _files(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
-    hosts = "".join(f"{address} {name}\n" for name, texts in plan.names().items() for address in texts)
+    hosts = "".join(f"{address} {name}\n" for name, texts in plan.names.items() for address in texts)
     made = {"/etc/hosts": f"127.0.0.1 localhost\n::1 localhost\n{hosts}", **frr.configuration(topology, plan, node)}
     for path, content in {**made, **given(topology, node)}.items():
         folder = path.rpartition("/")[0]
         if folder not in {"/etc", "/etc/frr"}:
             yield f"mkdir -p {shlex.quote(folder or '/')}"
-        yield f"cat >{shlex.quote(path)} <<'{_END}'\n{content.rstrip()}\n{_END}"
+        # The shell's own printf: a process more for each file takes a tenth of a node's start.
+        yield f"printf '%s\\n' {shlex.quote(content.rstrip())} >{shlex.quote(path)}"
 
 
 def given(topology: Topology, node: Node) -> dict[str, str]:
