@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from memlane_lab.errors import LabError, NotAvailable
 
@@ -133,9 +134,25 @@ def remove_link(name: str) -> None:
         _ip(None, f"link delete dev {name}")
 
 
+def change(namespace: str | None, *lines: str) -> None:
+    """Does many changes at once, each a command of `ip` without its first word ("link add ..."), in this order."""
+    if lines:
+        _ip(namespace, *lines)
+
+
+def all_counters(namespace: str | None) -> dict[str, dict[str, int]]:
+    """The kernel's counters of all devices there, by name, as `counters` tells those of one."""
+    links = json.loads(_ip(namespace, "link show", options=("-stats",)))
+    return {link["ifname"]: _counted(link) for link in links}
+
+
 def counters(device: str, *, namespace: str | None) -> dict[str, int]:
     """The kernel's counters of a device, as "rx_packets", "tx_dropped" and so on: in the device's own words."""
     (link,) = json.loads(_ip(namespace, f"link show dev {device}", options=("-stats",)))
+    return _counted(link)
+
+
+def _counted(link: Any) -> dict[str, int]:  # noqa: ANN401
     return {f"{way}_{name}": value for way in ("rx", "tx") for name, value in link["stats64"][way].items()}
 
 

@@ -7,7 +7,7 @@ booted once and kept.
 import itertools
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from memlane_lab.events import Event, Timeline
 from memlane_lab.experiment import Boot, Experiment
 from memlane_lab.meters import account, inside, placement
 from memlane_lab.meters.account import Account
+from memlane_lab.paths.apart import Apart
 from memlane_lab.plan import Turn, Variant, guests_kind, kinds
 from memlane_lab.ports import GuestKind
 from memlane_lab.results import FlowRecord, Sample
@@ -197,7 +198,10 @@ class Sampler(AbstractContextManager["Sampler"]):
 def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
     """Lays the setting's path and boots its machines."""
     build = {"program": setting.program} if setting.program else {}
-    path = paths.make(session, setting.path, **setting.path_options, **build)
+    options = {**setting.path_options, **build}
+    path = paths.make(session, setting.path, **options)
+    if setting.apart:
+        path = _apart(session, setting, path, options)
     return Bed(
         session,
         path,
@@ -212,6 +216,15 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         image=shops.image(setting),
         processors=setting.processors,
     )
+
+
+def _apart(
+    session: Session, setting: Setting, near: paths.NetworkPath, options: Mapping[str, Any]
+) -> paths.NetworkPath:
+    """The path of clients, joined with one like it on another host, where the servers are."""
+    other = session.enter_context(Session(session.logs / "other-host"))
+    servers = [machine for machine in setting.machines() if machine.startswith("s")]
+    return Apart(session, near, (other, paths.make(other, setting.path, **options)), servers)
 
 
 def _cpus(pinning: Pinning, machine: str) -> Sequence[int]:

@@ -90,6 +90,8 @@ class Setting(Strict):
     guest: str | None = None
     """The kind of the guests; none: the kind that is chosen when it is measured."""
     ends: Ends = Ends.GUEST_GUEST
+    apart: bool = False
+    """Whether servers are on another host than clients: each host has a path of its own, and a cable joins them."""
     pairs: int = Field(default=1, ge=0, le=64)
     """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
     shop: Shop | None = None

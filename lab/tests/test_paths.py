@@ -1,6 +1,7 @@
 """Paths, as far as they can be checked without a guest."""
 
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from memlane_lab import guests, network, paths, procfs
+from memlane_lab.bed import Bed, ipv4
 from memlane_lab.errors import LabError, NotAvailable
 from memlane_lab.guests.uml import UmlGuest
 from memlane_lab.paths import ovs_dpdk
+from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
 from memlane_lab.ports import Device, GuestKind, Nic, Port, Tap, VhostUser, mac
@@ -217,3 +220,20 @@ def test_a_listening_socket_is_told_from_a_dead_one(session: Session, tmp_path: 
     with socket.socket(socket.AF_UNIX) as probe, pytest.raises(ConnectionRefusedError):
         probe.connect(str(path))
     assert not procfs.listens(1, path)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+@pytest.mark.parametrize("path", ["bridge", "memlane"])
+def test_guests_of_two_hosts_reach_each_other_over_the_cable(session: Session, path: str) -> None:
+    other = session.enter_context(Session(session.logs / "other"))
+    both = Apart(session, paths.make(session, path), (other, paths.make(other, path)), ["s1", "s2"])
+    bed = Bed(session, both, [GuestKind.NETNS, GuestKind.UML, GuestKind.NETNS], names=["c1", "s1", "s2"])
+    near, far, third = bed.guests
+    assert near.run(f"ping -c 3 -i 0.1 -W 5 {ipv4(1)}").status == 0
+    assert third.run(f"ping -c 1 -W 5 {ipv4(1)}").status == 0
+    cable = network.counters("cable0", namespace=f"{session.name}-cable")
+    assert cable["tx_packets"] >= 3
+    assert both.tallies()["frames"] >= 12
+    far.run(f"ping -c 3 -i 0.1 -W 5 {ipv4(2)}").check()
+    assert network.counters("cable0", namespace=f"{session.name}-cable")["tx_packets"] <= cable["tx_packets"] + 8
