@@ -18,7 +18,7 @@ from memlane_lab.progress import console, results, say
 from memlane_lab.topo import graph as drawing
 from memlane_lab.topo import measure as measuring
 from memlane_lab.topo import net, running, shapes, terminal
-from memlane_lab.topo.model import Topology
+from memlane_lab.topo.model import OVER, Topology
 from memlane_lab.topo.net import prepare
 from memlane_lab.topo.service import Caller, ask
 
@@ -46,6 +46,9 @@ def up(
     jitter: JitterOption = None,
     loss: LossOption = None,
     rate: RateOption = None,
+    over: Annotated[
+        str | None, typer.Option("--over", help="what links are made of: memlane; bridge or veth, to compare")
+    ] = None,
     wait: Annotated[bool, typer.Option(help="wait until all routing tables are full")] = True,
 ) -> None:
     """Bring a topology up: boot its nodes, lay its links, start its routing."""
@@ -53,9 +56,12 @@ def up(
     link = _given(delay=delay, jitter=jitter, loss=loss, rate=rate)
     protocols = None if routing is None else [] if routing == "none" else routing.split(",")
     timers = _given(protocols=protocols, hello=hello)
-    if what not in shapes.SHAPES and (node or link or timers):
-        raise LabError("--kind, --memory, --routing and links' options are for shapes; a file states them itself")
-    topology = net.state(what, *(sizes or ()), name=name, node=node, link=link, routing=timers)
+    more = _given(node=node or None, link=link or None, routing=timers or None, over=over)
+    if what not in shapes.SHAPES and more:
+        raise LabError(
+            "--kind, --memory, --routing, --over and links' options are for shapes; a file states them itself"
+        )
+    topology = net.state(what, *(sizes or ()), name=name, **more)
     told = _bring_up(topology, wait=wait)
     seconds = told["seconds"]
     parts = [f"{len(topology.nodes)} nodes set up in {seconds['booted']:.1f} s"]
@@ -117,10 +123,16 @@ def show(
         total = sum(node["memory"] or 0 for node in state["nodes"]) + switch["memory"] - switch["own"]
         count = max(1, len(state["nodes"]))
         results.print(
-            f"{count} nodes: {total / 1e6:.0f} MB, {total / count / 1e6:.1f} MB each; memlane: "
-            f"{switch['own'] / 1e6:.0f} MB, {switch['cpu']:.1f} s of CPU",
+            f"{count} nodes: {total / 1e6:.0f} MB, {total / count / 1e6:.1f} MB each{_switch(switch)}",
             highlight=False,
         )
+
+
+def _switch(told: dict[str, Any]) -> str:
+    """What the program takes that the links are; the kernel's are nobody's."""
+    if told["over"] != OVER[0]:
+        return f"; links over {told['over']}"
+    return f"; memlane: {told['own'] / 1e6:.0f} MB, {told['cpu']:.1f} s of CPU"
 
 
 def _nodes(state: dict[str, Any]) -> Table:
@@ -288,18 +300,22 @@ def graph(
 def measure(
     file: Annotated[Path, typer.Argument(help="a question: see lab/experiments/topologies")],
     size: Annotated[list[int] | None, typer.Option("--size", help="only networks of so many nodes")] = None,
+    over: Annotated[list[str] | None, typer.Option("--over", help="only links over memlane, bridge or veth")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="write the figures to this file too, as JSON")] = None,
 ) -> None:
     """Measure whole networks: how they come up, what they take, what failures and delays do."""
     question = measuring.load(file)
-    rows = measuring.answer(question, tuple(size or ()), out)
-    table = Table("nodes", "what", box=None, title=question.question)
+    rows = measuring.answer(question, tuple(size or ()), tuple(over or ()), out)
+    table = Table("nodes", "over", "what", box=None, title=question.question)
     for column in ("figure", "theory says"):
         table.add_column(column, justify="right")
     for row in rows:
         expected = "" if row.expected is None else _figure(row.expected, row.unit)
-        table.add_row(str(row.size), row.what, _figure(row.value, row.unit), expected)
+        value = row.why if row.value is None else _figure(row.value, row.unit)
+        table.add_row(str(row.size), row.over, row.what, value, expected)
     results.print(table)
+    if any(row.value is None for row in rows):
+        raise typer.Exit(1)
 
 
 def _figure(value: float, unit: str) -> str:

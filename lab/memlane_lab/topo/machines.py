@@ -10,7 +10,7 @@ from memlane_lab.control import CommandFailed, Result, Running
 from memlane_lab.errors import LabError
 from memlane_lab.guests import Guest, GuestKind
 from memlane_lab.guests.netns import NetnsGuest
-from memlane_lab.ports import Nic, Port, VhostUser
+from memlane_lab.ports import Nic, Port, Tap
 from memlane_lab.session import Session
 from memlane_lab.topo import image, setup
 from memlane_lab.topo.addresses import Interface, Plan
@@ -115,6 +115,8 @@ class Machine:
         """By interface, a shell line that finds what the kernel calls it."""
         if isinstance(self.guest, _Netns):
             return {end.name: f"d={end.name}" for end in self.interfaces}
+        if self.guest.kind == GuestKind.UML and isinstance(self.guest.nics[0].endpoint, Tap):
+            return {end.name: f"d=vec{n}" for n, end in enumerate(self.interfaces)}
         if self.guest.kind == GuestKind.UML:
             place = "/sys/devices/virtio-uml-cmdline/virtio-uml"
             return {
@@ -143,9 +145,7 @@ def make(
     kind = GuestKind.UML if node.kind == "uml" else _qemu()
     if kind != GuestKind.UML:
         options["memory"] = max(node.memory, 192)  # its root tree lies in its memory
-    nics = [
-        Nic(Port(end.port, kind, end.mac, end.mtu), VhostUser(fabric.socket(end))) for end in plan.interfaces[node.name]
-    ]
+    nics = [Nic(Port(end.port, kind, end.mac, end.mtu), fabric.endpoint(end)) for end in plan.interfaces[node.name]]
     return Machine(node, guests.make(session, kind, node.name, nics, **options), topology, plan)
 
 

@@ -45,21 +45,31 @@ class Question(Strict):
     """Nodes of each network."""
     hops: tuple[int, ...] = ()
     """Over which a line's round trip and throughput are measured."""
+    over: tuple[Literal["memlane", "bridge", "veth"], ...] = ("memlane",)
+    """What links are made of; over veth the nodes are namespaces, for there it is no machine's."""
     repeat: int = Field(default=1, ge=1, le=100)
     seconds: int = Field(default=5, ge=1, le=600)
     link: dict[str, Any] = {}
+
+
+Figure = tuple[str, float, str] | tuple[str, float, str, float | None]
+"""What it is, how much, in which unit, and what theory says."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One figure."""
 
+    over: str
     size: int
     what: str
-    value: float
+    value: float | None
+    """None: it could not be had."""
     unit: str
     expected: float | None = None
     """What theory says, where it says something."""
+    why: str = ""
+    """Why there is no value."""
 
 
 def load(path: Path) -> Question:
@@ -74,12 +84,12 @@ def load(path: Path) -> Question:
         raise LabError(f"{path}: {told(error)}") from error
 
 
-def answer(question: Question, sizes: tuple[int, ...], out: Path | None) -> list[Row]:
-    """Measures; what there is, is written after each network, so that an interruption loses little."""
+def answer(question: Question, sizes: tuple[int, ...], over: tuple[str, ...], out: Path | None) -> list[Row]:
+    """Measures; what there is, is written after each figure, so that an interruption loses little."""
     rows: list[Row] = []
-    for size in sizes or question.sizes:
-        say(f"{question.title}: {size} nodes")
-        for row in _MEASURES[question.measure](question, size):
+    for size, links in itertools.product(sizes or question.sizes, over or question.over):
+        say(f"{question.title}: {size} nodes, links over {links}")
+        for row in _of_one(question, size, links):
             rows.append(row)
             if out:
                 load_now = os.getloadavg()[0]
@@ -88,21 +98,39 @@ def answer(question: Question, sizes: tuple[int, ...], out: Path | None) -> list
     return rows
 
 
-def _line(question: Question, size: int) -> Iterator[Row]:
+def _of_one(question: Question, size: int, over: str) -> Iterator[Row]:
+    """The figures of one network; where it fails, the last one says so."""
+    try:
+        for what, value, unit, *expected in _MEASURES[question.measure](question, size, over):
+            yield Row(over, size, what, value, unit, expected[0] if expected else None)
+    except LabError as error:
+        say(f"{size} nodes over {over}: {error}")
+        yield Row(over, size, "failed", None, "", why=str(error))
+
+
+def _up(question: Question, shape: str, size: int, over: str, *, wait: bool = True) -> nets.Upcoming:
+    node = {"kind": "netns"} if over == "veth" else {}
+    return nets.up(shape, size, node=node, link=question.link, over=over, wait=wait)
+
+
+def _line(question: Question, size: int, over: str) -> Iterator[Figure]:
     """Coming up, at rest, and over so many hops."""
-    with nets.up("line", size, link=question.link, wait=False) as net:
+    with _up(question, "line", size, over, wait=False) as net:
         net.wait_neighbours(120)
-        net.wait_routes(600)
+        yield "until booted", net.phases.booted, "s"
+        yield "until neighbours", net.phases.neighbours, "s"
+        net.wait_routes(300)
         net.wait_end_to_end()
-        for what, seconds in vars(net.phases).items():
-            yield Row(size, f"until {what}", seconds, "s")
+        yield "until routes", net.phases.routes, "s"
+        yield "until ping", net.phases.ping, "s"
         now = status.of(net)
         foreign = now["switch"]["memory"] - now["switch"]["own"]
-        yield Row(size, "memory a node", (sum(node["memory"] for node in now["nodes"]) + foreign) / size, "B")
-        yield Row(size, "memory of memlane", now["switch"]["own"], "B")
-        yield Row(size, "idle", _at_rest(net), "CPU")
+        yield "memory a node", (sum(node["memory"] for node in now["nodes"]) + foreign) / size, "B"
+        if now["switch"]["own"]:
+            yield "memory of memlane", now["switch"]["own"], "B"
+        yield "idle", _at_rest(net), "CPU"
         for hops in (hops for hops in question.hops if hops < size):
-            yield from _over(net, size, hops, question.seconds)
+            yield from _across(net, hops, question.seconds)
 
 
 def _at_rest(net: Net) -> float:
@@ -118,10 +146,10 @@ def _at_rest(net: Net) -> float:
     return (used() - before) / (time.monotonic() - began)
 
 
-def _over(net: Net, size: int, hops: int, seconds: int) -> Iterator[Row]:
+def _across(net: Net, hops: int, seconds: int) -> Iterator[Figure]:
     far = f"r{hops + 1}"
-    yield Row(size, f"round trip, {hops} hops", _round_trip(net, "r1", far), "s")
-    yield Row(size, f"TCP, {hops} hops", _throughput(net, "r1", far, seconds, "--length 1M"), "bit/s")
+    yield f"round trip, {hops} hops", _round_trip(net, "r1", far), "s"
+    yield f"TCP, {hops} hops", _throughput(net, "r1", far, seconds, "--length 1M"), "bit/s"
 
 
 def _round_trip(net: Net, near: str, far: str) -> float:
@@ -148,17 +176,17 @@ def _throughput(net: Net, near: str, far: str, seconds: int, options: str) -> fl
     return float(end["sum_received"]["bits_per_second"])
 
 
-def _failure(question: Question, size: int) -> Iterator[Row]:
+def _failure(question: Question, size: int, over: str) -> Iterator[Figure]:
     """How long nothing comes round a ring when a link, then a node, on the way fails."""
     dead, hello = 4.0, 1.0
     far = f"r{size // 2}"
-    with nets.up("ring", size, link=question.link) as net:
+    with _up(question, "ring", size, over) as net:
         for _ in range(question.repeat):
             for what, fail, mend in (
                 ("a link goes down", lambda: net.link("r2", "r3", up=False), lambda: net.link("r2", "r3", up=True)),
                 ("a node dies", lambda: net.kill("r3"), lambda: net.start("r3")),
             ):
-                yield Row(size, what, _without_way(net, far, fail), "s", dead - hello / 2)
+                yield what, _without_way(net, far, fail), "s", dead - hello / 2
                 mend()
                 net.wait_routes(300)
                 _settle(net, far)
@@ -196,21 +224,21 @@ def _without_way(net: Net, far: str, fail: Callable[[], object]) -> float:
     raise Timeout(f"{far} does not answer again")
 
 
-def _delay(question: Question, size: int) -> Iterator[Row]:
+def _delay(question: Question, size: int, over: str) -> Iterator[Figure]:
     """A line's round trip and throughput beside what its delays and rates say."""
-    with nets.up("line", size, link=question.link) as net:
+    with _up(question, "line", size, over) as net:
         impairment = net.topology.links[0]
         delay, rate = _seconds(impairment.delay), _bits(impairment.rate)
         links, far = size - 1, f"r{size}"
         ping = 98 * 8 / rate if rate else 0.0
-        yield Row(size, "round trip", _round_trip(net, "r1", far), "s", links * 2 * (delay + ping))
+        yield "round trip", _round_trip(net, "r1", far), "s", links * 2 * (delay + ping)
         expected = rate * 1448 / _FRAME if rate else None
         for control in ("cubic", "bbr"):
             got = _throughput(net, "r1", far, question.seconds, f"--congestion {control} --omit 5")
-            yield Row(size, f"TCP {control}", got, "bit/s", expected)
+            yield f"TCP {control}", got, "bit/s", expected
         if rate:
             got = _throughput(net, "r1", far, question.seconds, f"--udp --bitrate {1.2 * rate:.0f} --length 1472")
-            yield Row(size, "UDP", got, "bit/s", rate * 1472 / _FRAME)
+            yield "UDP", got, "bit/s", rate * 1472 / _FRAME
 
 
 def _seconds(text: str | None) -> float:
@@ -225,7 +253,7 @@ def _bits(text: str | None) -> float:
     return float(found[1]) * units[found[2]] if found else 0.0
 
 
-_MEASURES: Mapping[str, Callable[[Question, int], Iterator[Row]]] = {
+_MEASURES: Mapping[str, Callable[[Question, int, str], Iterator[Figure]]] = {
     "line": _line,
     "failure": _failure,
     "delay": _delay,

@@ -15,6 +15,8 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from memlane_lab.errors import LabError
 from memlane_lab.strict import Strict
 
+OVER = ("memlane", "bridge", "veth")
+"""What links can be made of; the first is what a topology has unless it says otherwise."""
 HOST = "host"
 """The end of a link that leads to the host: a TAP in its own namespace."""
 Protocol = Literal["ospf", "ospf6", "isis", "bgp"]
@@ -201,6 +203,8 @@ class Topology:
     routing: Routing
     folder: str = "."
     """What the paths in it start from."""
+    over: str = OVER[0]
+    """What its links are made of: one of `OVER`."""
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -217,6 +221,7 @@ class Topology:
         plain: dict[str, Any] = {"exclude_defaults": True, "mode": "json"}
         return {
             "name": self.name,
+            "over": self.over,
             "routing": self.routing.model_dump(**plain),
             "node": [node.model_dump(**plain) for node in self.nodes],
             "link": [link.model_dump(**plain) for link in self.links],
@@ -226,7 +231,7 @@ class Topology:
 def check(stated: Mapping[str, Any], *, folder: str = ".") -> Topology:
     """The topology that is stated; raises with all mistakes at once."""
     mistakes: list[Mistake] = []
-    known = {"name", "routing", "defaults", "node", "link"}
+    known = {"name", "over", "routing", "defaults", "node", "link"}
     mistakes += [Mistake((key,), "no such key") for key in stated if key not in known]
     defaults = _mapping(stated, "defaults", mistakes)
     nodes = list(_each(Node, stated, "node", defaults, mistakes))
@@ -235,12 +240,15 @@ def check(stated: Mapping[str, Any], *, folder: str = ".") -> Topology:
     name = stated.get("name", "net")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         mistakes.append(Mistake(("name",), f"{name!r} is no name: up to 31 letters, digits, '-' and '_'"))
+    over = stated.get("over", OVER[0])
+    if over not in OVER:
+        mistakes.append(Mistake(("over",), f"links cannot be made of {over!r}, only of {', '.join(OVER)}"))
     if not nodes and not mistakes:
         mistakes.append(Mistake(("node",), "a topology needs a node"))
     mistakes += _between(nodes, links, {node.get("name") for node in stated.get("node", ()) if isinstance(node, dict)})
     if mistakes:
         raise BadTopology(mistakes)
-    return Topology(name, tuple(node for _, node in nodes), tuple(link for _, link in links), routing, folder)
+    return Topology(name, tuple(node for _, node in nodes), tuple(link for _, link in links), routing, folder, over)
 
 
 def _mapping(stated: Mapping[str, Any], key: str, mistakes: list[Mistake]) -> dict[str, Any]:

@@ -21,17 +21,21 @@ from memlane_lab.errors import LabError
 from memlane_lab.images import uml_kernel
 from memlane_lab.process import kill_together
 from memlane_lab.session import Session, runs_folder
-from memlane_lab.topo import addresses, files, image, machines, shapes
+from memlane_lab.topo import addresses, files, image, machines, shapes, spread
 from memlane_lab.topo.addresses import Plan, is_host
 from memlane_lab.topo.fabric import Fabric, LinkState
+from memlane_lab.topo.kernel_links import Bridged, Paired
 from memlane_lab.topo.machines import Machine
-from memlane_lab.topo.model import HOST, Impairment, Topology
+from memlane_lab.topo.model import HOST, OVER, Impairment, Topology
 from memlane_lab.topo.service import Service
+from memlane_lab.topo.switched import Switched
 from memlane_lab.wait import Timeout
 
 Progress = Callable[[str, int, int], None]
 """Hears of each step: what, how many are done, of how many."""
 
+_FABRICS: Mapping[str, type[Fabric]] = {"memlane": Switched, "bridge": Bridged, "veth": Paired}
+"""What makes links, by `model.OVER`."""
 _OVERHEAD = {"uml": 12, "netns": 12, "qemu": 90}
 """MiB that a node takes at most beside its memory; a netns node has none of its own."""
 
@@ -106,7 +110,7 @@ class Net:
             self.service.close()
         try:
             running = [machine.guest.process for machine in self if machine.guest.started]
-            if self.fabric and self.fabric.started:
+            if self.fabric and self.fabric.process:
                 running.append(self.fabric.process)
             kill_together(running)
         finally:
@@ -129,10 +133,9 @@ class Net:
         self._serving()
         light = [node.name for node in self.topology.nodes if node.kind == "netns"]
         namespaces = dict(zip(light, self.session.namespaces(light), strict=True)) if light else {}
-        fabric = Fabric(self.session, self.topology, self.plan)
+        fabric = _FABRICS[self.topology.over](self.session, self.topology, self.plan)
         self.fabric = fabric
         fabric.start(namespaces)
-        fabric.address_host()
         for node in self.topology.nodes:
             at = namespaces.get(node.name)
             self.machines[node.name] = machines.make(self.session, self.topology, self.plan, fabric, node, at)
@@ -144,6 +147,7 @@ class Net:
             for number, machine in enumerate(self, start=1):
                 step(machine)
                 self._progress(done, number, count)
+        spread.over_cpus([machine.guest.process.pid for machine in self])
         self.phases.booted = self._elapsed()
 
     def _elapsed(self) -> float:
@@ -248,7 +252,7 @@ class Net:
 
     @property
     def switch(self) -> Fabric:
-        """The links and the switch that they are."""
+        """The links, and the switch that they are."""
         if self.fabric is None:
             raise LabError(f"{self.topology.name} has no links yet")
         return self.fabric
@@ -271,6 +275,7 @@ class Net:
         for step in (Machine.begin, Machine.set_up, Machine.wait_set_up):
             for machine in chosen:
                 step(machine)
+        spread.over_cpus([machine.guest.process.pid for machine in self if machine.alive])
 
 
 def up(
@@ -280,21 +285,22 @@ def up(
     node: Mapping[str, Any] | None = None,
     link: Mapping[str, Any] | None = None,
     routing: Mapping[str, Any] | None = None,
+    over: str | None = None,
     progress: Progress | None = None,
     wait: bool = True,
 ) -> "Upcoming":
     """A topology, up as long as the `with` block lasts: a shape with its sizes, a file, or a `Topology`.
 
-    `node`, `link` and `routing` are keys of `Node`, `Link` and `Routing` for all nodes and links of a shape. With
-    `wait` the block begins when all routing tables are full.
+    `node`, `link` and `routing` are keys of `Node`, `Link` and `Routing` for all nodes and links of a shape, `over` is
+    what its links are made of ("memlane"; "bridge" or "veth", to compare). With `wait` the block begins when all
+    routing tables are full.
     """
-    topology = (
-        what if isinstance(what, Topology) else state(what, *sizes, name=name, node=node, link=link, routing=routing)
-    )
+    more = {"node": node, "link": link, "routing": routing, "over": over}
+    topology = what if isinstance(what, Topology) else state(what, *sizes, name=name, **more)
     return Upcoming(topology, progress, wait=wait)
 
 
-def state(what: str | Path, *sizes: int, name: str | None = None, **more: Mapping[str, Any] | None) -> Topology:
+def state(what: str | Path, *sizes: int, name: str | None = None, **more: Any) -> Topology:  # noqa: ANN401
     """What `up` would bring up."""
     if str(what) in shapes.SHAPES:
         return shapes.shape(str(what), sizes, called=name, **more)
@@ -306,7 +312,7 @@ def state(what: str | Path, *sizes: int, name: str | None = None, **more: Mappin
 def prepare(topology: Topology) -> None:
     """Builds what its nodes boot, if it is not there yet, and sees whether this machine can run them."""
     light = any(node.kind == "netns" for node in topology.nodes)
-    tap = light or any(HOST in link.nodes for link in topology.links)
+    tap = light or topology.over != OVER[0] or any(HOST in link.nodes for link in topology.links)
     if tap and (lack := network.may_change()):
         raise LabError(f"netns nodes and links to the host cannot be made: {lack}")
     image.image()

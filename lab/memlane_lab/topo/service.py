@@ -5,6 +5,7 @@ The socket lies in a folder that only its owner may enter.
 """
 
 import base64
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class Service:
         self._news = threading.Condition()
         self._told: list[Message] = []
         self._followers = 0
+        self._shells = itertools.count()
         threading.Thread(target=self._accept, name="service", daemon=True).start()
 
     def close(self) -> None:
@@ -123,9 +125,14 @@ class Service:
 
     def _do_shell(self, connection: "Connection[Any, Any]", node: str, rows: int, columns: int) -> Iterator[Message]:
         machine = self._net[node]
-        line = f"stty rows {rows} cols {columns}; exec sh -i"
+        terminal = f"/run/shell-{next(self._shells)}"
+        line = f"tty >{terminal}; stty rows {rows} cols {columns}; exec sh -i"
         shell = machine.spawn(["script", "--quiet", "--return", "--command", line, "/dev/null"], stdin=None)
-        threading.Thread(target=_feed, args=(connection, shell), daemon=True).start()
+
+        def resize(rows: int, columns: int) -> None:
+            machine.run(f"stty rows {rows} cols {columns} <$(cat {terminal})")
+
+        threading.Thread(target=_feed, args=(connection, shell, resize), daemon=True).start()
         for text in shell.follow():
             yield {"text": text}
         yield {"status": shell.wait().status}
@@ -183,14 +190,18 @@ class Service:
         yield {}
 
 
-def _feed(connection: "Connection[Any, Any]", shell: Running) -> None:
+def _feed(connection: "Connection[Any, Any]", shell: Running, resize: Callable[[int, int], None]) -> None:
+    """Passes on what the other end types, and the sizes of its window, until its input ends."""
     with suppress(OSError, EOFError, LabError):
         while True:
             asked = json.loads(connection.recv_bytes())
-            if "keys" not in asked:
+            if "ended" in asked:
                 shell.close_input()
                 return
-            shell.write(base64.b64decode(asked["keys"]))
+            if "keys" in asked:
+                shell.write(base64.b64decode(asked["keys"]))
+            else:
+                resize(int(asked["rows"]), int(asked["columns"]))
     with suppress(LabError):
         shell.signal(1)
 

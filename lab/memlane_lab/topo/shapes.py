@@ -31,8 +31,12 @@ def shape(
     node: Mapping[str, Any] | None = None,
     link: Mapping[str, Any] | None = None,
     routing: Mapping[str, Any] | None = None,
+    over: str | None = None,
 ) -> Topology:
-    """The topology of that shape with nodes r1, r2 ...; `node` and `link` are what all of them have."""
+    """The topology of that shape with nodes r1, r2 ...
+
+    `node` and `link` are what all of them have, `over` is what the links are made of (`model.OVER`).
+    """
     words, make = SHAPES[name]
     if len(sizes) != len(words.split()) or any(size < 1 for size in sizes):
         raise LabError(f"{name} takes {words.lower()}, each at least 1: topo up {name} {words}")
@@ -42,6 +46,7 @@ def shape(
     return check(
         {
             "name": called or name,
+            **({"over": over} if over else {}),
             "routing": dict(routing or {}),
             "node": [{"name": f"r{number}", **(node or {})} for number in graph.nodes],
             "link": [{"ends": [f"r{a}", f"r{b}"], **(link or {})} for a, b in graph.edges if a != b],

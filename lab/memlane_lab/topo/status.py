@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from memlane_lab import procfs
 from memlane_lab.errors import LabError
 from memlane_lab.meters.memory import proportional
+from memlane_lab.process import HostProcess
 from memlane_lab.topo.addresses import is_host
 
 if TYPE_CHECKING:
@@ -18,34 +19,35 @@ def of(net: "Net", *, memory: bool = True) -> dict[str, Any]:
     for process in procfs.processes():
         by_session.setdefault(process.session, []).append(process)
     switch = net.switch
-    report = switch.report()
+    ports = switch.ports()
+    forwarder = switch.process
     return {
         "name": net.topology.name,
         "seconds": vars(net.phases),
         "nodes": [_node(net, machine, by_session, memory=memory) for machine in net],
-        "links": [_link(net, number, report["ports"]) for number in range(len(switch.links))],
+        "links": [_link(net, number, ports) for number in range(len(switch.links))],
         "switch": {
-            **_use(by_session.get(switch.process.pid, []), memory=memory),
+            "over": net.topology.over,
+            **_use(forwarder, by_session, memory=memory),
             # The rest of it is guests' memory.
-            "own": proportional(switch.process.pid, "Anon", "File") if memory else None,
-            "file": str(switch.file),
+            "own": (proportional(forwarder.pid, "Anon", "File") if forwarder else 0) if memory else None,
+            "file": str(switch.file) if switch.file else None,
         },
     }
 
 
 def _node(net: "Net", machine: "Machine", by_session: dict[int, list[procfs.Stat]], *, memory: bool) -> dict[str, Any]:
-    mine = by_session.get(machine.guest.process.pid, []) if machine.alive else []
     neighbours = [_neighbour(net, end.link, net.plan.peer(end).node) for end in machine.interfaces]
     return {
         "name": machine.name,
         "kind": machine.node.kind,
         "role": machine.node.role,
         "state": "up" if machine.alive else "down",
-        "addresses": list(net.plan.names()[machine.name]),
+        "addresses": list(net.plan.names[machine.name]),
         "interfaces": {end.name: list(end.addresses) for end in machine.interfaces},
         "neighbours": neighbours,
         "routes": _routes(machine) if memory else None,
-        **_use(mine, memory=memory),
+        **_use(machine.guest.process if machine.alive else None, by_session, memory=memory),
     }
 
 
@@ -62,10 +64,17 @@ def _neighbour(net: "Net", link: int, name: str) -> dict[str, Any]:
     return {"node": name, "reached": alive and net.switch.links[link].up}
 
 
-def _use(processes: list[procfs.Stat], *, memory: bool) -> dict[str, Any]:
-    total = sum((process.cpu + process.cpu_reaped for process in processes), procfs.CpuTime())
+def _use(process: HostProcess | None, by_session: dict[int, list[procfs.Stat]], *, memory: bool) -> dict[str, Any]:
+    """CPU time and memory of a program and all that came of it, daemons with sessions of their own among them."""
+    if process is None:
+        processes, cpu = [], procfs.CpuTime()
+    elif process.group:
+        processes, cpu = process.group.processes(), process.group.cpu()
+    else:
+        processes = by_session.get(process.pid, [])
+        cpu = sum((process.cpu + process.cpu_reaped for process in processes), procfs.CpuTime())
     return {
-        "cpu": round(total.total, 2),
+        "cpu": round(cpu.total, 3),
         "memory": sum(proportional(process.pid) for process in processes) if memory else None,
     }
 

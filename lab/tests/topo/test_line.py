@@ -1,11 +1,17 @@
 """A line of six real routers, a link that fails, and what ends badly."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +19,7 @@ import pytest
 from memlane_lab import procfs, topo
 from memlane_lab.errors import LabError
 from memlane_lab.topo import net as nets
+from memlane_lab.topo import status
 from memlane_lab.wait import until
 
 pytestmark = pytest.mark.real
@@ -74,6 +81,33 @@ def test_other_protocols_route_too(protocol: str) -> None:
         assert net["r1"].run("ping -6 -c 1 -W 5 r3").status == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="bridges and namespaces need root")
+@pytest.mark.parametrize(("over", "kind"), [("bridge", "uml"), ("bridge", "netns"), ("veth", "netns")])
+def test_links_of_what_linux_has_carry_frames_and_go_up_and_down(over: str, kind: str) -> None:
+    with topo.up("line", 3, node={"kind": kind}, over=over, routing={"protocols": ["ospf"]}) as net:
+        assert net["r1"].run("ping -c 3 -i 0.1 -W 5 r3").status == 0
+        link = status.of(net, memory=False)["links"][0]
+        assert min(link["frames"]) >= 3
+        assert min(link["bytes"]) >= 3 * 98
+        net.link("r2", "r3", up=False)
+        assert net["r1"].run("ping -c 1 -W 1 r3").status != 0
+        net.link("r2", "r3", up=True)
+        net.wait_routes()
+        assert net["r1"].run("ping -c 1 -W 5 r3").status == 0
+        with pytest.raises(LabError, match="only memlane's have"):
+            net.link("r1", "r2", delay="5ms")
+        assert net.switch.links[0].impairment.delay is None
+
+
+def test_what_cannot_be_a_link_is_refused() -> None:
+    with pytest.raises(LabError, match="links cannot be made of 'string', only of memlane, bridge, veth"):
+        topo.state("line", 2, over="string")
+    with pytest.raises(LabError, match="only memlane's have"), topo.up("line", 2, over="bridge", link={"delay": "1ms"}):
+        pass
+    with pytest.raises(LabError, match="r1 is a machine"), topo.up("line", 2, over="veth"):
+        pass
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
 def test_namespaces_and_machines_talk_to_each_other_and_to_the_host(tmp_path: Path) -> None:
     file = tmp_path / "mixed.toml"
@@ -100,6 +134,7 @@ def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> 
         _topo("copy", "a:/tmp/sent", str(tmp_path / "back"))
         assert (tmp_path / "back").read_bytes() == (tmp_path / "sent").read_bytes()
         assert "/dev/pts/0" in _topo("shell", "b", stdin="tty; exit 5\n", status=5).stdout
+        _a_terminal_follows_its_window("b")
         assert "down" in _topo("link", "a", "b", "--down").stdout
         assert "there is no link between a and c" in _topo("link", "a", "c", status=1).stderr
         assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=1).stderr
@@ -152,6 +187,37 @@ def test_more_nodes_than_the_memory_holds_are_counted_before_any_boots(monkeypat
         topo.up("line", 100),
     ):
         pass
+
+
+def _a_terminal_follows_its_window(node: str) -> None:
+    """A shell in a terminal of 20 rows and 70 columns, which becomes one of 33 and 101."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execl(sys.executable, sys.executable, "-m", "memlane_lab", "topo", "shell", node)
+    try:
+        _expect(terminal, "# ")
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
+        for _ in range(20):  # it is told in the background
+            os.write(terminal, b"echo size $(stty size) end\n")
+            if "size 33 101 end" in _expect(terminal, r"size \d+ \d+ end"):
+                break
+        else:
+            raise AssertionError("the node's terminal keeps its old size")
+        os.write(terminal, b"exit 3\n")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    finally:
+        os.close(terminal)
+
+
+def _expect(terminal: int, pattern: str) -> str:
+    """What comes out of the terminal, up to the pattern."""
+    seen = ""
+    deadline = time.monotonic() + 60
+    while not re.search(pattern, seen):
+        assert time.monotonic() < deadline, seen
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 4096).decode(errors="replace")
+    return seen
 
 
 def _topo(*arguments: str, status: int = 0, stdin: str = "") -> "subprocess.CompletedProcess[str]":
