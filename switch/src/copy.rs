@@ -8,6 +8,8 @@
 //! moves, middling ones by a loop over the widest registers, long ones by the C library, which knows the machine's caches,
 //! and the longest past the caches.
 
+#![expect(unsafe_code, reason = "memory that guests write is copied through raw pointers")]
+
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -89,14 +91,28 @@ impl Block {
         unsafe { Self([load_once(from), load_once(from.add(LANE)), load_once(from.add(2 * LANE)), load_once(from.add(3 * LANE))]) }
     }
 
+    /// The block of these bytes.
+    #[inline(always)]
+    pub fn of(bytes: &[u8; 64]) -> Self {
+        // SAFETY: 64 bytes without padding, of which every pattern is a block.
+        unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() }
+    }
+
     /// Stores the block at `to`.
     ///
     /// # Safety
     /// 64 writable bytes at `to`.
     #[inline(always)]
-    pub unsafe fn store(self, to: *mut u8) {
+    pub unsafe fn store(&self, to: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { to.cast::<Self>().write_unaligned(self) }
+        unsafe { to.cast::<Self>().write_unaligned(*self) }
+    }
+
+    /// Stores the block in `to`.
+    #[inline(always)]
+    pub fn store_in(&self, to: &mut [u8; 64]) {
+        // SAFETY: 64 bytes of ours.
+        unsafe { self.store(to.as_mut_ptr()) }
     }
 
     /// The first 16 bytes as a little-endian number.
@@ -146,6 +162,41 @@ unsafe fn two<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
 unsafe fn one<T: Copy>(to: *mut u8, from: *const u8) {
     // SAFETY: the caller's ranges hold a `T`.
     unsafe { to.cast::<T>().write_unaligned(from.cast::<T>().read_unaligned()) }
+}
+
+/// The sum of `bytes` as words of 16 or 32 bits in our order of bytes, the last one filled up with zero: the same once it is folded to 16 bits
+/// (RFC 1071).
+pub fn sum(bytes: &[u8]) -> u64 {
+    // SAFETY: the slice is readable for its length.
+    unsafe { sum_words(bytes.as_ptr(), bytes.len()) }
+}
+
+/// As [`sum`], of the `length` bytes at `place`.
+///
+/// # Safety
+/// `place` must be readable for `length` bytes. Others may write there meanwhile: the sum is then that of some mixture.
+#[inline]
+pub unsafe fn sum_words(place: *const u8, length: usize) -> u64 {
+    const LANES: usize = 8;
+    let mut lanes = [0_u64; LANES];
+    let mut at = 0;
+    // SAFETY: every read ends at or before `length`.
+    unsafe {
+        while at + 4 * LANES <= length {
+            let words = place.add(at).cast::<[u32; LANES]>().read_unaligned();
+            lanes.iter_mut().zip(words).for_each(|(lane, word)| *lane += u64::from(word));
+            at += 4 * LANES;
+        }
+        let mut sum: u64 = lanes.iter().sum();
+        while at + 2 <= length {
+            sum += u64::from(place.add(at).cast::<u16>().read_unaligned());
+            at += 2;
+        }
+        if at < length {
+            sum += u64::from(u16::from_ne_bytes([place.add(at).read(), 0]));
+        }
+        sum
+    }
 }
 
 /// Asks the CPU to fetch the cache line of `place`, which may be any address.

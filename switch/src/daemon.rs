@@ -1,7 +1,8 @@
 //! The daemon: a network made from a configuration, from its start to its end, and the ports that are attached and detached in between.
 
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -321,10 +322,7 @@ impl Daemon {
 /// What guests cannot know.
 fn random() -> io::Result<u64> {
     let mut key = [0; 8];
-    // SAFETY: eight writable bytes.
-    if unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) } != 8 {
-        return Err(io::Error::last_os_error());
-    }
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
     Ok(u64::from_ne_bytes(key))
 }
 

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::copy::{self, Block};
+use crate::copy::Block;
 
 /// Bytes of an Ethernet header without tags: no frame is shorter.
 pub const ETHERNET: usize = 14;
@@ -218,41 +218,16 @@ impl NetHeader {
         [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
-    /// Loads it from guest memory, every byte once.
-    ///
-    /// # Safety
-    /// Twelve readable bytes at `place`.
+    /// The header of these words, as they lie in memory ([`Piece::header`](crate::memory::Piece::header)).
     #[inline]
-    pub unsafe fn load(place: *const u8) -> Self {
-        #[cfg(fuzzing)]
-        crate::probe::tell(crate::probe::Read::Bytes(Self::SIZE));
-        // SAFETY: the caller's promise.
-        let (first, last) = unsafe { (copy::load_once::<u64>(place), copy::load_once::<u32>(place.add(8))) };
-        Self { first: u64::from_le(first), last: u32::from_le(last) }
+    pub fn from_words((first, last): (u64, u32)) -> Self {
+        Self { first, last }
     }
 
-    /// Whether the header in guest memory [is plain](Self::is_plain). What tells is loaded once.
-    ///
-    /// # Safety
-    /// Twelve readable bytes at `place`.
+    /// Its words in memory.
     #[inline]
-    pub unsafe fn is_plain_at(place: *const u8) -> bool {
-        // SAFETY: the caller's promise.
-        let first = unsafe { copy::load_once::<u64>(place) };
-        Self { first: u64::from_le(first), last: 0 }.is_plain()
-    }
-
-    /// Stores it.
-    ///
-    /// # Safety
-    /// Twelve writable bytes at `place`.
-    #[inline]
-    pub unsafe fn store(self, place: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            place.cast::<u64>().write_unaligned(self.first.to_le());
-            place.add(8).cast::<u32>().write_unaligned(self.last.to_le());
-        }
+    pub fn words(self) -> (u64, u32) {
+        (self.first, self.last)
     }
 
     /// A header that asks for a checksum to be completed.

@@ -4,6 +4,8 @@
 //! the copy says full or empty, so that the cache lines stay where they are while there is room. `cargo test` runs it; under
 //! `make loom` every interleaving of its atomics is explored.
 
+#![expect(unsafe_code, reason = "a queue between two threads without locks")]
+
 use std::mem::MaybeUninit;
 
 #[cfg(loom)]

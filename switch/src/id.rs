@@ -4,6 +4,8 @@ use std::fmt;
 
 /// Most ports of a network.
 pub const MAX_PORTS: usize = 4096;
+/// Most queue pairs of a port.
+pub const MAX_PAIRS: u16 = 16;
 
 /// Number of a port in its network, below [`MAX_PORTS`]. One that is gone leaves its number to a later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

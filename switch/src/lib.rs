@@ -31,6 +31,8 @@
 //! Modules stand below in the order in which a frame meets them. `docs/tour.md` follows one frame through them, and says where each rule of a
 //! vhost-user back end is kept.
 
+#![deny(unsafe_code)]
+
 // What everything is called by.
 pub mod id;
 
@@ -63,6 +65,7 @@ pub mod probe;
 pub mod settings;
 pub mod shared;
 pub mod stats;
+pub mod system;
 pub mod time;
 pub mod watchdog;
 

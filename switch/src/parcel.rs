@@ -5,11 +5,13 @@
 //! sender's intake lends, a fixed number of them, so no parcel allocates. What has to wait may: a queue for each sender that waits
 //! at a receiver, and on links a copy of each frame.
 
+#![expect(unsafe_code, reason = "chunks that other workers read while the pool owns them")]
+
 use std::ptr::{self, NonNull};
 
 use crate::frame::{NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
-use crate::ring::Piece;
+use crate::memory::Piece;
 
 const OWN_PIECES: usize = 3;
 const CHUNK_PIECES: usize = 8;
@@ -93,7 +95,7 @@ impl Default for Parcel {
     fn default() -> Self {
         Self {
             start: [0; START],
-            own: [NO_PIECE; OWN_PIECES],
+            own: [Piece::NONE; OWN_PIECES],
             more: ptr::null(),
             header: NetHeader::default(),
             length: 0,
@@ -109,7 +111,6 @@ impl Default for Parcel {
     }
 }
 
-const NO_PIECE: Piece = Piece { place: ptr::null_mut(), length: 0 };
 const NO_CHUNK: u32 = u32::MAX;
 
 impl Parcel {
@@ -147,14 +148,15 @@ impl Parcel {
         self.length = frame.len() as u32;
         self.start_length = start_length as u32;
         let rest = &mut frame[start_length..];
-        self.set_single_rest(rest.as_mut_ptr(), rest.len() as u32);
+        // SAFETY: the caller keeps the frame where it is.
+        self.set_single_rest(unsafe { Piece::new(rest.as_mut_ptr(), rest.len() as u32) });
     }
 
-    /// Sets the rest to the one piece of `length` bytes at `place`; nothing if it is empty.
+    /// Sets the rest to this one `piece`; nothing if it is empty.
     #[inline]
-    pub fn set_single_rest(&mut self, place: *mut u8, length: u32) {
-        self.own[0] = Piece { place, length };
-        self.own_pieces = u32::from(length > 0);
+    pub fn set_single_rest(&mut self, piece: Piece) {
+        self.own[0] = piece;
+        self.own_pieces = u32::from(piece.length() > 0);
         self.more = ptr::null();
         self.loan = Loan::NONE;
     }
@@ -167,10 +169,10 @@ impl Parcel {
     pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
         let (index, within) = position(pieces, skip);
         let Some(first) = pieces.get(index) else {
-            self.set_single_rest(ptr::null_mut(), 0);
+            self.set_single_rest(Piece::NONE);
             return Ok(());
         };
-        self.set_single_rest(first.place.wrapping_add(within as usize), first.length - within);
+        self.set_single_rest(first.skip(within));
         let rest = &pieces[index + 1..];
         let direct = rest.len().min(OWN_PIECES - 1);
         if rest.len() > direct {
@@ -188,10 +190,10 @@ impl Parcel {
 fn position(pieces: &[Piece], skip: u32) -> (usize, u32) {
     let mut skip = skip;
     for (index, piece) in pieces.iter().enumerate() {
-        if skip < piece.length {
+        if skip < piece.length() {
             return (index, skip);
         }
-        skip -= piece.length;
+        skip -= piece.length();
     }
     (pieces.len(), 0)
 }
@@ -263,7 +265,7 @@ impl ChunkPool {
     /// A pool of `count` chunks, at least 1.
     fn of(count: u32) -> Self {
         let chunk = |index: u32| Chunk {
-            pieces: [NO_PIECE; CHUNK_PIECES],
+            pieces: [Piece::NONE; CHUNK_PIECES],
             length: 0,
             next_index: if index + 1 == count { NO_CHUNK } else { index + 1 },
             next: ptr::null(),
@@ -344,7 +346,7 @@ mod tests {
         lengths
             .iter()
             .map(|&length| {
-                let piece = Piece { place: place as *mut u8, length };
+                let piece = Piece::nowhere(place, length);
                 place += 0x10000;
                 piece
             })
@@ -352,7 +354,7 @@ mod tests {
     }
 
     fn rest_of(parcel: &Parcel) -> Vec<(usize, u32)> {
-        parcel.rest().map(|p| (p.place as usize, p.length)).collect()
+        parcel.rest().map(|p| (p.as_ptr() as usize, p.length())).collect()
     }
 
     #[test]
@@ -363,7 +365,7 @@ mod tests {
             let list = pieces(&vec![7; count]);
             let mut parcel = Parcel::default();
             parcel.set_rest(&list, 0, &mut pool).unwrap();
-            assert_eq!(rest_of(&parcel), list.iter().map(|p| (p.place as usize, p.length)).collect::<Vec<_>>());
+            assert_eq!(rest_of(&parcel), list.iter().map(|p| (p.as_ptr() as usize, p.length())).collect::<Vec<_>>());
             pool.give_back(parcel.loan);
             assert_eq!(pool.left(), all);
         }
@@ -407,7 +409,7 @@ mod proofs {
 
     /// Pieces that nobody else has: where, and how long.
     fn fresh(count: usize, from: &mut usize) -> Vec<Piece> {
-        let piece = |n: usize| Piece { place: ptr::without_provenance_mut(n), length: n as u32 };
+        let piece = |n: usize| Piece::nowhere(n, n as u32);
         *from += count;
         (*from - count..*from).map(piece).collect()
     }
@@ -436,7 +438,7 @@ mod proofs {
                     pool.give_back(parcel.loan);
                 }
                 for (parcel, pieces) in &out {
-                    let place_and_length = |piece: &Piece| (piece.place, piece.length);
+                    let place_and_length = |piece: &Piece| (piece.as_ptr(), piece.length());
                     assert!(parcel.rest().map(|piece| place_and_length(&piece)).eq(pieces.iter().map(place_and_length)));
                 }
             }
@@ -454,14 +456,14 @@ mod proofs {
             let mut from = 1_usize << 20;
             let pieces = lengths.map(|length| {
                 from += 1 << 17;
-                Piece { place: ptr::without_provenance_mut(from), length: u32::from(length) + 1 }
+                Piece::nowhere(from, u32::from(length) + 1)
             });
-            let total: u32 = pieces.iter().map(|piece| piece.length).sum();
+            let total: u32 = pieces.iter().map(|piece| piece.length()).sum();
             let skip = skip % (total + 2);
             let (index, within) = position(&pieces, skip);
-            let before: u32 = pieces[..index].iter().map(|piece| piece.length).sum();
+            let before: u32 = pieces[..index].iter().map(|piece| piece.length()).sum();
             if skip < total {
-                assert!(within < pieces[index].length);
+                assert!(within < pieces[index].length());
                 assert_eq!(before + within, skip);
             } else {
                 assert_eq!((index, within), (pieces.len(), 0));

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ring::ChainFault;
-
 /// A counter with a single writer.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -105,20 +103,6 @@ drop_reasons! {
     LinkFull = "link-full",
     /// The kernel refused the frame at a TAP.
     TapRefused = "tap-refused",
-}
-
-impl From<ChainFault> for DropReason {
-    fn from(fault: ChainFault) -> Self {
-        match fault {
-            ChainFault::Loop => Self::ChainLoop,
-            ChainFault::NextOutside => Self::ChainNext,
-            ChainFault::IndirectMisplaced => Self::ChainIndirect,
-            ChainFault::IndirectLength => Self::ChainIndirectLength,
-            ChainFault::Address => Self::ChainAddress,
-            ChainFault::Direction => Self::ChainDirection,
-            ChainFault::TooLong => Self::ChainTooLong,
-        }
-    }
 }
 
 const REASONS: usize = DropReason::ALL.len();

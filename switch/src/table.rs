@@ -6,6 +6,8 @@
 //! Learning is fair: a port that holds its **share** of entries replaces its own, and a full bucket gives up an entry of the port that
 //! holds most, so no guest can push another's address out by inventing addresses.
 
+#![expect(unsafe_code, reason = "zeroes that cost no memory until they are written")]
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]

@@ -26,9 +26,8 @@ pub fn cycles() -> Cycles {
 #[inline]
 fn counter() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction exists on every x86-64 and only reads a counter.
-    unsafe {
-        std::arch::x86_64::_rdtsc()
+    {
+        crate::system::time_stamp()
     }
     #[cfg(not(target_arch = "x86_64"))]
     {

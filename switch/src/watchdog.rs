@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
+use crate::system::ThreadId;
 use crate::time::{cycles, in_cycles};
 use stopwatch::{Duty, Seen, Stopwatch};
 
@@ -28,7 +29,7 @@ static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 /// A thread whose calls are timed.
 #[derive(Debug)]
 struct Timed {
-    thread: libc::pthread_t,
+    thread: ThreadId,
     stopwatch: Stopwatch,
 }
 
@@ -42,9 +43,7 @@ thread_local! {
 impl Mine {
     fn new() -> Self {
         start();
-        // SAFETY: no arguments, always succeeds.
-        let thread = unsafe { libc::pthread_self() };
-        let timed = Arc::new(Timed { thread, stopwatch: Stopwatch::default() });
+        let timed = Arc::new(Timed { thread: ThreadId::own(), stopwatch: Stopwatch::default() });
         stopwatches().push(Arc::clone(&timed));
         Self(timed)
     }
@@ -118,8 +117,8 @@ fn look(most: u64) -> bool {
         let seen = timed.stopwatch.look(cycles(), most);
         called |= seen != Seen::Nothing;
         if seen == Seen::Late {
-            // SAFETY: the thread lives: it takes its stopwatch away, under this lock, before it ends.
-            unsafe { libc::pthread_kill(timed.thread, signal()) };
+            // The thread lives: it takes its stopwatch away, under this lock, before it ends.
+            timed.thread.interrupt(signal());
         }
     }
     called

@@ -189,8 +189,7 @@ impl Bed {
 fn bytes_of(parcel: &Parcel) -> Vec<u8> {
     let mut bytes = parcel.start().to_vec();
     for piece in parcel.rest() {
-        // SAFETY: the parcel's pieces lie in memory that its ring keeps mapped; nobody writes there now.
-        bytes.extend(unsafe { std::slice::from_raw_parts(piece.place, piece.length as usize) });
+        piece.append_to(&mut bytes);
     }
     assert_eq!(bytes.len(), parcel.length as usize);
     bytes

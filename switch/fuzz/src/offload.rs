@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use memlane::frame::{ETHERNET, MAX_FRAME, NetHeader, START};
-use memlane::memory::{MemoryMap, Region};
+use memlane::memory::{MemoryMap, Piece, Region};
 use memlane::offload::{self, Offloads};
 use memlane::parcel::{ChunkPool, Parcel};
-use memlane::ring::{Areas, Delivery, Piece, Placed, Ring, RingOptions, SplitRing};
+use memlane::ring::{Areas, Delivery, Placed, Ring, RingOptions, SplitRing};
 
 use super::judge::{self, Arrived, Sent};
 use super::script::Script;
@@ -68,8 +68,9 @@ fn parcel(frame: &[u8], header: NetHeader, piece: u32, pool: &mut ChunkPool) -> 
     (parcel.header, parcel.length, parcel.start_length) = (header, frame.len() as u32, start as u32);
     parcel.start[..start].copy_from_slice(&frame[..start]);
     let shortest = if piece == 0 { frame.len() } else { (piece as usize).max(frame.len().div_ceil(1000)) };
-    let pieces: Vec<Piece> =
-        frame.chunks(shortest).map(|run| Piece { place: run.as_ptr().cast_mut(), length: run.len() as u32 }).collect();
+    // SAFETY: the frame outlives the parcel, and its pieces are only read.
+    let piece = |run: &[u8]| unsafe { Piece::new(run.as_ptr().cast_mut(), run.len() as u32) };
+    let pieces: Vec<Piece> = frame.chunks(shortest).map(piece).collect();
     parcel.set_rest(&pieces, start as u32, pool).expect("the pool holds a frame");
     parcel
 }

@@ -4,10 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use clap::Args;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::{Failure, libvirt, output};
 use crate::memory::Region;
+use crate::system::Machine;
 
 /// Arguments of `memlane doctor`.
 #[derive(Debug, Args)]
@@ -117,12 +120,7 @@ fn processor() -> Finding {
 }
 
 fn memfd() -> Finding {
-    // SAFETY: a constant string with its terminator; the descriptor is closed at once.
-    let works = unsafe {
-        let descriptor = libc::memfd_create(c"doctor".as_ptr(), libc::MFD_CLOEXEC);
-        descriptor >= 0 && libc::close(descriptor) == 0
-    };
-    if works {
+    if memfd_create(c"doctor", MFdFlags::MFD_CLOEXEC).is_ok() {
         Finding::good("shared memory", "memfd works")
     } else {
         Finding::lacking(
@@ -150,25 +148,15 @@ fn kvm() -> Finding {
 
 /// Runs `hlt` in a virtual machine of one page.
 fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
-    use kvm_bindings::kvm_userspace_memory_region;
     use kvm_ioctls::VcpuExit;
 
     const HLT: u8 = 0xf4;
     let text = |error: kvm_ioctls::Error| error.to_string();
     let machine = kvm.create_vm().map_err(text)?;
     let page = Region::anonymous(0x1000, 0x1000).map_err(|error| error.to_string())?;
-    // SAFETY: the page is mapped and writable, and nobody else knows of it yet.
-    unsafe { page.host_start().write(HLT) };
-    let region = kvm_userspace_memory_region {
-        slot: 0,
-        flags: 0,
-        guest_phys_addr: page.guest_start(),
-        memory_size: page.length(),
-        userspace_addr: page.host_start() as u64,
-    };
-    // SAFETY: the page outlives the machine, which is dropped first.
-    unsafe { machine.set_user_memory_region(region) }.map_err(text)?;
-    let mut cpu = machine.create_vcpu(0).map_err(text)?;
+    page.fill(HLT);
+    let machine = Machine::new(machine, page).map_err(text)?;
+    let mut cpu = machine.machine.create_vcpu(0).map_err(text)?;
     let mut special = cpu.get_sregs().map_err(text)?;
     (special.cs.base, special.cs.selector) = (0, 0);
     cpu.set_sregs(&special).map_err(text)?;
@@ -192,13 +180,11 @@ fn tun() -> Finding {
 }
 
 fn descriptors() -> Finding {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure outlives the call.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
     // A port with one queue pair uses about eight: connection, kicks, calls, errors, memory.
-    let ports = limit.rlim_cur / 8;
-    let text = format!("{} descriptors may be open, enough for about {ports} ports", limit.rlim_cur);
-    if limit.rlim_cur >= 1024 {
+    let ports = limit / 8;
+    let text = format!("{limit} descriptors may be open, enough for about {ports} ports");
+    if limit >= 1024 {
         Finding::good("open files", text)
     } else {
         Finding::note("open files", text, "raise it with `ulimit -n 4096`")

@@ -17,8 +17,8 @@ use toml::de::{DeTable, DeValue};
 use super::claim::Claim;
 use super::document::{Document, PortEntry};
 use crate::frame::MacAddress;
+use crate::id::MAX_PAIRS;
 use crate::link::Impairment;
-use crate::port::vhost_user::MAX_PAIRS;
 use crate::port::vhost_user::access::Access;
 
 /// Most ports of a network.

@@ -273,8 +273,7 @@ pub fn default_control(name: &str) -> PathBuf {
 pub fn runtime_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
-        // SAFETY: geteuid takes nothing, changes nothing and cannot fail.
-        _ if unsafe { libc::geteuid() } == 0 => PathBuf::from("/run/memlane"),
+        _ if nix::unistd::geteuid().is_root() => PathBuf::from("/run/memlane"),
         _ => std::env::temp_dir().join("memlane"),
     }
 }

@@ -80,8 +80,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     if !folder.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    // SAFETY: takes nothing, changes nothing and cannot fail.
-    let us = unsafe { libc::geteuid() };
+    let us = nix::unistd::geteuid().as_raw();
     let owner = std::fs::metadata(folder)?.uid();
     if owner == us || owner == 0 { Ok(()) } else { Err(io::Error::other("the folder belongs to another user")) }
 }

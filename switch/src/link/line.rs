@@ -10,7 +10,6 @@ use fastrand::Rng;
 use super::Path;
 use super::chance::happens;
 use crate::budget::{Account, Permit};
-use crate::copy::copy;
 use crate::frame::NetHeader;
 use crate::id::PortId;
 use crate::parcel::Parcel;
@@ -212,13 +211,7 @@ fn bytes(parcel: &Parcel) -> Box<[u8]> {
     let mut frame = Vec::with_capacity(parcel.length as usize);
     frame.extend_from_slice(&parcel.start()[..parcel.start().len().min(parcel.length as usize)]);
     for piece in parcel.rest() {
-        let length = (piece.length as usize).min(frame.capacity() - frame.len());
-        // SAFETY: a parcel's piece is readable until the parcel is completed, which its holder, who called us, does later; the frame has room
-        // for `length` more bytes, which are then written.
-        unsafe {
-            copy(frame.as_mut_ptr().add(frame.len()), piece.place, length);
-            frame.set_len(frame.len() + length);
-        }
+        piece.first(parcel.length - frame.len() as u32).append_to(&mut frame);
     }
     frame.into_boxed_slice()
 }

@@ -1,5 +1,7 @@
 //! Mappings of guests' memory: where it lies in our address space.
 
+#![expect(unsafe_code, reason = "mmap and munmap")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -50,6 +52,12 @@ impl Mapping {
     /// Bytes.
     pub(super) fn length(&self) -> usize {
         self.length
+    }
+
+    /// Writes `byte` everywhere.
+    pub(super) fn fill(&self, byte: u8) {
+        // SAFETY: the range is mapped and writable as long as this lives.
+        unsafe { self.start().write_bytes(byte, self.length) };
     }
 
     /// Addresses that nobody else gets.

@@ -10,6 +10,7 @@
 //! *user addresses* (of the front end's own process) for the rings themselves.
 
 mod mapping;
+mod piece;
 #[cfg(test)]
 pub(crate) mod proofs;
 mod region;
@@ -18,6 +19,8 @@ mod slot;
 
 use std::sync::Arc;
 
+pub(crate) use piece::HostAddress;
+pub use piece::Piece;
 pub use region::{Region, RegionError, RegionTable};
 
 /// One region as the data path needs it: three numbers in one place.
@@ -25,7 +28,7 @@ pub use region::{Region, RegionError, RegionTable};
 struct Span {
     guest_start: u64,
     length: u64,
-    host_start: *mut u8,
+    host_start: HostAddress,
 }
 
 /// A port's whole memory, immutable. At most [`MemoryMap::MAX_REGIONS`] regions that do not overlap.
@@ -36,22 +39,13 @@ pub struct MemoryMap {
     regions: Vec<Arc<Region>>,
 }
 
-// SAFETY: the raw pointers are addresses of mappings that `regions` keeps alive; they are only dereferenced by the copy
-// routines, which treat the memory as shared with a hostile writer anyway.
-unsafe impl Send for MemoryMap {}
-// SAFETY: as above; the map itself is never changed after it was made.
-unsafe impl Sync for MemoryMap {}
-
 /// Remembers the span of one map that served last, so that the common case is one comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint(Span);
 
-// SAFETY: as for the map, whose holder holds the hint.
-unsafe impl Send for Hint {}
-
 impl Default for Hint {
     fn default() -> Self {
-        Self(Span { guest_start: 0, length: 0, host_start: std::ptr::null_mut() })
+        Self(Span { guest_start: 0, length: 0, host_start: HostAddress::NONE })
     }
 }
 
@@ -72,8 +66,10 @@ impl MemoryMap {
         if regions.windows(2).any(|pair| pair[0].guest_end() > pair[1].guest_start()) {
             return Err(RegionError::Overlap);
         }
-        let spans =
-            regions.iter().map(|r| Span { guest_start: r.guest_start(), length: r.length(), host_start: r.host_start() }).collect();
+        let spans = regions
+            .iter()
+            .map(|r| Span { guest_start: r.guest_start(), length: r.length(), host_start: HostAddress::new(r.host_start()) })
+            .collect();
         Ok(Self { spans, regions })
     }
 
@@ -118,7 +114,7 @@ impl Span {
     #[inline]
     fn place(&self, address: u64) -> Option<(*mut u8, u64)> {
         let offset = address.wrapping_sub(self.guest_start);
-        if offset < self.length { Some((self.host_start.wrapping_add(offset as usize), self.length - offset)) } else { None }
+        if offset < self.length { Some((self.host_start.get().wrapping_add(offset as usize), self.length - offset)) } else { None }
     }
 }
 

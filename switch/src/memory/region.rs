@@ -1,12 +1,13 @@
 //! One region of guest memory: checked, mapped, and watched for the loss of its file.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use thiserror::Error;
 
+use super::HostAddress;
 use super::mapping::Mapping;
 use super::sigbus;
 use crate::budget::{Account, Budget, Permit};
@@ -73,18 +74,13 @@ pub enum RegionError {
 pub struct Region {
     table: RegionTable,
     /// Address of `table.guest_start` in our memory.
-    host_start: *mut u8,
+    host_start: HostAddress,
     /// Declared before the mapping: the watch must end before the address range can be reused.
     watch: sigbus::Watch,
-    _mapping: Mapping,
+    mapping: Mapping,
     /// Its part of what may be mapped.
     _permit: Option<Permit>,
 }
-
-// SAFETY: `host_start` points into `_mapping`, which lives as long as the region; see `MemoryMap`.
-unsafe impl Send for Region {}
-// SAFETY: as above; a region is never changed.
-unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps the region that `table` describes from `file`, without a bound on its length: for tests and benches.
@@ -122,7 +118,7 @@ impl Region {
 
     fn watched(table: RegionTable, mapping: Mapping, offset: usize, permit: Option<Permit>) -> Result<Self, RegionError> {
         let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot)?;
-        Ok(Self { table, host_start: mapping.start().wrapping_add(offset), watch, _mapping: mapping, _permit: permit })
+        Ok(Self { table, host_start: HostAddress::new(mapping.start().wrapping_add(offset)), watch, mapping, _permit: permit })
     }
 
     /// First guest address.
@@ -142,7 +138,12 @@ impl Region {
 
     /// Address of the first byte in our memory.
     pub fn host_start(&self) -> *mut u8 {
-        self.host_start
+        self.host_start.get()
+    }
+
+    /// Writes `byte` to every byte that is mapped.
+    pub fn fill(&self, byte: u8) {
+        self.mapping.fill(byte);
     }
 
     /// What the front end said of it.
@@ -152,7 +153,7 @@ impl Region {
 
     /// Where `length` bytes at the front end's address `address` lie, if all of them are in this region.
     pub fn place_user(&self, address: u64, length: u64) -> Option<*mut u8> {
-        Some(self.host_start.wrapping_add(self.table.offset_of_user(address, length)? as usize))
+        Some(self.host_start().wrapping_add(self.table.offset_of_user(address, length)? as usize))
     }
 
     /// True once the file under the region was truncated.
@@ -196,19 +197,15 @@ fn file_window(table: &RegionTable, file: &File) -> Result<(u64, u64, u64), Regi
 
 /// Pages of other filesystems come when their server pleases (FUSE, NFS), so a fault could hold the worker for ever.
 fn check_is_memory(file: &File) -> Result<(), RegionError> {
-    // SAFETY: statfs is plain data, for which all zeroes is a value.
-    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` outlives the call; the descriptor is ours.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) } != 0 {
-        return Err(RegionError::Map(std::io::Error::last_os_error().to_string()));
-    }
-    const MEMORY: [i64; 3] = [libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC, 0x8584_58f6 /* ramfs */];
-    if MEMORY.contains(&(stat.f_type as i64)) { Ok(()) } else { Err(RegionError::NotMemory) }
+    const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
+    let stat = fstatfs(file).map_err(|error| RegionError::Map(error.to_string()))?;
+    if [TMPFS_MAGIC, HUGETLBFS_MAGIC, RAMFS_MAGIC].contains(&stat.filesystem_type()) { Ok(()) } else { Err(RegionError::NotMemory) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{Hint, MemoryMap};
 
     fn memfd(length: u64) -> File {
         let file = vmm_sys_util::tempfile::TempFile::new_in(std::path::Path::new("/dev/shm/")).unwrap().into_file();
@@ -254,9 +251,10 @@ mod tests {
         let file = memfd(3 * 4096);
         file.write_at(b"here", 5000).unwrap();
         let region = Region::map(table(4096, 5000), file).unwrap();
-        // SAFETY: the region maps at least 4 bytes there.
-        let seen = unsafe { std::slice::from_raw_parts(region.host_start(), 4) };
-        assert_eq!(seen, b"here");
+        let map = MemoryMap::new(vec![Arc::new(region)]).unwrap();
+        let mut seen = [0; 4];
+        map.piece(0x10000, 4, &mut Hint::default()).unwrap().copy_in(&mut seen);
+        assert_eq!(&seen, b"here");
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //! The handler may interrupt anything, so all that it reads is a fixed table of atomics ([`Slot`]). The slot that it looks for does not change
 //! meanwhile, for whoever touched the address holds the watch; others may.
 
+#![expect(unsafe_code, reason = "a signal handler that replaces a mapping")]
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 

@@ -13,15 +13,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
 pub use rings::RingParts;
 use roster::Roster;
 pub use roster::{AddError, PortTerms};
 
 use crate::frame::MacAddress;
-use crate::id::{MAX_PORTS, PortId};
+use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
 use crate::policy::Allowance;
-use crate::port::vhost_user::MAX_PAIRS;
 use crate::port::{Port, State};
 use crate::shared::Shared;
 use crate::worker::{Event, Mailbox, Worker, WorkerHandle, links};
@@ -203,14 +205,8 @@ const _: () = assert!(MAX_PORTS * MAX_PAIRS as usize <= 1 << 16);
 
 /// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
 fn pin(cpu: usize) {
-    // SAFETY: the set is plain data and outlives the call.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if cpu < libc::CPU_SETSIZE as usize {
-            libc::CPU_SET(cpu, &mut set);
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-        }
-    }
+    let mut set = CpuSet::new();
+    let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Network, Told};
-use crate::id::{Direction, Place, RingKey};
+use crate::id::{Direction, MAX_PAIRS, Place, RingKey};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::Ends;
 use crate::port::rings::{Rings, Running};
-use crate::port::vhost_user::MAX_PAIRS;
 use crate::port::{Port, State};
 use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
 use crate::worker::Start;

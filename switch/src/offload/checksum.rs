@@ -1,5 +1,8 @@
 //! The Internet checksum (RFC 1071) over memory that others may write meanwhile.
 
+use crate::copy;
+use crate::memory::Piece;
+
 /// A running ones' complement sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
@@ -12,17 +15,17 @@ pub struct Sum {
 impl Sum {
     /// Adds `bytes`.
     pub fn add(&mut self, bytes: &[u8]) {
-        // SAFETY: the slice is readable for its length.
-        unsafe { self.add_raw(bytes.as_ptr(), bytes.len()) }
+        self.add_sum(copy::sum(bytes), bytes.len());
     }
 
-    /// Adds `length` bytes at `place`.
-    ///
-    /// # Safety
-    /// `place` must be readable for `length` bytes. Others may write there meanwhile: the sum is then that of some mixture.
-    pub unsafe fn add_raw(&mut self, place: *const u8, length: usize) {
-        // SAFETY: the caller's promise.
-        let sum = fold(unsafe { sum_words(place, length) });
+    /// Adds the bytes of `piece`. Others may write there meanwhile: the sum is then that of some mixture.
+    pub fn add_piece(&mut self, piece: Piece) {
+        self.add_sum(piece.sum(), piece.length() as usize);
+    }
+
+    /// Adds `length` bytes of this sum.
+    fn add_sum(&mut self, sum: u64, length: usize) {
+        let sum = fold(sum);
         self.words += u64::from(if self.odd { sum.swap_bytes() } else { sum });
         self.odd ^= length % 2 == 1;
     }
@@ -43,31 +46,6 @@ fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
-}
-
-/// # Safety
-/// As [`Sum::add_raw`].
-unsafe fn sum_words(place: *const u8, length: usize) -> u64 {
-    const LANES: usize = 8;
-    let mut lanes = [0_u64; LANES];
-    let mut at = 0;
-    // SAFETY: every read ends at or before `length`.
-    unsafe {
-        while at + 4 * LANES <= length {
-            let words = place.add(at).cast::<[u32; LANES]>().read_unaligned();
-            lanes.iter_mut().zip(words).for_each(|(lane, word)| *lane += u64::from(word));
-            at += 4 * LANES;
-        }
-        let mut sum: u64 = lanes.iter().sum();
-        while at + 2 <= length {
-            sum += u64::from(place.add(at).cast::<u16>().read_unaligned());
-            at += 2;
-        }
-        if at < length {
-            sum += u64::from(u16::from_ne_bytes([place.add(at).read(), 0]));
-        }
-        sum
-    }
 }
 
 #[cfg(test)]

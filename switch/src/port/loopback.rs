@@ -2,10 +2,10 @@
 //! an echo for measurements without a second guest.
 
 use std::fs::File;
-use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::end::{DeliveryEnd, Ends, IntakeEnd};
 use super::payload;
@@ -21,9 +21,8 @@ use crate::ring::{Placed, Taken};
 /// The kernel refuses an event descriptor.
 pub fn ends(address: MacAddress, pool: Arc<Pool>) -> std::io::Result<Ends> {
     let store = Arc::new(Mutex::new(Store::new(pool)));
-    let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
-    // SAFETY: the clone gives its descriptor away.
-    let readable = Some(unsafe { File::from_raw_fd(bell.try_clone()?.into_raw_fd()) });
+    let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+    let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
     let (intake, delivery) =
         (Box::new(Intake(Arc::clone(&store))), Box::new(Delivery { address, store, bell, bytes: Vec::new(), came: false }));
     Ok(Ends { intake, delivery, readable, writable: None })

@@ -1,18 +1,16 @@
 //! A parcel's bytes, for ends that bring frames somewhere else than into a guest's ring.
 
-use crate::copy;
+use crate::memory::Piece;
 use crate::parcel::{Parcel, Pieces};
-use crate::ring::Piece;
 
 /// Where bytes `from..from + length` of `pieces` lie.
 pub(super) fn range(pieces: Pieces<'_>, from: u32, length: u32) -> impl Iterator<Item = Piece> {
     let cut = |(skip, left): &mut (u32, u32), part: Piece| {
-        let passed = part.length.min(*skip);
-        let run = (part.length - passed).min(*left);
-        (*skip, *left) = (*skip - passed, *left - run);
-        Some(Piece { place: part.place.wrapping_add(passed as usize), length: run })
+        let run = part.skip(*skip).first(*left);
+        (*skip, *left) = (skip.saturating_sub(part.length()), *left - run.length());
+        Some(run)
     };
-    pieces.scan((from, length), cut).filter(|part| part.length > 0)
+    pieces.scan((from, length), cut).filter(|part| part.length() > 0)
 }
 
 /// Appends bytes `from..from + length` of the frame in `parcel` to `to`.
@@ -23,14 +21,7 @@ pub(super) fn append(parcel: &Parcel, from: u32, length: u32, to: &mut Vec<u8>) 
     to.extend_from_slice(own);
     let after = (from + own.len() as u32).saturating_sub(start.len() as u32);
     for piece in range(parcel.rest(), after, length - own.len() as u32) {
-        let run = piece.length as usize;
-        to.reserve(run);
-        // SAFETY: the piece is readable while the parcel is out; so much room was reserved behind the vector's bytes, and all of it is written
-        // before it counts.
-        unsafe {
-            copy::copy(to.as_mut_ptr().add(to.len()), piece.place, run);
-            to.set_len(to.len() + run);
-        }
+        piece.append_to(to);
     }
 }
 

@@ -92,6 +92,17 @@ impl Store {
         self.free.pop()
     }
 
+    /// Takes a free buffer with its room, both to be brought back, then filled or put back.
+    pub(super) fn lend_free(&mut self) -> Option<(u16, Room)> {
+        let index = self.take_free()?;
+        Some((index, self.buffers[usize::from(index)].room.take()?))
+    }
+
+    /// Brings the room of buffer `index` back.
+    pub(super) fn bring_back(&mut self, index: u16, room: Room) {
+        self.buffers[usize::from(index)].room = Some(room);
+    }
+
     /// The bytes of buffer `index`.
     pub(super) fn bytes(&mut self, index: u16) -> &mut [u8] {
         self.buffers[usize::from(index)].room.as_mut().map_or(&mut [], |room| &mut *room.bytes)

@@ -4,11 +4,13 @@
 //! each is waited for; read for a batch, the misses overlap, and the buffers can be asked for before they are needed. What is read here is
 //! read once: it stands until the chain is taken. `WRITABLE` says whether the buffers are written (deliveries) or read (intakes).
 
+#![expect(unsafe_code, reason = "an address that was checked becomes a piece again")]
+
 use super::Ring;
 use super::RingFault;
 use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
 use crate::copy;
-use crate::memory::{Hint, MemoryMap};
+use crate::memory::{Hint, HostAddress, MemoryMap, Piece};
 
 /// Chains that are read ahead at most; a power of two.
 const DEPTH: usize = 32;
@@ -17,17 +19,18 @@ const DEPTH: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     /// Where its buffer lies if the chain is a single buffer of the right direction in one region, else null.
-    place: *mut u8,
+    place: HostAddress,
     pub first: Descriptor,
     /// Below the ring size.
     pub head: u16,
 }
 
 impl Opened {
-    /// Place and bytes of the single buffer.
+    /// The single buffer.
     #[inline]
-    pub(super) fn single(&self) -> Option<(*mut u8, u32)> {
-        (!self.place.is_null()).then_some((self.place, self.first.length()))
+    pub(super) fn single(&self) -> Option<Piece> {
+        // SAFETY: the map vouched for so many bytes there, and what was read ahead is forgotten before the ring lets it go.
+        (!self.place.get().is_null()).then(|| unsafe { Piece::new(self.place.get(), self.first.length()) })
     }
 }
 
@@ -41,12 +44,12 @@ impl Opened {
         }
         let first = split.descriptor(head);
         let direction = if WRITABLE { WRITE } else { 0 };
-        let mut place = std::ptr::null_mut();
+        let mut place = HostAddress::NONE;
         if first.flags() & (NEXT | INDIRECT | WRITE) == direction
             && let Some((start, follow)) = memory.find(first.address(), hint)
             && u64::from(first.length()) <= follow
         {
-            place = start;
+            place = HostAddress::new(start);
         }
         Some(Self { place, first, head })
     }
@@ -55,7 +58,7 @@ impl Opened {
     #[inline(always)]
     fn fetch<const WRITABLE: bool>(&self) {
         for line in [0, 64] {
-            let place = self.place.wrapping_add(line);
+            let place = self.place.get().wrapping_add(line);
             if WRITABLE { copy::prefetch_to_write(place) } else { copy::prefetch(place) }
         }
     }
@@ -68,12 +71,9 @@ pub(super) struct Ahead {
     until: u16,
 }
 
-// SAFETY: the places are addresses in the ring's memory map, used only while the ring holds it.
-unsafe impl Send for Ahead {}
-
 impl Ahead {
     pub(super) fn new(position: u16) -> Self {
-        let none = Opened { place: std::ptr::null_mut(), first: Descriptor::default(), head: 0 };
+        let none = Opened { place: HostAddress::NONE, first: Descriptor::default(), head: 0 };
         Self { chains: [none; DEPTH], until: position }
     }
 }

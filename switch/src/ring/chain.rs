@@ -4,20 +4,8 @@
 //! breaks a rule yields a [`ChainFault`]; its head goes back to the guest all the same.
 
 use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
-use crate::memory::{Hint, MemoryMap};
-
-/// A run of guest memory in our address space.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Piece {
-    /// First byte. Valid while the memory map is held that it was found in.
-    pub place: *mut u8,
-    /// Bytes, at least 1.
-    pub length: u32,
-}
-
-// SAFETY: a piece is an address, not an access; whoever uses it answers for the memory map being held.
-unsafe impl Send for Piece {}
+use crate::memory::{Hint, MemoryMap, Piece};
+use crate::stats::DropReason;
 
 /// Descriptors that a chain may have, those in its table and empty ones included, however large the ring; and entries that a table may have,
 /// however small the ring (what Linux and QEMU accept).
@@ -40,6 +28,20 @@ pub enum ChainFault {
     Direction,
     /// More bytes than the largest frame, or no room for its pieces.
     TooLong,
+}
+
+impl From<ChainFault> for DropReason {
+    fn from(fault: ChainFault) -> Self {
+        match fault {
+            ChainFault::Loop => Self::ChainLoop,
+            ChainFault::NextOutside => Self::ChainNext,
+            ChainFault::IndirectMisplaced => Self::ChainIndirect,
+            ChainFault::IndirectLength => Self::ChainIndirectLength,
+            ChainFault::Address => Self::ChainAddress,
+            ChainFault::Direction => Self::ChainDirection,
+            ChainFault::TooLong => Self::ChainTooLong,
+        }
+    }
 }
 
 /// Which way the device uses the buffers of a ring.
@@ -153,12 +155,8 @@ impl Walk<'_> {
 
     fn table_entry(&mut self, table: u64, index: u32) -> Result<Descriptor, ChainFault> {
         let address = table.checked_add(u64::from(index) * Descriptor::SIZE as u64).ok_or(ChainFault::Address)?;
-        let (place, follow) = self.memory.find(address, self.hint).ok_or(ChainFault::Address)?;
-        if follow < Descriptor::SIZE as u64 {
-            return Err(ChainFault::Address);
-        }
-        // SAFETY: `find` vouches for 16 bytes there while the memory map is held.
-        Ok(unsafe { Descriptor::read(place) })
+        let entry = self.memory.piece(address, Descriptor::SIZE as u32, self.hint);
+        entry.and_then(Descriptor::load).ok_or(ChainFault::Address)
     }
 
     #[inline]
@@ -181,14 +179,13 @@ impl Walk<'_> {
     fn add_run(&mut self, address: u64, length: u32, pieces: &mut Vec<Piece>) -> Result<(), ChainFault> {
         let (mut address, mut left) = (address, length);
         while left > 0 {
-            let (place, follow) = self.memory.find(address, self.hint).ok_or(ChainFault::Address)?;
+            let piece = self.memory.piece(address, left, self.hint).ok_or(ChainFault::Address)?;
             if pieces.len() == pieces.capacity() {
                 return Err(ChainFault::TooLong);
             }
-            let length = u64::from(left).min(follow) as u32;
-            pieces.push(Piece { place, length });
-            left -= length;
-            address = address.wrapping_add(length.into());
+            pieces.push(piece);
+            left -= piece.length();
+            address = address.wrapping_add(piece.length().into());
         }
         Ok(())
     }

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use super::chain::{Access, Piece, Walk};
+use super::chain::{Access, Walk};
 use super::{Call, Ring, RingFault, SplitRing, full_fence};
-use crate::copy;
-use crate::memory::MemoryMap;
+use crate::memory::{MemoryMap, Piece};
 
 /// Longest command that is read; longer ones are answered with an error.
 const LONGEST: usize = 64;
@@ -94,14 +93,13 @@ impl Control {
         let mut command = [0; LONGEST];
         let mut length = 0;
         for piece in &self.pieces {
-            // SAFETY: the piece lies in memory that the ring holds, and all pieces together have at most `LONGEST` bytes.
-            unsafe { copy::copy_in(command[length..].as_mut_ptr(), piece.place, piece.length as usize) };
-            length += piece.length as usize;
+            piece.copy_in(&mut command[length..]);
+            length += piece.length() as usize;
         }
         let answer = obey(&command[..total as usize - 1]);
         let last = self.pieces[self.pieces.len() - 1];
-        // SAFETY: the last byte of the last piece, in memory that the ring holds. If the driver meant it for reading, it spoils its own memory.
-        unsafe { last.place.add(last.length as usize - 1).write_volatile(answer as u8) };
+        // If the driver meant it for reading, it spoils its own memory.
+        last.skip(last.length() - 1).write(&[answer as u8]);
         1
     }
 }

@@ -4,12 +4,13 @@
 //! straight from the sender's memory into them, repairing on the way, and completes them; [`Ring::publish`] shows the driver, once a
 //! pass.
 
-use super::chain::{Access, Piece, Walk};
+use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};
 use super::shared::Descriptor;
 use super::{Ring, RingFault};
-use crate::copy;
+use crate::copy::Block;
 use crate::frame::{ETHERNET, NetHeader, SHORT_START};
+use crate::memory::Piece;
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -133,10 +134,8 @@ impl Delivery {
         }
         let chain = self.ring.next_chain();
         let (head, needed) = (chain.head, parcel.length + u32::from(self.ring.options.header_length));
-        match chain.single() {
-            Some((place, length)) if length >= needed => self.write_to_one(place, parcel),
-            _ => return Ok(false),
-        }
+        let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)) else { return Ok(false) };
+        self.write_to_one(room, parcel);
         self.ring.advance(1);
         self.ring.complete(head, needed);
         Ok(true)
@@ -157,30 +156,24 @@ impl Delivery {
         Ok(())
     }
 
-    /// Writes header and frame to `place`, which has room for both.
-    fn write_to_one(&self, place: *mut u8, parcel: &Parcel) {
+    /// Writes header and frame to `room`, which holds both.
+    fn write_to_one(&self, room: Piece, parcel: &Parcel) {
         let header = parcel.header.in_buffers(1);
-        let length = usize::from(self.ring.options.header_length);
-        // SAFETY: the caller made sure that header and frame fit; the memory map keeps the place writable, and the pieces readable while
-        // the parcel is out.
-        unsafe {
-            let mut frame = place.add(length);
-            if length == NetHeader::SIZE {
-                header.store(place);
-            } else {
-                copy::copy_short(place, header.bytes().as_ptr(), length);
-            }
-            let start = parcel.start();
-            if start.len() == SHORT_START {
-                frame.cast::<[u8; SHORT_START]>().write(start.as_ptr().cast::<[u8; SHORT_START]>().read());
-            } else {
-                copy::copy(frame, start.as_ptr(), start.len());
-            }
-            frame = frame.add(start.len());
-            for piece in parcel.rest() {
-                copy::copy(frame, piece.place, piece.length as usize);
-                frame = frame.add(piece.length as usize);
-            }
+        let length = self.ring.options.header_length;
+        if length == NetHeader::SIZE as u8 {
+            room.write_header(header.words());
+        } else {
+            room.write(&header.bytes()[..usize::from(length)]);
+        }
+        let (mut room, start) = (room.skip(length.into()), parcel.start());
+        match start.first_chunk() {
+            Some(block) if start.len() == SHORT_START => room.write_block(&Block::of(block)),
+            _ => room.write(start),
+        }
+        room = room.skip(start.len() as u32);
+        for piece in parcel.rest() {
+            piece.copy_to(room);
+            room = room.skip(piece.length());
         }
     }
 

@@ -6,7 +6,6 @@
 
 use super::ahead::Opened;
 use super::{Delivery, Intake};
-use crate::copy::{self, Block};
 use crate::frame::{Addresses, MAX_FRAME, NetHeader, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
@@ -43,23 +42,22 @@ pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u
 /// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
 #[inline(always)]
 fn carry_one(frame: &Opened, room: &Opened, addresses: Addresses) -> Option<u32> {
-    let ((source, length), (place, capacity)) = (frame.single()?, room.single()?);
-    if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME || length > capacity {
+    let source = frame.single()?;
+    let length = source.length();
+    if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME {
         return None;
     }
-    // SAFETY: `length` bytes are readable at `source` and writable at `place`, as the rings' memory maps vouch, and suffice for both headers.
-    unsafe {
-        let plain = NetHeader::is_plain_at(source);
-        let start = Block::load(source.add(NetHeader::SIZE));
-        if !plain || Addresses::of_block(&start) != addresses {
-            return None;
-        }
-        NetHeader::default().in_buffers(1).store(place);
-        start.store(place.add(NetHeader::SIZE));
-        let done = NetHeader::SIZE + SHORT_START;
-        if length as usize > done {
-            copy::copy(place.add(done), source.add(done), length as usize - done);
-        }
+    let target = room.single()?.exactly(length)?;
+    let plain = NetHeader::from_words((source.first_word()?, 0)).is_plain();
+    let (from, to) = (source.skip(HEADER), target.skip(HEADER));
+    let start = from.block()?;
+    if !plain || Addresses::of_block(&start) != addresses {
+        return None;
+    }
+    target.write_header(NetHeader::default().in_buffers(1).words());
+    to.write_block(&start);
+    if from.length() > SHORT_START as u32 {
+        from.skip(SHORT_START as u32).copy_to(to.skip(SHORT_START as u32));
     }
     Some(length)
 }

@@ -10,11 +10,11 @@
 
 use std::collections::VecDeque;
 
-use super::chain::{Access, ChainFault, Piece, Walk};
+use super::chain::{Access, ChainFault, Walk};
 use super::shared::Descriptor;
 use super::{Ring, RingFault};
-use crate::copy::{self, Block};
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
+use crate::memory::Piece;
 use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
 use crate::stats::DropReason;
 
@@ -171,27 +171,26 @@ impl Intake {
     #[inline(always)]
     fn open_single(&mut self, parcel: &mut Parcel) -> bool {
         const HEADER: u32 = NetHeader::SIZE as u32;
-        let Some((place, length)) = self.ring.next_chain().single() else { return false };
-        if !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&length)
+        let Some(buffer) = self.ring.next_chain().single() else { return false };
+        if !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&buffer.length())
             || self.ring.options.header_length != NetHeader::SIZE as u8
         {
             return false;
         }
-        parcel.length = length - HEADER;
-        // SAFETY: `length` bytes are readable at `place`, at least a virtio-net and an Ethernet header; `start_length` is at most the
-        // frame's length and that of `start`.
-        unsafe {
-            parcel.header = NetHeader::load(place);
-            let frame = place.add(NetHeader::SIZE);
-            let start_length = start_length(parcel);
-            if start_length == SHORT_START as u32 {
-                Block::load(frame).store(parcel.start.as_mut_ptr());
-            } else {
-                copy::copy_in(parcel.start.as_mut_ptr(), frame, start_length as usize);
-            }
-            parcel.start_length = start_length;
-            parcel.set_single_rest(frame.add(start_length as usize), parcel.length - start_length);
+        let Some(header) = buffer.header() else { return false };
+        let frame = buffer.skip(HEADER);
+        parcel.length = frame.length();
+        parcel.header = NetHeader::from_words(header);
+        let start_length = start_length(parcel);
+        if start_length == SHORT_START as u32
+            && let (Some(block), Some(start)) = (frame.block(), parcel.start.first_chunk_mut())
+        {
+            block.store_in(start);
+        } else {
+            frame.copy_in(&mut parcel.start[..start_length as usize]);
         }
+        parcel.start_length = start_length;
+        parcel.set_single_rest(frame.skip(start_length));
         true
     }
 
@@ -313,20 +312,16 @@ fn start_length(parcel: &Parcel) -> u32 {
 
 /// Copies `to.len()` bytes that begin `skip` bytes into `pieces`, which hold at least so many, each byte once.
 fn gather(pieces: &[Piece], skip: u32, to: &mut [u8]) {
-    let mut skip = skip as usize;
-    let mut done = 0;
+    let (mut skip, mut to) = (skip, to);
     for piece in pieces {
-        let length = piece.length as usize;
-        if skip >= length {
-            skip -= length;
+        let part = piece.skip(skip).first(to.len() as u32);
+        skip -= skip.min(piece.length());
+        if part.length() == 0 {
             continue;
         }
-        let run = (length - skip).min(to.len() - done);
-        // SAFETY: `skip + run` is at most the piece's length; `done + run` at most that of `to`.
-        unsafe { copy::copy_in(to.as_mut_ptr().add(done), piece.place.add(skip), run) };
-        done += run;
-        skip = 0;
-        if done == to.len() {
+        part.copy_in(to);
+        to = &mut to[part.length() as usize..];
+        if to.is_empty() {
             return;
         }
     }

@@ -26,7 +26,7 @@ pub mod shared;
 
 use std::sync::Arc;
 
-pub use chain::{Access, ChainFault, Piece};
+pub use chain::{Access, ChainFault};
 pub use control::{Answer, Control};
 pub use delivery::{Delivery, Placed, Refusal};
 pub use gate::Gate;

@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, UnixAddr, getsockname, send};
 use thiserror::Error;
 
 use super::gate::Gate;
@@ -60,8 +63,7 @@ impl Call {
         }
         let one = 1_u64.to_ne_bytes();
         if self.is_socket {
-            // SAFETY: eight readable bytes; the descriptor is ours.
-            unsafe { libc::send(self.file.as_raw_fd(), one.as_ptr().cast(), one.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            let _ = send(self.file.as_raw_fd(), &one, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
             return Called::Done;
         }
         match watched(|| (&self.file).write(&one)) {
@@ -76,10 +78,13 @@ impl Call {
     /// As [`Self::call`], if there is room: a descriptor that is full tells already. For who must not be held up even once: only a front end
     /// that fills it in this very moment can.
     pub fn call_if_room(&self) -> Called {
-        let mut ready = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one entry, which outlives the call.
-        let count = unsafe { libc::poll(&raw mut ready, 1, 0) };
-        if count > 0 && ready.revents & libc::POLLOUT != 0 { self.call() } else { Called::Done }
+        let mut ready = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+        let count = poll(&mut ready, PollTimeout::ZERO).unwrap_or(0);
+        if count > 0 && ready[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT)) {
+            self.call()
+        } else {
+            Called::Done
+        }
     }
 }
 
@@ -110,36 +115,27 @@ impl Notifier {
 }
 
 fn is_unix(file: &File) -> bool {
-    let mut domain: libc::c_int = 0;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: value and length outlive the call and agree.
-    let status =
-        unsafe { libc::getsockopt(file.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut length) };
-    status == 0 && domain == libc::AF_UNIX
+    getsockname::<UnixAddr>(file.as_raw_fd()).is_ok()
 }
 
 fn set_nonblocking(file: &File) {
-    // SAFETY: plain system calls on a descriptor that we own.
-    unsafe {
-        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
-        if flags >= 0 {
-            libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK);
-        }
+    if let Ok(flags) = fcntl(file, FcntlArg::F_GETFL) {
+        let _ = fcntl(file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
     use std::os::fd::OwnedFd;
+
+    use super::*;
 
     #[test]
     fn takes_what_guests_use_and_nothing_else() {
         let (pipe, _other) = std::io::pipe().unwrap();
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let event = vmm_sys_util::eventfd::EventFd::new(0).unwrap();
-        // SAFETY: the eventfd gives its descriptor away.
-        let event: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(event)) };
+        let event = File::from(OwnedFd::from(EventFd::new().unwrap()));
         assert_eq!(Notifier::of(&File::from(OwnedFd::from(pipe))), Some(Notifier::Pipe));
         assert_eq!(Notifier::of(&File::from(OwnedFd::from(socket))), Some(Notifier::Socket));
         assert_eq!(Notifier::of(&event), Some(Notifier::Event));
@@ -157,16 +153,14 @@ mod tests {
 
     /// An eventfd that blocks whoever writes to it.
     fn full_eventfd() -> File {
-        // SAFETY: no memory is passed; the descriptor is given away at once.
-        let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let file = File::from(OwnedFd::from(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap()));
         (&file).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
         file
     }
 
     /// Has `file` block again, as its front end can.
     fn make_block(file: &File) {
-        // SAFETY: plain system call on a descriptor that is ours.
-        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) }, 0);
+        assert_eq!(fcntl(file, FcntlArg::F_SETFL(OFlag::O_RDWR)), Ok(0));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What holds of every index and every chain: see `docs/decisions/proofs.md`.
 
-use super::chain::{Access, Piece, Walk};
+use super::chain::{Access, Walk};
 use super::passes;
-use super::shared::{Areas, Descriptor, SplitRing};
-use crate::memory::Hint;
+use super::shared::{Descriptor, SplitRing};
 use crate::memory::proofs::map_of;
+use crate::memory::{Hint, Piece};
 
 /// A driver is called when its event lies among what it was shown: as counting one by one says, wherever indices wrap.
 #[test]
@@ -67,9 +67,7 @@ fn a_chain_adds_up_and_stays_inside() {
         // In two regions, side by side in the guest: an entry of the second table lies across their border.
         let (border, far) = (100, start.wrapping_add(100));
         let memory = map_of(&[(GUEST, border, start), (GUEST + border, BYTES as u64 - border, far)]);
-        let areas = Areas { descriptors: start, available: start, used: start };
-        // SAFETY: only descriptors are read, of which there are enough, and they outlive the ring.
-        let ring = unsafe { SplitRing::new(areas, ENTRIES as u16) }.expect("a good size");
+        let ring = SplitRing::of_descriptors(&mut bytes.0[..ENTRIES * Descriptor::SIZE]);
         let access = [Access::Read, Access::Write, Access::Both][usize::from(mode % 3)];
         let (mut hint, limit) = (Hint::default(), u32::from(limit));
         let mut walk = Walk { ring: &ring, memory: &memory, hint: &mut hint, access, indirect: mode & 4 != 0, limit, walked: 0 };
@@ -79,9 +77,9 @@ fn a_chain_adds_up_and_stays_inside() {
         assert_eq!(pieces.capacity(), capacity, "nothing is allocated on the way");
         let mut total = 0_u64;
         for piece in &pieces {
-            let offset = piece.place.addr() - start.addr();
-            assert!(piece.length > 0 && offset + piece.length as usize <= BYTES);
-            total += u64::from(piece.length);
+            let offset = piece.as_ptr().addr() - start.addr();
+            assert!(piece.length() > 0 && offset + piece.length() as usize <= BYTES);
+            total += u64::from(piece.length());
         }
         assert!(total <= u64::from(limit));
         if let Ok(length) = result {

@@ -1,7 +1,6 @@
 //! Rooms: the runs of a receiver's memory that one frame is written into, seen as one run of bytes.
 
-use super::Piece;
-use crate::copy;
+use crate::memory::Piece;
 use crate::offload::checksum::Sum;
 use crate::parcel::Pieces;
 
@@ -22,46 +21,36 @@ impl<'a> Writer<'a> {
 
     /// Leaves out `length` bytes.
     pub fn skip(&mut self, length: u32) {
-        self.each_run(length, |_, _, _| {});
+        self.each_run(length, |_, _| {});
     }
 
     /// Copies `bytes`; what does not fit is left out.
     pub fn write(&mut self, bytes: &[u8]) {
-        // SAFETY: the slice is readable for its length.
-        unsafe { self.write_raw(bytes.as_ptr(), bytes.len() as u32) };
+        self.each_run(bytes.len() as u32, |room, at| room.write(&bytes[at as usize..]));
     }
 
-    /// Copies `length` bytes from `from`; what does not fit is left out.
-    ///
-    /// # Safety
-    /// `from` must be readable for `length` bytes.
+    /// Copies the bytes of `piece`; what does not fit is left out.
     #[inline]
-    pub unsafe fn write_raw(&mut self, from: *const u8, length: u32) {
-        self.each_run(length, |place, at, run| {
-            // SAFETY: `at + run <= length` for the source; the run lies in a room that the memory map keeps writable.
-            unsafe { copy::copy(place, from.add(at as usize), run as usize) };
-        });
+    pub fn write_piece(&mut self, piece: Piece) {
+        self.each_run(piece.length(), |room, at| piece.skip(at).copy_to(room));
     }
 
     /// Adds the next `length` bytes to `sum`.
     pub fn sum(&mut self, length: u32, sum: &mut Sum) {
-        self.each_run(length, |place, _, run| {
-            // SAFETY: the run lies in a room that the memory map keeps readable.
-            unsafe { sum.add_raw(place, run as usize) };
-        });
+        self.each_run(length, |room, _| sum.add_piece(room));
     }
 
-    /// Calls `each(place, offset, length)` for the runs that the next `length` bytes lie in, and moves past them.
+    /// Calls `each(run, offset)` for the runs that the next `length` bytes lie in, and moves past them.
     #[inline]
-    fn each_run(&mut self, length: u32, mut each: impl FnMut(*mut u8, u32, u32)) {
+    fn each_run(&mut self, length: u32, mut each: impl FnMut(Piece, u32)) {
         let mut done = 0;
         while let Some(room) = self.rooms.first() {
-            let run = (room.length - self.within).min(length - done);
-            if run > 0 {
-                each(room.place.wrapping_add(self.within as usize), done, run);
+            let run = room.skip(self.within).first(length - done);
+            if run.length() > 0 {
+                each(run, done);
             }
-            done += run;
-            self.within += run;
+            done += run.length();
+            self.within += run.length();
             if done == length {
                 return;
             }
@@ -81,44 +70,38 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader at the first byte of `pieces`.
     pub fn new(pieces: Pieces<'a>) -> Self {
-        Self { pieces, current: Piece { place: std::ptr::null_mut(), length: 0 } }
+        Self { pieces, current: Piece::NONE }
     }
 
     /// Copies the next `length` bytes to `writer`.
     pub fn copy_to(&mut self, writer: &mut Writer, length: u32) {
-        self.each_run(length, |place, run| {
-            // SAFETY: the piece is readable while the parcel is out.
-            unsafe { writer.write_raw(place, run) };
-        });
+        self.each_run(length, |run| writer.write_piece(run));
     }
 
     /// Leaves out `length` bytes.
     pub fn skip(&mut self, length: u32) {
-        self.each_run(length, |_, _| {});
+        self.each_run(length, |_| {});
     }
 
-    fn each_run(&mut self, length: u32, mut each: impl FnMut(*mut u8, u32)) {
+    fn each_run(&mut self, length: u32, mut each: impl FnMut(Piece)) {
         let mut left = length;
         while left > 0 {
-            if self.current.length == 0 {
+            if self.current.length() == 0 {
                 match self.pieces.next() {
                     Some(piece) => self.current = piece,
                     None => return,
                 }
             }
-            let run = self.current.length.min(left);
-            each(self.current.place, run);
-            self.current.place = self.current.place.wrapping_add(run as usize);
-            self.current.length -= run;
-            left -= run;
+            let run = self.current.first(left);
+            each(run);
+            self.current = self.current.skip(run.length());
+            left -= run.length();
         }
     }
 }
 
 #[cfg(test)]
 mod proofs {
-    use std::ptr;
-
     use super::*;
 
     /// Rooms that lie apart, each 2^16 behind the one before.
@@ -126,13 +109,13 @@ mod proofs {
         let mut at = 0_usize;
         lengths.map(|length| {
             at += 1 << 16;
-            Piece { place: ptr::without_provenance_mut(at), length: u32::from(length) + 1 }
+            Piece::nowhere(at, u32::from(length) + 1)
         })
     }
 
     /// Places of the bytes from `from` on, `length` of them or as many as there are: one by one.
     fn told(rooms: &[Piece], from: u32, length: u32) -> Vec<usize> {
-        let all = rooms.iter().flat_map(|room| (0..room.length as usize).map(|n| room.place.addr() + n));
+        let all = rooms.iter().flat_map(|room| (0..room.length() as usize).map(|n| room.as_ptr().addr() + n));
         all.skip(from as usize).take(length as usize).collect()
     }
 
@@ -146,10 +129,10 @@ mod proofs {
             let mut writer = Writer::new(&rooms, at);
             for step in steps.map(|step| u32::from(step % 700)) {
                 let (mut met, mut done) = (Vec::new(), 0);
-                writer.each_run(step, |place, from, run| {
+                writer.each_run(step, |run, from| {
                     assert_eq!(from, done);
-                    done += run;
-                    met.extend((0..run as usize).map(|n| place.addr() + n));
+                    done += run.length();
+                    met.extend((0..run.length() as usize).map(|n| run.as_ptr().addr() + n));
                 });
                 assert_eq!(met, told(&rooms, at, step));
                 at += step;
@@ -169,7 +152,7 @@ mod proofs {
             let (mut reader, mut at) = (Reader::new(parcel.rest()), 0);
             for step in steps.map(|step| u32::from(step % 700)) {
                 let mut met = Vec::new();
-                reader.each_run(step, |place, run| met.extend((0..run as usize).map(|n| place.addr() + n)));
+                reader.each_run(step, |run| met.extend((0..run.length() as usize).map(|n| run.as_ptr().addr() + n)));
                 assert_eq!(met, told(pieces, at, step));
                 at += step;
             }

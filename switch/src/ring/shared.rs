@@ -4,9 +4,12 @@
 //! callers that check them. The three areas were checked to lie inside one region each when the ring was made, and offsets
 //! are masked by the ring size, so no access can leave them.
 
+#![expect(unsafe_code, reason = "the areas of a ring are shared with the guest")]
+
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use crate::copy;
+use crate::memory::{MemoryMap, Piece};
 
 /// Largest split ring (virtio 1.4, section 2.7).
 pub const MAX_SIZE: u16 = 32768;
@@ -30,12 +33,18 @@ impl Descriptor {
     /// Bytes of a descriptor in memory.
     pub const SIZE: usize = 16;
 
+    /// Reads the descriptor that `piece` begins with, every byte once; `None` if it is shorter.
+    pub fn load(piece: Piece) -> Option<Self> {
+        // SAFETY: there are so many bytes, which whoever has the piece keeps valid.
+        (piece.length() as usize >= Self::SIZE).then(|| unsafe { Self::read(piece.as_ptr()) })
+    }
+
     /// Reads the descriptor at `place`, every byte once.
     ///
     /// # Safety
     /// 16 readable bytes at `place`, of any alignment, valid for the call.
     #[inline]
-    pub unsafe fn read(place: *const u8) -> Self {
+    unsafe fn read(place: *const u8) -> Self {
         #[cfg(fuzzing)]
         crate::probe::tell(crate::probe::Read::Entry);
         // SAFETY: the caller's promise.
@@ -107,7 +116,41 @@ pub struct SplitRing {
 // SAFETY: the pointers lead into a memory map that the owner of the ring holds; all access is by atomics or volatile copies.
 unsafe impl Send for SplitRing {}
 
+/// Why a ring cannot be where it is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misplaced {
+    /// Not within one region of the guest's memory.
+    Outside,
+    /// Not aligned, or not of a size that a ring has.
+    Unaligned,
+}
+
 impl SplitRing {
+    /// The ring of `size` entries whose descriptor table, driver area and device area have these `addresses` in the front end's own process. Whoever
+    /// has the ring holds `memory`.
+    ///
+    /// # Errors
+    /// [`Misplaced`].
+    pub fn locate(memory: &MemoryMap, [descriptors, available, used]: [u64; 3], size: u16) -> Result<Self, Misplaced> {
+        let find = |address, length| memory.find_user(address, length).ok_or(Misplaced::Outside);
+        let areas = Areas {
+            descriptors: find(descriptors, Areas::descriptor_bytes(size))?,
+            available: find(available, Areas::available_bytes(size))?,
+            used: find(used, Areas::used_bytes(size))?,
+        };
+        // SAFETY: the map vouches for the areas while it is held.
+        unsafe { Self::new(areas, size) }.ok_or(Misplaced::Unaligned)
+    }
+
+    /// A ring in memory that is a test's own and of which it is told no more than what it says.
+    #[cfg(test)]
+    pub(super) fn of_descriptors(table: &mut [u8]) -> Self {
+        let size = (table.len() / Descriptor::SIZE) as u16;
+        let start = table.as_mut_ptr();
+        // SAFETY: the test reads descriptors only, of which there are so many, and keeps the table.
+        unsafe { Self::new(Areas { descriptors: start, available: start, used: start }, size) }.expect("a good size")
+    }
+
     /// A ring of `size` entries at `areas`. `None` unless the size is a power of two of at most [`MAX_SIZE`] and the areas are
     /// aligned to 16, 2 and 4 bytes (virtio 1.4, section 2.7).
     ///

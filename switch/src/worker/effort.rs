@@ -1,6 +1,8 @@
 //! Effort: what serving frames takes, in bytes that could be copied in the same time. It bounds what is done at a time for one guest, and
 //! splits the time that several guests' frames took together.
 
+/// Frames that are taken from a source at a time.
+pub(super) const BATCH: usize = 32;
 /// A frame, or a segment that one is cut into, beside its bytes.
 pub(super) const FRAME: u64 = 2048;
 /// A descriptor that is walked.

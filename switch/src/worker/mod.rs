@@ -20,6 +20,7 @@ pub mod mailbox;
 mod outlets;
 mod pass;
 mod peers;
+mod quiet;
 mod rest;
 mod rings;
 mod slots;
@@ -49,9 +50,6 @@ use peers::Peers;
 use rest::Rest;
 use source::Sources;
 use stolen::Stolen;
-
-/// Frames that are taken from a source at a time.
-pub const BATCH: usize = 32;
 
 /// What a worker tells the control side.
 #[derive(Clone, Debug)]

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::effort::{self, BATCH};
 use super::outlets::Sent;
 use super::peers::{Back, Message, Return};
 use super::turn::Turn;
-use super::{BATCH, Event, Worker, effort};
+use super::{Event, Worker};
 use crate::id::{PortId, Slot};
 use crate::parcel::{IntakeId, Parcel};
 use crate::ring::{RingFault, full_fence};

@@ -16,8 +16,8 @@ use crate::verdict::Memo;
 
 use super::ends::Feed;
 use super::later::Later;
-use super::looks::{Missed, Quiet};
 use super::outlets::Health;
+use super::quiet::{Missed, Quiet};
 use super::rest::doze::Stream;
 use super::slots::Slots;
 

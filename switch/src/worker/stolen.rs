@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+
 use crate::time::{Cycles, cycles, in_cycles};
 
 /// How old the clocks' readings may grow.
@@ -48,10 +50,8 @@ impl Stolen {
 
 /// CPU time of this thread so far.
 fn thread_time() -> Cycles {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours; the clock exists since Linux 2.6.12.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    in_cycles(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+    // The clock exists since Linux 2.6.12.
+    in_cycles(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from))
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use super::bill::Bill;
 use super::directory::{Directory, Members};
+use super::effort::{self, BATCH};
 use super::ends::Feed;
 use super::outlets::{Health, Outlets, Sent, Way};
 use super::peers::{Message, Peers};
 use super::source::Source;
-use super::{BATCH, effort};
 use crate::frame::{Addresses, NetHeader};
 use crate::id::{Place, PortId, Slot};
 use crate::offload::{self, Offloads};

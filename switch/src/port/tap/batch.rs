@@ -1,23 +1,37 @@
 //! Many reads or writes of one file in one system call, by io_uring where the kernel allows it; else one call each.
 
+#![expect(unsafe_code, reason = "the kernel is told where bytes lie")]
+
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
+use std::ptr;
 
 use io_uring::{IoUring, opcode, types};
+
+use crate::frame::{NetHeader, START};
+use crate::memory::Piece;
 
 /// Operations of one batch.
 pub(super) const MOST: usize = 64;
 
+/// Parts that one operation takes (`IOV_MAX`).
+const PARTS_OF_ONE: usize = 1024;
+/// Parts of all frames of a batch: enough for any one frame, and for a batch of usual ones.
+const PARTS: usize = 4 * PARTS_OF_ONE;
+/// Most that is copied of a frame: headers, and as much payload as the parcel holds itself.
+pub(super) const HEAD: usize = NetHeader::SIZE + 2 * START;
+
 /// Buffers of one operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vectors {
-    pub first: *const libc::iovec,
-    pub count: u32,
+struct Vectors {
+    first: *const libc::iovec,
+    count: u32,
 }
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+enum Way {
     Read,
     Write,
 }
@@ -34,10 +48,97 @@ impl std::fmt::Debug for Batch {
     }
 }
 
+/// Frames that are to be written together: their headers, copied, and where their other parts lie.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    /// Never more than its capacity, so that they stay where they are.
+    heads: Vec<[u8; HEAD]>,
+    /// Likewise.
+    parts: Vec<libc::iovec>,
+    frames: Vec<Vectors>,
+}
+
+// SAFETY: the vectors' addresses lead into memory of ours, or are those of pieces, and are used by the kernel only.
+unsafe impl Send for Gathered {}
+
+impl Gathered {
+    pub(super) fn new() -> Self {
+        Self { heads: Vec::with_capacity(MOST), parts: Vec::with_capacity(PARTS), frames: Vec::with_capacity(MOST) }
+    }
+
+    /// True if there may be no room for another frame.
+    pub(super) fn is_full(&self) -> bool {
+        self.frames.len() == MOST || self.parts.len() + PARTS_OF_ONE > PARTS
+    }
+
+    /// Adds a frame: a head of these bytes, at most [`HEAD`], then the `pieces`. False if it has too many parts; nothing is added then.
+    ///
+    /// # Panics
+    /// [`Self::is_full`].
+    pub(super) fn add(&mut self, head: [&[u8]; 3], pieces: impl Iterator<Item = Piece>) -> bool {
+        assert!(!self.is_full(), "room for a frame");
+        let begin = self.parts.len();
+        let head = self.push_head(head);
+        self.parts.push(head);
+        for piece in pieces {
+            if self.parts.len() == begin + PARTS_OF_ONE {
+                self.parts.truncate(begin);
+                self.heads.pop();
+                return false;
+            }
+            self.parts.push(libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.length() as usize });
+        }
+        self.frames.push(Vectors { first: &raw const self.parts[begin], count: (self.parts.len() - begin) as u32 });
+        true
+    }
+
+    /// Keeps these bytes as one part.
+    fn push_head(&mut self, bytes: [&[u8]; 3]) -> libc::iovec {
+        let mut head = [0; HEAD];
+        let mut length = 0;
+        for bytes in bytes {
+            head[length..][..bytes.len()].copy_from_slice(bytes);
+            length += bytes.len();
+        }
+        self.heads.push(head);
+        let head = &self.heads[self.heads.len() - 1];
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: length }
+    }
+
+    fn clear(&mut self) {
+        self.frames.clear();
+        self.parts.clear();
+        self.heads.clear();
+    }
+}
+
 impl Batch {
     /// Where io_uring is forbidden or unknown, batches are slower and otherwise the same.
     pub(super) fn new() -> Self {
         Self { uring: IoUring::new(MOST as u32).ok(), results: Vec::with_capacity(MOST) }
+    }
+
+    /// Reads a frame into each of `rooms`, at most [`MOST`], from `file`, which never blocks. Returns what became of each: bytes, or a negated error
+    /// number.
+    pub(super) fn read(&mut self, file: &File, rooms: &mut [IoSliceMut<'_>]) -> &[i32] {
+        let count = rooms.len().min(MOST);
+        let mut operations = [Vectors { first: ptr::null(), count: 1 }; MOST];
+        for (operation, room) in operations[..count].iter_mut().zip(rooms) {
+            // A slice of that kind is a vector of the kernel's, as its page says.
+            operation.first = ptr::from_mut(room).cast_const().cast();
+        }
+        // SAFETY: the rooms are borrowed for the call.
+        unsafe { self.run(file, Way::Read, &operations[..count]) }
+    }
+
+    /// Writes the frames that were gathered to `file`, which never blocks, and forgets them. Returns what became of each: bytes, or a negated error
+    /// number.
+    pub(super) fn write(&mut self, file: &File, gathered: &mut Gathered) -> &[i32] {
+        // SAFETY: heads and parts have stayed where they are since they were pushed, for the vectors never grow; whoever has pieces gives them up
+        // after the pass only (see `Piece`). Guests may write there meanwhile, which is their own affair.
+        let results = unsafe { self.run(file, Way::Write, &gathered.frames) };
+        gathered.clear();
+        results
     }
 
     /// Carries out `operations`, at most [`MOST`], on `file`, which never blocks, one after the other. Returns what each did: bytes, or a negated
@@ -45,7 +146,7 @@ impl Batch {
     ///
     /// # Safety
     /// What the vectors point to must be valid for the call: to be read by others for writes, to be written for reads.
-    pub(super) unsafe fn run(&mut self, file: &File, way: Way, operations: &[Vectors]) -> &[i32] {
+    unsafe fn run(&mut self, file: &File, way: Way, operations: &[Vectors]) -> &[i32] {
         self.results.clear();
         // A lone operation is cheaper as a call of its own.
         if operations.len() > 1
@@ -136,10 +237,8 @@ mod tests {
             theirs.send(frame).unwrap();
         }
         let mut memory = [[0_u8; 16]; 4];
-        let buffers = memory.each_mut().map(|room| libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
-        let operations = buffers.each_ref().map(|buffer| Vectors { first: buffer, count: 1 });
-        // SAFETY: buffers and vectors outlive the call.
-        let results = unsafe { Batch::new().run(&File::from(OwnedFd::from(ours)), Way::Read, &operations).to_vec() };
+        let mut rooms = memory.each_mut().map(|room| IoSliceMut::new(room));
+        let results = Batch::new().read(&File::from(OwnedFd::from(ours)), &mut rooms).to_vec();
         assert_eq!(results, [3, 5, -libc::EAGAIN, -libc::EAGAIN]);
         assert_eq!((&memory[0][..3], &memory[1][..5]), (&b"one"[..], &b"three"[..]));
     }

@@ -3,6 +3,8 @@
 //! The device is created, or attached to if it exists, in a network namespace if one is named. Frames carry a virtio-net header both
 //! ways, so checksums and segmentation stay undone between guests and the kernel.
 
+#![expect(unsafe_code, reason = "ioctls of network devices")]
+
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;

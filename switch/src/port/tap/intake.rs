@@ -1,13 +1,14 @@
 //! Where frames come in from a TAP: read many at a time into buffers of ours.
 
-use std::mem::zeroed;
+use std::array;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use super::batch::{Batch, MOST, Vectors, Way};
+use super::batch::{Batch, MOST};
 use super::device::Tap;
 use crate::parcel::Parcel;
 use crate::port::end::IntakeEnd;
-use crate::port::pool::Pool;
+use crate::port::pool::{Pool, Room};
 use crate::port::store::Store;
 use crate::ring::Taken;
 
@@ -21,29 +22,26 @@ pub(super) struct TapIntake {
     /// Frames to ask for next: as many as are likely to be there.
     burst: usize,
     batch: Batch,
+    /// What is being read into.
+    taken: Vec<(u16, Room)>,
 }
 
 impl TapIntake {
     pub(super) fn new(tap: Arc<Tap>, pool: Arc<Pool>) -> Self {
-        Self { tap, store: Store::new(pool), drained: false, burst: 1, batch: Batch::new() }
+        Self { tap, store: Store::new(pool), drained: false, burst: 1, batch: Batch::new(), taken: Vec::with_capacity(MOST) }
     }
 
     /// Reads up to `count` frames, for which there is room, and learns from their number how many to ask for the next time.
     fn read_many(&mut self, count: usize) {
-        // SAFETY: plain data, for which all zeroes is a value.
-        let mut vectors: [libc::iovec; MOST] = unsafe { zeroed() };
-        let mut taken = [0; MOST];
-        for (vector, taken) in vectors.iter_mut().zip(&mut taken).take(count) {
-            let Some(index) = self.store.take_free() else { break };
-            let room = self.store.bytes(index);
-            *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-            *taken = index;
-        }
-        let operations = vectors.each_ref().map(|first| Vectors { first, count: 1 });
-        // SAFETY: the vectors lead to buffers that are free, each to another one.
-        let results = unsafe { self.batch.run(&self.tap.file, Way::Read, &operations[..count]) };
+        self.taken.clear();
+        self.taken.extend((0..count).map_while(|_| self.store.lend_free()));
+        let mut rooms = self.taken.iter_mut();
+        let mut rooms: [IoSliceMut<'_>; MOST] =
+            array::from_fn(|_| IoSliceMut::new(rooms.next().map_or(&mut [], |(_, room)| &mut *room.bytes)));
+        let results = self.batch.read(&self.tap.file, &mut rooms[..count]);
         let before = self.store.filled();
-        for (&index, &result) in taken.iter().zip(results) {
+        for ((index, room), &result) in self.taken.drain(..).zip(results) {
+            self.store.bring_back(index, room);
             // A frame may come between a read that finds nothing and the next.
             match u32::try_from(result) {
                 Ok(length @ 1..) => self.store.fill(index, length),

@@ -11,13 +11,13 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
+use super::PortSettings;
 use super::control::{Commands, ControlQueue};
 use super::doubt::Doubt;
 use super::features::{self, Agreed, Circumstances};
 use super::vring::{Addresses, Kick, Vring};
-use super::{MAX_PAIRS, PortSettings};
 use crate::frame::MacAddress;
-use crate::id::{Direction, RingKey};
+use crate::id::{Direction, MAX_PAIRS, RingKey};
 use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts};
 use crate::port::Offer;

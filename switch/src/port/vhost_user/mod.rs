@@ -28,9 +28,6 @@ use std::sync::Arc;
 
 use crate::port::Port;
 
-/// Most queue pairs of a port.
-pub const MAX_PAIRS: u16 = 16;
-
 /// What the operator set for a vhost-user port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {

@@ -9,7 +9,8 @@ use super::features::Agreed;
 use crate::id::{Direction, RingKey};
 use crate::memory::MemoryMap;
 use crate::network::RingParts;
-use crate::ring::{Areas, Call, SplitRing, shared};
+use crate::ring::shared::Misplaced;
+use crate::ring::{Call, SplitRing, shared};
 use crate::worker::Start;
 
 /// The front end's own addresses of the three areas.
@@ -69,14 +70,12 @@ impl Vring {
     /// The ring in `memory`.
     pub(super) fn locate(&self, memory: &MemoryMap) -> Result<SplitRing, VringError> {
         let addresses = self.addresses.ok_or(VringError::Address)?;
-        let find = |address, length| memory.find_user(address, length).ok_or(VringError::Address);
-        let areas = Areas {
-            descriptors: find(addresses.descriptors, Areas::descriptor_bytes(self.size))?,
-            available: find(addresses.available, Areas::available_bytes(self.size))?,
-            used: find(addresses.used, Areas::used_bytes(self.size))?,
-        };
-        // SAFETY: `find_user` vouches for the areas while the map is held, which the ring does.
-        unsafe { SplitRing::new(areas, self.size) }.ok_or(VringError::Alignment)
+        SplitRing::locate(memory, [addresses.descriptors, addresses.available, addresses.used], self.size).map_err(|misplaced| {
+            match misplaced {
+                Misplaced::Outside => VringError::Address,
+                Misplaced::Unaligned => VringError::Alignment,
+            }
+        })
     }
 
     /// What the network needs to start the ring; takes kick and call.

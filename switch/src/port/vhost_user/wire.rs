@@ -8,11 +8,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use thiserror::Error;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+use crate::system;
 
 /// Bytes of a header.
 pub const HEADER: usize = 12;
@@ -114,20 +116,14 @@ fn fill(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<
 }
 
 fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
-    let mut vector = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
-    let mut descriptors = [-1; MAX_DESCRIPTORS];
-    // SAFETY: the vector points to `bytes`, which are ours and may hold anything.
-    let received = unsafe { stream.recv_with_fds(&mut vector, &mut descriptors) };
-    let (count, descriptor_count) = match received {
-        Ok(counts) => counts,
-        Err(error) if error.errno() == libc::EINTR => return receive(stream, bytes, files),
-        Err(error) if error.errno() == libc::ECONNRESET => return Ok(0),
+    let count = match system::receive::<MAX_DESCRIPTORS>(stream, bytes, files) {
+        Ok(count) => count,
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => return receive(stream, bytes, files),
+        Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return Ok(0),
         // The control buffer was too small: the kernel closed what did not fit.
-        Err(error) if error.errno() == libc::ENOBUFS => return Err(WireError::Descriptors),
-        Err(error) => return Err(WireError::Socket(io::Error::from_raw_os_error(error.errno()))),
+        Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Err(WireError::Descriptors),
+        Err(error) => return Err(WireError::Socket(error)),
     };
-    // SAFETY: the kernel has just made these descriptors ours.
-    files.extend(descriptors[..descriptor_count].iter().map(|&fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })));
     if files.len() > MAX_DESCRIPTORS { Err(WireError::Descriptors) } else { Ok(count) }
 }
 

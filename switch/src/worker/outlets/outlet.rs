@@ -12,9 +12,9 @@ use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
+use crate::worker::effort::{self, BATCH};
 use crate::worker::ends::Sink;
-use crate::worker::looks::{Missed, Quiet};
-use crate::worker::{BATCH, effort};
+use crate::worker::quiet::{Missed, Quiet};
 
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
 /// its turns are worth.

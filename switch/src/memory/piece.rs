@@ -1,0 +1,227 @@
+//! A piece: a run of memory that others write, and all that is done with one.
+//!
+//! A piece is made where a memory map vouches for it, or from a frame in memory of our own. The rule by which it is sound to use later: **whoever
+//! has a piece belongs to an intake or a delivery that holds the map or the buffer, and gives the piece up before it is let go** (chains are given
+//! back, and rings are moved or stopped, only after that). What is done with a piece never leaves it, whatever is asked.
+
+#![expect(unsafe_code, reason = "memory that others write is reached by address")]
+
+use super::{Hint, MemoryMap};
+use crate::copy::{self, Block};
+
+/// An address in memory that others write: an address, not an access.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct HostAddress(*mut u8);
+
+// SAFETY: an address; whoever makes an access of it answers for what is there.
+unsafe impl Send for HostAddress {}
+// SAFETY: as above.
+unsafe impl Sync for HostAddress {}
+
+impl HostAddress {
+    /// No address.
+    pub(crate) const NONE: Self = Self(std::ptr::null_mut());
+
+    /// The address `place`.
+    pub(crate) fn new(place: *mut u8) -> Self {
+        Self(place)
+    }
+
+    /// The address.
+    #[inline]
+    pub(crate) fn get(self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Piece {
+    place: HostAddress,
+    length: u32,
+}
+
+/// Bytes of the header that [`Piece::header`] loads.
+const HEADER: u32 = 12;
+/// Bytes of a [`Block`].
+const BLOCK: u32 = size_of::<Block>() as u32;
+
+impl MemoryMap {
+    /// The piece of at most `most` bytes at guest address `address`, which ends where its region ends. `hint` must have been used with this map
+    /// only.
+    #[inline]
+    pub fn piece(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Piece> {
+        let (place, follow) = self.find(address, hint)?;
+        // SAFETY: the map vouches for so many bytes there, see the module.
+        Some(unsafe { Piece::new(place, u64::from(most).min(follow) as u32) })
+    }
+}
+
+impl Piece {
+    /// No bytes.
+    pub const NONE: Self = Self { place: HostAddress::NONE, length: 0 };
+
+    /// The `length` bytes at `place`.
+    ///
+    /// # Safety
+    /// They must be readable, and writable if the piece is written, as long as the piece or a part of it is in use. Others may write there
+    /// meanwhile.
+    #[inline(always)]
+    pub unsafe fn new(place: *mut u8, length: u32) -> Self {
+        Self { place: HostAddress(place), length }
+    }
+
+    /// A piece that is never touched.
+    #[cfg(test)]
+    pub(crate) fn nowhere(address: usize, length: u32) -> Self {
+        Self { place: HostAddress(std::ptr::without_provenance_mut(address)), length }
+    }
+
+    /// Bytes.
+    #[inline(always)]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Address of the first byte.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.place.0
+    }
+
+    /// All but the first `bytes`.
+    #[inline(always)]
+    #[must_use]
+    pub fn skip(self, bytes: u32) -> Self {
+        let bytes = bytes.min(self.length);
+        Self { place: HostAddress(self.place.0.wrapping_add(bytes as usize)), length: self.length - bytes }
+    }
+
+    /// The first `bytes`, or all.
+    #[inline(always)]
+    #[must_use]
+    pub fn first(self, bytes: u32) -> Self {
+        Self { length: bytes.min(self.length), ..self }
+    }
+
+    /// The first `bytes`; `None` if there are fewer.
+    #[inline(always)]
+    pub fn exactly(self, bytes: u32) -> Option<Self> {
+        (bytes <= self.length).then_some(Self { length: bytes, ..self })
+    }
+
+    /// The first twelve bytes as two little-endian numbers, each loaded once; `None` if the piece is shorter.
+    #[inline(always)]
+    pub fn header(&self) -> Option<(u64, u32)> {
+        if self.length < HEADER {
+            return None;
+        }
+        #[cfg(fuzzing)]
+        crate::probe::tell(crate::probe::Read::Bytes(HEADER as usize));
+        // SAFETY: there are twelve bytes.
+        let (first, last) = unsafe { (copy::load_once::<u64>(self.place.0), copy::load_once::<u32>(self.place.0.add(8))) };
+        Some((u64::from_le(first), u32::from_le(last)))
+    }
+
+    /// The first eight bytes as a little-endian number, loaded once; `None` if there is no [header](Self::header).
+    #[inline(always)]
+    pub fn first_word(&self) -> Option<u64> {
+        // SAFETY: there are eight bytes.
+        (self.length >= HEADER).then(|| u64::from_le(unsafe { copy::load_once::<u64>(self.place.0) }))
+    }
+
+    /// Writes a header as [`Self::header`] loads it; nothing if the piece is shorter.
+    #[inline(always)]
+    pub fn write_header(&self, (first, last): (u64, u32)) {
+        if self.length >= HEADER {
+            // SAFETY: there are twelve bytes.
+            unsafe {
+                self.place.0.cast::<u64>().write_unaligned(first.to_le());
+                self.place.0.add(8).cast::<u32>().write_unaligned(last.to_le());
+            }
+        }
+    }
+
+    /// The first 64 bytes, each loaded once; `None` if there are fewer.
+    #[inline(always)]
+    pub fn block(&self) -> Option<Block> {
+        // SAFETY: there are so many.
+        (self.length >= BLOCK).then(|| unsafe { Block::load(self.place.0) })
+    }
+
+    /// Writes `block`; nothing if the piece is shorter.
+    #[inline(always)]
+    pub fn write_block(&self, block: &Block) {
+        if self.length >= BLOCK {
+            // SAFETY: there is so much room.
+            unsafe { block.store(self.place.0) };
+        }
+    }
+
+    /// Copies to `to` what of it the piece has, each byte once, for decisions.
+    #[inline(always)]
+    pub fn copy_in(&self, to: &mut [u8]) {
+        // SAFETY: both have so many bytes.
+        unsafe { copy::copy_in(to.as_mut_ptr(), self.place.0, to.len().min(self.length as usize)) };
+    }
+
+    /// Copies to the piece `to`, elsewhere, what it has room for.
+    #[inline(always)]
+    pub fn copy_to(&self, to: Piece) {
+        // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
+        unsafe { copy::copy(to.place.0, self.place.0, self.length.min(to.length) as usize) };
+    }
+
+    /// Appends its bytes to `to`.
+    pub fn append_to(&self, to: &mut Vec<u8>) {
+        let length = self.length as usize;
+        to.reserve(length);
+        // SAFETY: so much room was reserved behind the vector's bytes, and all of it is written before it counts.
+        unsafe {
+            copy::copy(to.as_mut_ptr().add(to.len()), self.place.0, length);
+            to.set_len(to.len() + length);
+        }
+    }
+
+    /// Writes what it has room for of `bytes`.
+    #[inline(always)]
+    pub fn write(&self, bytes: &[u8]) {
+        // SAFETY: both have so many bytes.
+        unsafe { copy::copy(self.place.0, bytes.as_ptr(), bytes.len().min(self.length as usize)) };
+    }
+
+    /// The sum of its bytes, as [`copy::sum`] has it.
+    #[inline]
+    pub fn sum(&self) -> u64 {
+        // SAFETY: there are so many bytes.
+        unsafe { copy::sum_words(self.place.0, self.length as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_asked_leaves_the_piece() {
+        let mut bytes: Vec<u8> = (0..200).collect();
+        // SAFETY: the vector outlives the piece and is long enough.
+        let (short, long) = unsafe { (Piece::new(bytes.as_mut_ptr(), 11), Piece::new(bytes.as_mut_ptr().wrapping_add(20), 100)) };
+        assert!(short.header().is_none() && short.first_word().is_none() && short.block().is_none());
+        short.write_header((u64::MAX, u32::MAX));
+        short.write_block(&long.block().unwrap());
+        assert_eq!((short.skip(12).length(), short.skip(4).first(9).length(), short.first(20).length()), (0, 7, 11));
+        assert!(short.exactly(12).is_none() && short.exactly(11).is_some_and(|piece| piece.length() == 11));
+        let mut seen = [99; 20];
+        short.copy_in(&mut seen);
+        assert_eq!((&seen[..11], seen[11]), (&(0..11).collect::<Vec<u8>>()[..], 99));
+        short.write(&[7; 20]);
+        long.copy_to(short.skip(9));
+        assert_eq!(bytes[..13], [7, 7, 7, 7, 7, 7, 7, 7, 7, 20, 21, 11, 12]);
+        let mut all = vec![1];
+        short.append_to(&mut all);
+        assert_eq!((all.len(), all[10], short.first(4).sum()), (12, 20, 2 * 0x0707));
+    }
+}
