@@ -1,7 +1,7 @@
 //! The frame as the switch sees it: a virtio-net header, and headers copied once.
 //!
 //! 1. [`NetHeader`]: what the sender says of checksum and segmentation (virtio 1.4, section 5.1.6).
-//! 2. [`MacAddress`]: who sent it, who shall have it.
+//! 2. [`MacAddress`]: who sent it, who shall have it; [`Head`]: the first 16 bytes, where both stand; [`Pattern`]: some bits of those.
 //! 3. [`Layers`]: where the network and transport headers lie, found only when an offload must be checked or repaired.
 //!
 //! Everything here reads our own copy, never guest memory.
@@ -101,38 +101,64 @@ impl std::str::FromStr for MacAddress {
     }
 }
 
-/// Destination and source of a frame, as they stand at its beginning.
+/// The first 16 bytes of a frame: destination, source, type or VLAN tag, two bytes more; of a frame of 14 bytes the last two mean nothing.
+/// The first byte is the number's lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Addresses {
-    first: u64,
-    last: u32,
-}
+pub struct Head(u128);
 
-impl Addresses {
-    /// Those of the frame that begins with `start`.
+impl Head {
+    /// The bits of the destination.
+    pub const DESTINATION: u128 = 0xffff_ffff_ffff;
+    /// The bits of the source.
+    pub const SOURCE: u128 = Self::DESTINATION << 48;
+
+    /// That of the frame that begins with `start`.
     #[inline]
     pub fn of(start: &[u8; START]) -> Self {
-        let last = load_u64(start, 6);
-        Self { first: load_u64(start, 0), last: (last >> 16) as u32 }
+        Self(u128::from(load_u64(start, 0)) | u128::from(load_u64(start, 8)) << 64)
     }
 
-    /// Those of the frame that begins with `start`.
+    /// That of the frame that begins with `start`.
     #[inline(always)]
     pub fn of_block(start: &Block) -> Self {
-        let first = start.first();
-        Self { first: first as u64, last: (first >> 64) as u32 }
+        Self(start.first())
     }
 
     /// Who shall have the frame.
     #[inline]
     pub fn destination(self) -> MacAddress {
-        MacAddress(self.first & 0xffff_ffff_ffff)
+        MacAddress((self.0 & Self::DESTINATION) as u64)
     }
 
     /// Who sent it.
     #[inline]
     pub fn source(self) -> MacAddress {
-        MacAddress(self.first >> 48 | u64::from(self.last) << 16)
+        MacAddress(((self.0 & Self::SOURCE) >> 48) as u64)
+    }
+}
+
+/// Some bits of a frame's [`Head`], and what they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    mask: u128,
+    bits: u128,
+}
+
+impl Pattern {
+    /// The bits of `head` that are set in `mask`.
+    pub fn new(mask: u128, head: Head) -> Self {
+        Self { mask, bits: head.0 & mask }
+    }
+
+    /// Whether the frame with this `head` has these bits.
+    #[inline(always)]
+    pub fn fits(self, head: Head) -> bool {
+        head.0 & self.mask == self.bits
+    }
+
+    /// What is known of every head that fits; the other bits are zero.
+    pub fn head(self) -> Head {
+        Head(self.bits)
     }
 }
 

@@ -1,6 +1,10 @@
-//! What is to happen to a frame: a pure function of its addresses and of what the segment knows.
+//! What is to happen to a frame: a pure function of its first bytes and of what the segment knows.
+//!
+//! A **verdict** comes with the **pattern** of the bits that it was made from ([`Reading`] notes which a rule reads), and a **memo** keeps a
+//! sender's last one: whatever fits the pattern needs no new verdict. A new rule asks the reading for what it needs; memo and express
+//! lane ([`crate::ring::express`]) go by that.
 
-use crate::frame::Addresses;
+use crate::frame::{Head, MacAddress, Pattern};
 use crate::id::PortId;
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
@@ -16,12 +20,43 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
-/// Decides on a frame with these `addresses` that came in at `port` in second `now`, and learns from it.
-pub fn decide(addresses: Addresses, port: PortId, table: &Table, now: u32) -> Verdict {
-    let (source, destination) = (addresses.source(), addresses.destination());
+/// A frame's head, and which bits of it were read.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    head: Head,
+    mask: u128,
+}
+
+impl Reading {
+    fn source(&mut self) -> MacAddress {
+        self.mask |= Head::SOURCE;
+        self.head.source()
+    }
+
+    fn destination(&mut self) -> MacAddress {
+        self.mask |= Head::DESTINATION;
+        self.head.destination()
+    }
+
+    /// What was read.
+    fn pattern(self) -> Pattern {
+        Pattern::new(self.mask, self.head)
+    }
+}
+
+/// Decides on a frame with this `head` that came in at `port` in second `now`, and learns from it; tells from which bits.
+pub fn decide(head: Head, port: PortId, table: &Table, now: u32) -> (Verdict, Pattern) {
+    let mut reading = Reading { head, mask: 0 };
+    let verdict = judge(&mut reading, port, table, now);
+    (verdict, reading.pattern())
+}
+
+fn judge(frame: &mut Reading, port: PortId, table: &Table, now: u32) -> Verdict {
+    let source = frame.source();
     if !source.is_station() || table.learn(source, port, now) == Learned::Pinned {
         return Verdict::Drop(DropReason::BadSource);
     }
+    let destination = frame.destination();
     if destination.is_group() {
         return Verdict::Flood;
     }
@@ -41,10 +76,10 @@ pub struct Moment {
     pub second: u32,
 }
 
-/// Remembers a sender's last decision: most frames of a batch have the same addresses as the one before.
+/// Remembers a sender's last decision: most frames of a batch are like the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Memo {
-    addresses: Addresses,
+    pattern: Pattern,
     moment: Moment,
     verdict: Verdict,
 }
@@ -52,24 +87,26 @@ pub struct Memo {
 impl Default for Memo {
     fn default() -> Self {
         // Frames from the all-zero source never get a verdict other than this one.
-        Self { addresses: Addresses::default(), moment: Moment::default(), verdict: Verdict::Drop(DropReason::BadSource) }
+        let pattern = Pattern::new(Head::SOURCE, Head::default());
+        Self { pattern, moment: Moment::default(), verdict: Verdict::Drop(DropReason::BadSource) }
     }
 }
 
 impl Memo {
-    /// The port that frames with these addresses from `port` go to, if that is known and holds.
+    /// Which frames from `port` go to one other, and to which, as far as that is known and holds.
     #[inline]
-    pub fn destination(&mut self, port: PortId, table: &Table, moment: Moment) -> Option<(Addresses, PortId)> {
+    pub fn destination(&mut self, port: PortId, table: &Table, moment: Moment) -> Option<(Pattern, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
-        (self.moment == moment || self.still_goes(port, to, table, moment)).then_some((self.addresses, to))
+        (self.moment == moment || self.still_goes(port, to, table, moment)).then_some((self.pattern, to))
     }
 
     /// Asks the table whether it was something else that moved or went, so that who invents addresses costs others a look and no more.
     #[cold]
     fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, moment: Moment) -> bool {
+        let head = self.pattern.head();
         let holds = self.moment.second == moment.second
-            && table.find(self.addresses.source()) == Some(from)
-            && table.find(self.addresses.destination()) == Some(to);
+            && table.find(head.source()) == Some(from)
+            && table.find(head.destination()) == Some(to);
         if holds {
             self.moment = moment;
         }
@@ -78,14 +115,14 @@ impl Memo {
 
     /// As [`decide`].
     #[inline]
-    pub fn decide(&mut self, addresses: Addresses, port: PortId, table: &Table, moment: Moment) -> Verdict {
-        if self.addresses == addresses && self.moment == moment {
+    pub fn decide(&mut self, head: Head, port: PortId, table: &Table, moment: Moment) -> Verdict {
+        if self.moment == moment && self.pattern.fits(head) {
             return self.verdict;
         }
-        let verdict = decide(addresses, port, table, moment.second);
+        let (verdict, pattern) = decide(head, port, table, moment.second);
         // An address that appears is no news to the table, so who is unknown is asked for again.
-        let is_unknown = verdict == Verdict::Flood && !addresses.destination().is_group();
-        *self = if is_unknown { Self::default() } else { Self { addresses, moment, verdict } };
+        let is_unknown = verdict == Verdict::Flood && !head.destination().is_group();
+        *self = if is_unknown { Self::default() } else { Self { pattern, moment, verdict } };
         verdict
     }
 }
@@ -95,13 +132,19 @@ mod tests {
     use super::*;
     use crate::frame::{MacAddress, START};
 
-    fn addresses(source: MacAddress, destination: MacAddress) -> Addresses {
+    /// The head of a frame with these addresses, of type `kind`.
+    fn head_of_type(source: MacAddress, destination: MacAddress, kind: u16) -> Head {
         let mut start = [0; START];
         start[..6].copy_from_slice(&destination.bytes());
         start[6..12].copy_from_slice(&source.bytes());
-        let addresses = Addresses::of(&start);
-        assert_eq!((addresses.source(), addresses.destination()), (source, destination));
-        addresses
+        start[12..14].copy_from_slice(&kind.to_be_bytes());
+        let head = Head::of(&start);
+        assert_eq!((head.source(), head.destination()), (source, destination));
+        head
+    }
+
+    fn head(source: MacAddress, destination: MacAddress) -> Head {
+        head_of_type(source, destination, 0x0800)
     }
 
     const A: MacAddress = MacAddress::BROADCAST;
@@ -115,7 +158,7 @@ mod tests {
         let table = Table::new(3, 64, 1);
         table.learn(station(2), PortId(2), 0);
         table.learn(station(9), PortId(0), 0);
-        let decide = |source, destination| decide(addresses(source, destination), PortId(0), &table, 0);
+        let decide = |source, destination| decide(head(source, destination), PortId(0), &table, 0).0;
         assert_eq!(decide(station(1), station(2)), Verdict::To(PortId(2)));
         assert_eq!(decide(station(1), station(3)), Verdict::Flood);
         assert_eq!(decide(station(1), A), Verdict::Flood);
@@ -125,25 +168,38 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_tells_what_it_read() {
+        let table = Table::new(3, 64, 1);
+        table.learn(station(2), PortId(2), 0);
+        let (verdict, pattern) = decide(head(station(1), station(2)), PortId(0), &table, 0);
+        assert_eq!(verdict, Verdict::To(PortId(2)));
+        assert!(pattern.fits(head_of_type(station(1), station(2), 0x86dd)), "the type was not read");
+        assert!(!pattern.fits(head(station(1), station(3))) && !pattern.fits(head(station(3), station(2))));
+        let (verdict, pattern) = decide(head(A, station(2)), PortId(0), &table, 0);
+        assert_eq!(verdict, Verdict::Drop(DropReason::BadSource));
+        assert!(pattern.fits(head(A, station(3))), "from such a source nothing goes anywhere");
+    }
+
+    #[test]
     fn who_invents_addresses_voids_no_memo_of_others() {
         let table = Table::new(3, 64, 1);
         let mut memo = Memo::default();
         let moment = || Moment { generation: table.generation(), second: 0 };
         table.learn(station(2), PortId(2), 0);
-        memo.decide(addresses(station(1), station(2)), PortId(0), &table, moment());
+        memo.decide(head(station(1), station(2)), PortId(0), &table, moment());
         let before = moment();
         for n in 0..1000_u16 {
             let [a, b] = n.to_be_bytes();
             table.learn(MacAddress::new([2, 0, 0, 1, a, b]), PortId(1), 0);
         }
         assert_ne!(moment(), before, "some of its own had to give way");
-        let known = Some((addresses(station(1), station(2)), PortId(2)));
+        let known = Some((decide(head(station(1), station(2)), PortId(0), &table, 0).1, PortId(2)));
         assert_eq!(memo.destination(PortId(0), &table, moment()), known);
         assert_eq!(memo.destination(PortId(0), &table, Moment { second: 1, ..moment() }), None, "the sender is to be confirmed");
         // Who was taken for the sender, or the receiver, elsewhere is news.
         table.learn(station(1), PortId(1), 0);
         assert_eq!(memo.destination(PortId(0), &table, moment()), None);
-        memo.decide(addresses(station(1), station(2)), PortId(0), &table, moment());
+        memo.decide(head(station(1), station(2)), PortId(0), &table, moment());
         assert_eq!(memo.destination(PortId(0), &table, moment()), known);
         table.forget(PortId(2));
         assert_eq!(memo.destination(PortId(0), &table, moment()), None);
@@ -153,9 +209,8 @@ mod tests {
     fn a_memo_forgets_when_the_table_changes() {
         let table = Table::new(3, 64, 1);
         let mut memo = Memo::default();
-        let mut ask = || {
-            memo.decide(addresses(station(1), station(2)), PortId(0), &table, Moment { generation: table.generation(), second: 0 })
-        };
+        let mut ask =
+            || memo.decide(head(station(1), station(2)), PortId(0), &table, Moment { generation: table.generation(), second: 0 });
         assert_eq!(ask(), Verdict::Flood);
         assert_eq!(ask(), Verdict::Flood);
         table.learn(station(2), PortId(2), 0);

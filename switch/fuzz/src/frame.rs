@@ -1,13 +1,13 @@
 //! Target `frame`: the parsers of frames and virtio-net headers, against a simple second opinion.
 
-use memlane::frame::{Addresses, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash};
+use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash};
 
 use super::parser;
 
 /// Reads `data` as a frame, as a virtio-net header, and as an address.
 pub fn run(data: &[u8]) {
     check_layers(&data[..data.len().min(START)]);
-    check_addresses(data);
+    check_head(data);
     if let Some(bytes) = data.first_chunk() {
         check_header(*bytes);
     }
@@ -40,15 +40,15 @@ fn turned(start: &[u8], (version, network, transport, protocol): parser::Found) 
     turned
 }
 
-fn check_addresses(data: &[u8]) {
+fn check_head(data: &[u8]) {
     let mut start = [0; START];
     let length = data.len().min(START);
     start[..length].copy_from_slice(&data[..length]);
-    let addresses = Addresses::of(&start);
-    assert_eq!(addresses.destination().bytes(), start[..6]);
-    assert_eq!(addresses.source().bytes(), start[6..12]);
-    assert_eq!(addresses.destination().is_group(), start[0] & 1 == 1);
-    assert_eq!(addresses.source().is_station(), start[6] & 1 == 0 && start[6..12] != [0; 6]);
+    let head = Head::of(&start);
+    assert_eq!(head.destination().bytes(), start[..6]);
+    assert_eq!(head.source().bytes(), start[6..12]);
+    assert_eq!(head.destination().is_group(), start[0] & 1 == 1);
+    assert_eq!(head.source().is_station(), start[6] & 1 == 0 && start[6..12] != [0; 6]);
 }
 
 fn check_header(bytes: [u8; NetHeader::SIZE]) {

@@ -11,7 +11,7 @@ use super::end::{DeliveryEnd, Ends, IntakeEnd};
 use super::payload;
 use super::pool::Pool;
 use super::store::Store;
-use crate::frame::{Addresses, MacAddress, NetHeader};
+use crate::frame::{Head, MacAddress, NetHeader};
 use crate::parcel::Parcel;
 use crate::ring::{Placed, Taken};
 
@@ -89,7 +89,7 @@ struct Delivery {
 
 impl DeliveryEnd for Delivery {
     fn place(&mut self, parcel: &mut Parcel) -> Placed {
-        if Addresses::of(&parcel.start).destination() != self.address {
+        if Head::of(&parcel.start).destination() != self.address {
             return Placed::Whole(1);
         }
         let mut store = locked(&self.store);

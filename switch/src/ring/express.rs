@@ -1,12 +1,12 @@
 //! The express lane: frames from one ring straight into another, without becoming parcels.
 //!
 //! It takes the most frequent kind of frame only: behind a header that asks for nothing, at least [`SHORT_START`] bytes long, in one buffer on
-//! either side, with the same addresses as the frame before, whose way is therefore known. Every other frame is left where it is,
+//! either side, that fits the [`Pattern`] of the frame before, so that the verdict is known. Every other frame is left where it is,
 //! for the general way. The rules are the same: each byte of the headers is read once, and what is decided on is what is delivered.
 
 use super::ahead::Opened;
 use super::{Delivery, Intake};
-use crate::frame::{Addresses, MAX_FRAME, NetHeader, SHORT_START};
+use crate::frame::{Head, MAX_FRAME, NetHeader, Pattern, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 
@@ -17,10 +17,10 @@ pub fn may_carry(from: &Intake, to: &Delivery) -> bool {
     headers == [NetHeader::SIZE as u8; 2] && from.is_orderly()
 }
 
-/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, have these `addresses`, and both rings were read
+/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit this `pattern`, and both rings were read
 /// ahead; returns how many, and their bytes. [`may_carry`] said yes.
 #[inline]
-pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u16) -> (u16, u64) {
+pub fn carry(from: &mut Intake, to: &mut Delivery, pattern: Pattern, most: u16) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
     let (mut count, mut bytes) = (0, 0);
     while count < known {
@@ -28,7 +28,7 @@ pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u
         if from.is_out(frame.head) {
             break;
         }
-        let Some(length) = carry_one(&frame, &room, addresses) else { break };
+        let Some(length) = carry_one(&frame, &room, pattern) else { break };
         to.ring.complete(room.head, length);
         from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
@@ -41,7 +41,7 @@ pub fn carry(from: &mut Intake, to: &mut Delivery, addresses: Addresses, most: u
 
 /// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
 #[inline(always)]
-fn carry_one(frame: &Opened, room: &Opened, addresses: Addresses) -> Option<u32> {
+fn carry_one(frame: &Opened, room: &Opened, pattern: Pattern) -> Option<u32> {
     let source = frame.single()?;
     let length = source.length();
     if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME {
@@ -51,7 +51,7 @@ fn carry_one(frame: &Opened, room: &Opened, addresses: Addresses) -> Option<u32>
     let plain = NetHeader::from_words((source.first_word()?, 0)).is_plain();
     let (from, to) = (source.skip(HEADER), target.skip(HEADER));
     let start = from.block()?;
-    if !plain || Addresses::of_block(&start) != addresses {
+    if !plain || !pattern.fits(Head::of_block(&start)) {
         return None;
     }
     target.write_header(NetHeader::default().in_buffers(1).words());

@@ -14,6 +14,7 @@ mod bill;
 mod directory;
 mod effort;
 mod ends;
+mod fate;
 mod later;
 mod looks;
 pub mod mailbox;

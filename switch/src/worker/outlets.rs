@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::directory::Directory;
 use super::effort;
 use super::ends::Sink;
+use super::fate::{Fate, Fates};
 use super::slots::Slots;
-use crate::frame::{self, Addresses, SHORTEST};
+use crate::frame::{self, Pattern, SHORTEST};
 use crate::id::{Place, PortId, RingKey, Slot};
 use crate::link::{Impairment, Path};
 use crate::parcel::{Parcel, Reach};
@@ -26,13 +26,14 @@ use outlet::{Stuck, TURN, Work};
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
 
-/// From whom to whom frames go that are like the last one.
+/// What frames have in common that go by the express lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct ExpressKey {
     pub sender: PortId,
     /// The sender's weight.
     pub weight: Weight,
-    pub addresses: Addresses,
+    /// What they all fit.
+    pub pattern: Pattern,
     /// The receiver.
     pub port: PortId,
 }
@@ -211,11 +212,11 @@ impl Outlets {
         sent
     }
 
-    /// Carries up to `most` frames that go this `way` from `intake` by the express lane, if its receiver is served by this `worker` and nothing
+    /// Carries up to `most` frames with this `key` from `intake` by the express lane, if its receiver is served by this `worker` and nothing
     /// waits for it; returns how many, and their bytes.
     #[inline]
-    pub(super) fn express(&mut self, intake: &mut Intake, way: Way, worker: u8, most: u16) -> (u16, u64) {
-        let Way { sender, weight, addresses, port } = way;
+    pub(super) fn express(&mut self, intake: &mut Intake, key: ExpressKey, worker: u8, most: u16) -> (u16, u64) {
+        let ExpressKey { sender, weight, pattern, port } = key;
         let [place] = self.routes[port.index()][..] else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(place.slot) else { return (0, 0) };
         let may_go = outlet.may_go(sender, self.now, &mut self.races);
@@ -234,7 +235,7 @@ impl Outlets {
                     break;
                 }
             }
-            let carried = express::carry(intake, delivery, addresses, most - frames);
+            let carried = express::carry(intake, delivery, pattern, most - frames);
             frames += carried.0;
             bytes += carried.1;
             if carried.0 == 0 {
@@ -257,9 +258,8 @@ impl Outlets {
     /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one. Where there is no room it waits if it may: returns
     /// for how many it does. That others miss it is counted. A frame that is large, or is to be cut, waits too where many had it before: what is
     /// done at a time for one guest does not depend on how many others there are.
-    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, directory: &Directory) -> u16 {
-        let weight = Weight::new(directory.weight_of(parcel.source));
-        let dropped = |port: PortId, reason| directory.counters(port).drop_frame(reason);
+    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, fates: &mut Fates<'_>) -> u16 {
+        let weight = Weight::new(fates.directory.weight_of(parcel.source));
         let mut held = 0;
         let enough = self.work.effort + effort::TURN;
         let dear = parcel.length > QUANTUM || !parcel.header.is_plain();
@@ -277,8 +277,8 @@ impl Outlets {
                 {
                     held += 1;
                 }
-                Sent::MustWait => dropped(port, DropReason::FloodNoRoom),
-                Sent::Dropped(reason) => dropped(port, reason),
+                Sent::MustWait => fates.missed(port, DropReason::FloodNoRoom),
+                Sent::Dropped(reason) => fates.missed(port, reason),
             }
         }
         held
@@ -373,23 +373,23 @@ impl Outlets {
         Ok(())
     }
 
-    /// Serves what waits and can be delivered now, in bounded parts, and gives up on receivers that are out of patience. `ended` hears of each
-    /// parcel that is done with, or of which some segments went, how many segments went now, and whether it went, was dropped, or waits on.
-    pub(super) fn serve_waiting(&mut self, now: Cycles, mut ended: impl FnMut(&Parcel, PortId, u16, Sent)) {
+    /// Serves what waits and can be delivered now, in bounded parts, and gives up on receivers that are out of patience. `met` hears for which port
+    /// each parcel waited that is done with, or of which some segments went, and its fate.
+    pub(super) fn serve_waiting(&mut self, now: Cycles, mut met: impl FnMut(&Parcel, PortId, Fate)) {
         let enough = self.work.effort + effort::WAITING;
         for _ in 0..self.waiting.len() {
             if self.work.effort >= enough {
                 return;
             }
             let Some(slot) = self.waiting.pop_front() else { return };
-            self.serve_slot(slot, now, &mut ended);
+            self.serve_slot(slot, now, &mut met);
             if self.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0) {
                 self.waiting.push_back(slot);
             }
         }
     }
 
-    fn serve_slot(&mut self, slot: Slot, now: Cycles, ended: &mut impl FnMut(&Parcel, PortId, u16, Sent)) {
+    fn serve_slot(&mut self, slot: Slot, now: Cycles, met: &mut impl FnMut(&Parcel, PortId, Fate)) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let port = outlet.key.port;
         // Whether the driver is to be shown anything, and whether anything went in its turn.
@@ -410,8 +410,11 @@ impl Outlets {
             let segments = parcel.segments_done - before;
             moved |= sent == Sent::Done || segments > 0;
             advanced |= moved && too_long == u32::MAX;
-            if sent != Sent::MustWait || segments > 0 {
-                ended(parcel, port, segments, sent);
+            match sent {
+                Sent::Done => met(parcel, port, Fate::Delivered(port, segments)),
+                Sent::MustWait if segments > 0 => met(parcel, port, Fate::DeliveredInPart(port, segments)),
+                Sent::MustWait => {}
+                Sent::Dropped(reason) => met(parcel, port, Fate::Dropped(port, reason)),
             }
             if sent == Sent::MustWait {
                 if outlet.lets_pass(self.moment, now) {
@@ -433,7 +436,7 @@ impl Outlets {
             outlet.touch(slot, &mut self.touched);
             // A receiver that has posted something just now does not stand still: what waits is too long for it, and others are not.
             let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
-            outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| ended(parcel, port, 0, Sent::Dropped(reason)));
+            outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| met(parcel, port, Fate::Dropped(port, reason)));
         } else if outlet.insist(now, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }

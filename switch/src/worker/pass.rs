@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::effort::{self, BATCH};
+use super::fate::{Fate, Fates};
 use super::outlets::Sent;
 use super::peers::{Back, Message, Return};
 use super::turn::Turn;
@@ -24,25 +25,19 @@ const FEW: u32 = 4;
 /// What lasted longer than this may have been interrupted by somebody else.
 pub(super) const LONG: Duration = Duration::from_micros(200);
 
-/// A parcel that waited and no longer does, or of which a part went.
+/// A chain whose parcel was kept out and is done with.
 #[derive(Debug)]
 pub(super) struct Ended {
     intake: IntakeId,
     head: u16,
-    length: u32,
-    sender: PortId,
-    receiver: PortId,
+    /// Whose share of the ring it took.
     share_of: Option<PortId>,
-    /// Segments of it that went now.
-    segments: u16,
-    sent: Sent,
 }
 
 impl Ended {
-    fn new(parcel: &Parcel, receiver: PortId, segments: u16, sent: Sent) -> Self {
-        let share_of = parcel.share_of(receiver);
-        let Parcel { intake, head, length, source: sender, .. } = *parcel;
-        Self { intake, head, length, sender, receiver, share_of, segments, sent }
+    /// That of `parcel`, which was for `receiver`.
+    pub(super) fn new(parcel: &Parcel, receiver: PortId) -> Self {
+        Self { intake: parcel.intake, head: parcel.head, share_of: parcel.share_of(receiver) }
     }
 }
 
@@ -118,9 +113,8 @@ impl Worker {
             segment,
             outlets: &mut self.outlets,
             peers: &mut self.peers,
-            directory: &self.directory,
+            fates: Fates { directory: &self.directory, bill: &mut self.bill },
             counters: &self.shared.workers[usize::from(self.index)],
-            bill: &mut self.bill,
             weight: self.airtime.weight_at_receivers(port, its_port.policy.weight()),
             source,
             port: its_port,
@@ -225,19 +219,16 @@ impl Worker {
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
         self.take_time();
-        self.outlets.serve_waiting(self.now, |parcel, port, segments, sent| ended.push(Ended::new(parcel, port, segments, sent)));
-        let frames = ended.len() as u32;
-        for Ended { intake, head, length, sender, receiver, share_of, segments, sent } in ended.drain(..) {
-            if let Sent::Dropped(reason) = sent {
-                self.counters(receiver).drop_frame(reason);
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        let mut frames = 0;
+        self.outlets.serve_waiting(self.now, |parcel, port, fate| {
+            fates.meet(parcel, fate);
+            frames += 1;
+            if !matches!(fate, Fate::DeliveredInPart(..)) {
+                ended.push(Ended::new(parcel, port));
             }
-            let bytes = if sent == Sent::Done { length } else { 0 };
-            let to = (!matches!(sent, Sent::Dropped(_))).then_some(receiver);
-            self.bill.enter(sender, to, segments.max(1).into(), bytes.into());
-            if sent != Sent::MustWait {
-                self.give_back(intake, head, share_of);
-            }
-        }
+        });
+        self.give_all_back(&mut ended);
         self.charge();
         self.ended = ended;
         frames
@@ -245,8 +236,13 @@ impl Worker {
 
     /// Delivers what has come to the end of its line.
     fn serve_lines(&mut self) -> u32 {
-        let directory = &self.directory;
-        self.outlets.serve_lines(&mut self.parcel, |port, reason| directory.counters(port).drop_frame(reason))
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        self.outlets.serve_lines(&mut self.parcel, |port, reason| fates.missed(port, reason))
+    }
+
+    /// Returns all that are `ended` to their owners.
+    pub(super) fn give_all_back(&mut self, ended: &mut Vec<Ended>) {
+        ended.drain(..).for_each(|Ended { intake, head, share_of }| self.give_back(intake, head, share_of));
     }
 
     /// Returns a parcel that was kept out to its owner.
@@ -306,7 +302,8 @@ impl Worker {
             Message::Flood(mut parcel) => {
                 let before = self.outlets.work.effort;
                 let held = self.flood(&mut parcel);
-                self.bill.enter_effort(parcel.source, effort::FRAME + self.outlets.work.effort - before);
+                let effort = self.outlets.work.effort - before;
+                Fates { directory: &self.directory, bill: &mut self.bill }.flooded(parcel.source, effort);
                 if held > 0 {
                     self.tell_back(parcel.intake, parcel.head, Back::Held(held));
                 }
@@ -318,25 +315,24 @@ impl Worker {
 
     /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
-        let sender = self.directory.member(parcel.source);
-        sender.map_or(0, |(_, segment)| self.outlets.flood(parcel, &segment.ports, self.index, &self.directory))
+        let Some((_, segment)) = self.directory.member(parcel.source) else { return 0 };
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        self.outlets.flood(parcel, &segment.ports, self.index, &mut fates)
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {
         let weight = self.airtime.weight_at_receivers(parcel.source, self.directory.weight_of(parcel.source));
-        let sent = self.outlets.send(outlet, parcel, weight);
-        let bytes = if sent == Sent::Done { parcel.length } else { 0 };
-        self.bill.enter(parcel.source, Some(port), parcel.segments_done.max(1).into(), bytes.into());
-        let result = match sent {
-            Sent::Done => Ok(()),
+        let fate = match self.outlets.send(outlet, parcel, weight) {
+            Sent::Done => Fate::Delivered(port, parcel.segments_done),
             Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {
-                Ok(()) => return,
-                Err(reason) => Err(reason),
+                Ok(()) => Fate::Waits(port),
+                Err(reason) => Fate::Dropped(port, reason),
             },
-            Sent::Dropped(reason) => Err(reason),
+            Sent::Dropped(reason) => Fate::Dropped(port, reason),
         };
-        if let Err(reason) = result {
-            self.counters(port).drop_frame(reason);
+        Fates { directory: &self.directory, bill: &mut self.bill }.meet(parcel, fate);
+        if matches!(fate, Fate::Waits(_)) {
+            return;
         }
         self.give_back(parcel.intake, parcel.head, Some(port));
     }

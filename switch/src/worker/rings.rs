@@ -6,7 +6,9 @@ use std::sync::mpsc;
 
 use super::Worker;
 use super::ends::{Feed, Sink};
+use super::fate::Fates;
 use super::outlets::Outlet;
+use super::pass::Ended;
 use super::source::{Source, State, WhenBack};
 use crate::frame::MacAddress;
 use crate::id::{Direction, Place, PortId, RingKey, SegmentId, Slot};
@@ -138,14 +140,15 @@ impl Worker {
     /// Lets go of every waiting parcel of source `slot` of worker `owner`.
     pub(super) fn recall(&mut self, owner: u8, slot: Slot) {
         let mut returned = Vec::new();
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
         self.outlets.recall(
             |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
-            |parcel, port| returned.push((parcel.source, parcel.intake, parcel.head, parcel.share_of(port))),
+            |parcel, port| {
+                fates.missed(parcel.source, DropReason::SenderStopped);
+                returned.push(Ended::new(parcel, port));
+            },
         );
-        for (source, intake, head, share_of) in returned {
-            self.counters(source).drop_frame(DropReason::SenderStopped);
-            self.give_back(intake, head, share_of);
-        }
+        self.give_all_back(&mut returned);
     }
 
     /// Does what waits for source `slot` to have nothing out, if that is so.
@@ -183,12 +186,12 @@ impl Worker {
         self.rest.unwatch(slot, Direction::Delivery);
         self.sources.forget_left(Place { worker: self.index, slot });
         let mut returned = Vec::new();
-        let mut outlet =
-            self.outlets.remove(slot, |parcel| returned.push((parcel.intake, parcel.head, parcel.share_of(key.port))))?;
-        for (intake, head, share_of) in returned {
-            self.counters(key.port).drop_frame(DropReason::ReceiverAbsent);
-            self.give_back(intake, head, share_of);
-        }
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        let mut outlet = self.outlets.remove(slot, |parcel| {
+            fates.missed(key.port, DropReason::ReceiverAbsent);
+            returned.push(Ended::new(parcel, key.port));
+        })?;
+        self.give_all_back(&mut returned);
         Some(outlet.ring().map_or(0, |ring| {
             ring.publish_last();
             ring.base()

@@ -1,13 +1,13 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
-use super::bill::Bill;
-use super::directory::{Directory, Members};
+use super::directory::Members;
 use super::effort::{self, BATCH};
 use super::ends::Feed;
-use super::outlets::{Health, Outlets, Sent, Way};
+use super::fate::{Fate, Fates};
+use super::outlets::{ExpressKey, Health, Outlets, Sent};
 use super::peers::{Message, Peers};
 use super::source::Source;
-use crate::frame::{Addresses, NetHeader};
+use crate::frame::{Head, NetHeader};
 use crate::id::{Place, PortId, Slot};
 use crate::offload::{self, Offloads};
 use crate::parcel::{Parcel, Reach};
@@ -30,12 +30,10 @@ pub(super) struct Turn<'w> {
     pub port: &'w Port,
     pub outlets: &'w mut Outlets,
     pub peers: &'w mut Peers,
-    pub directory: &'w Directory,
+    pub fates: Fates<'w>,
     pub counters: &'w WorkerCounters,
     /// The source's segment.
     pub segment: &'w Members,
-    /// What is done is entered here.
-    pub bill: &'w mut Bill,
     /// The source's weight among senders.
     pub weight: Weight,
     pub now: Cycles,
@@ -107,7 +105,7 @@ impl Turn<'_> {
                     bytes += u64::from(parcel.length);
                     limiter.charge(parcel.length.into(), 1, self.now);
                 }
-                Taken::Dropped(reason) => self.note_drop(self.source.port(), reason),
+                Taken::Dropped(reason) => self.fates.dropped(parcel.source, parcel.source, reason),
                 Taken::Nothing => break,
             }
             self.source.left = None;
@@ -140,11 +138,12 @@ impl Turn<'_> {
     fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
         let moment = self.moment(table);
         match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, moment)) {
-            (Feed::Ring(intake), Some((addresses, port))) => {
-                let way = Way { sender: self.source.key.port, weight: self.weight, addresses, port };
-                let carried = self.outlets.express(intake, way, self.worker, most);
+            (Feed::Ring(intake), Some((pattern, port))) => {
+                let sender = self.source.key.port;
+                let key = ExpressKey { sender, weight: self.weight, pattern, port };
+                let carried = self.outlets.express(intake, key, self.worker, most);
                 if carried.0 > 0 {
-                    self.enter(Some(port), carried.0, carried.1);
+                    self.fates.expressed(sender, port, carried.0, carried.1);
                 }
                 carried
             }
@@ -152,17 +151,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Enters `frames` of `bytes` that went to `receiver`, if to one.
-    #[inline]
-    fn enter(&mut self, receiver: Option<PortId>, frames: u16, bytes: u64) {
-        self.bill.enter(self.source.port(), receiver, frames.into(), bytes);
-    }
-
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
         self.source.left = None;
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
-            self.note_drop(self.source.port(), DropReason::IntakeDisabled);
+            let port = self.source.port();
+            self.fates.dropped(port, port, DropReason::IntakeDisabled);
             count += 1;
         }
         Ok(count)
@@ -170,7 +164,7 @@ impl Turn<'_> {
 
     #[inline]
     fn counters(&self, port: PortId) -> &PortCounters {
-        self.directory.counters(port)
+        self.fates.directory.counters(port)
     }
 
     fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Disposal {
@@ -178,7 +172,7 @@ impl Turn<'_> {
             return self.drop_at(parcel.source, parcel, reason);
         }
         let moment = self.moment(table);
-        match self.source.memo.decide(Addresses::of(&parcel.start), parcel.source, table, moment) {
+        match self.source.memo.decide(Head::of(&parcel.start), parcel.source, table, moment) {
             Verdict::To(port) => self.forward_to(port, parcel),
             Verdict::Flood => self.flood(parcel),
             Verdict::Drop(reason) => self.drop_at(parcel.source, parcel, reason),
@@ -201,13 +195,13 @@ impl Turn<'_> {
         let before = parcel.segments_done;
         match self.outlets.send(place.slot, parcel, self.weight) {
             Sent::Done => {
-                self.enter(Some(port), (parcel.segments_done - before).max(1), parcel.length.into());
+                self.fates.meet(parcel, Fate::Delivered(port, parcel.segments_done - before));
                 self.source.feed.finish(parcel);
                 Disposal::Done
             }
             Sent::MustWait => {
                 if parcel.segments_done > before {
-                    self.enter(Some(port), parcel.segments_done - before, 0);
+                    self.fates.meet(parcel, Fate::DeliveredInPart(port, parcel.segments_done - before));
                 }
                 self.wait(port, place, parcel)
             }
@@ -241,7 +235,7 @@ impl Turn<'_> {
         }
         match self.outlets.park(slot, parcel, self.weight, self.now) {
             Ok(()) => {
-                self.bill.enter(parcel.source, Some(port), 1, 0);
+                self.fates.meet(parcel, Fate::Waits(port));
                 self.source.keep_out(parcel, port);
                 Disposal::Done
             }
@@ -256,11 +250,11 @@ impl Turn<'_> {
             let time = if has_room { self.source.leave_time(false) } else { self.source.patience };
             return self.leave_or_drop(port, place, parcel, time);
         }
-        self.enter(Some(port), 1, parcel.length.into());
+        self.fates.meet(parcel, Fate::HandedOver(port));
         self.source.keep_out(parcel, port);
         self.counters.handed_over.add(1);
         if !self.peers.send(place.worker, Message::Deliver(parcel.clone(), port, place.slot), parcel.source) {
-            self.counters(port).drop_frame(DropReason::ReceiverFull);
+            self.fates.missed(port, DropReason::ReceiverFull);
             self.source.come_back(parcel.head, Some(port));
         }
         Disposal::Done
@@ -299,8 +293,8 @@ impl Turn<'_> {
                 self.source.feed.come_back(parcel.head);
             }
         }
-        let held = self.outlets.flood(parcel, &self.segment.ports, self.worker, self.directory);
-        self.bill.enter_effort(sender, effort::FRAME + self.outlets.work.effort - before);
+        let held = self.outlets.flood(parcel, &self.segment.ports, self.worker, &mut self.fates);
+        self.fates.flooded(sender, self.outlets.work.effort - before);
         self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);
         // The next frame is opened into the same parcel.
@@ -310,15 +304,9 @@ impl Turn<'_> {
 
     /// Drops a parcel for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
-        self.note_drop(port, reason);
+        self.fates.meet(parcel, Fate::Dropped(port, reason));
         self.source.feed.finish(parcel);
         Disposal::Done
-    }
-
-    /// Counts a dropped frame at `port`; the sender pays for the effort.
-    fn note_drop(&mut self, port: PortId, reason: DropReason) {
-        self.counters(port).drop_frame(reason);
-        self.enter(None, 1, 0);
     }
 }
 

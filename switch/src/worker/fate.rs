@@ -1,0 +1,67 @@
+//! Fates: the one place that hears what becomes of every frame. It counts those that are dropped, at the port that is the cause, and enters on
+//! the bill who pays. Whatever else is to be done for each frame, by what became of it, belongs here.
+
+use super::bill::Bill;
+use super::directory::Directory;
+use crate::id::PortId;
+use crate::parcel::Parcel;
+use crate::stats::DropReason;
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The last of it was delivered to the port, in so many segments now, at least one.
+    Delivered(PortId, u16),
+    /// So many segments of it were delivered to the port; the others are to come.
+    DeliveredInPart(PortId, u16),
+    /// It waits for the port.
+    Waits(PortId),
+    /// It was handed to another worker, for the port.
+    HandedOver(PortId),
+    /// It was dropped, for a reason that is counted at the port.
+    Dropped(PortId, DropReason),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Fates<'w> {
+    pub directory: &'w Directory,
+    pub bill: &'w mut Bill,
+}
+
+impl Fates<'_> {
+    /// `fate` becomes of `parcel`, and its sender pays.
+    #[inline]
+    pub(super) fn meet(&mut self, parcel: &Parcel, fate: Fate) {
+        let (to, segments, bytes) = match fate {
+            Fate::Delivered(to, segments) => (Some(to), segments.max(1), parcel.length),
+            Fate::DeliveredInPart(to, segments) => (Some(to), segments, 0),
+            Fate::Waits(to) => (Some(to), 1, 0),
+            Fate::HandedOver(to) => (Some(to), 1, parcel.length),
+            Fate::Dropped(port, reason) => return self.dropped(parcel.source, port, reason),
+        };
+        self.bill.enter(parcel.source, to, segments.into(), bytes.into());
+    }
+
+    /// So many `frames` of `sender`, of so many `bytes` together, went by the express lane.
+    #[inline]
+    pub(super) fn expressed(&mut self, sender: PortId, to: PortId, frames: u16, bytes: u64) {
+        self.bill.enter(sender, Some(to), frames.into(), bytes);
+    }
+
+    /// A frame of `sender` was dropped, maybe without being read, for a `reason` that is counted at `port`.
+    pub(super) fn dropped(&mut self, sender: PortId, port: PortId, reason: DropReason) {
+        self.missed(port, reason);
+        self.bill.enter(sender, None, 1, 0);
+    }
+
+    /// A frame was dropped that was paid for before, or one of the copies of a flooded one.
+    pub(super) fn missed(&mut self, port: PortId, reason: DropReason) {
+        self.directory.counters(port).drop_frame(reason);
+    }
+
+    /// A frame of `sender` was flooded to whom it concerns here, which took so much `effort`. What each of them missed was told before.
+    pub(super) fn flooded(&mut self, sender: PortId, effort: u64) {
+        self.bill.enter_effort(sender, super::effort::FRAME + effort);
+    }
+}
