@@ -46,6 +46,7 @@ pub mod offload;
 pub mod parcel;
 
 // Where it goes, and when.
+pub mod airtime;
 pub mod budget;
 pub mod link;
 pub mod policy;

@@ -1,8 +1,9 @@
 //! Fates: the one place that hears what becomes of every frame. It counts those that are dropped, at the port that is the cause, and enters on
 //! the bill who pays. Whatever else is to be done for each frame, by what became of it, belongs here.
 
-use super::bill::Bill;
 use super::directory::Directory;
+use crate::airtime::bill::Bill;
+use crate::airtime::effort;
 use crate::id::PortId;
 use crate::parcel::Parcel;
 use crate::stats::DropReason;
@@ -62,6 +63,6 @@ impl Fates<'_> {
 
     /// A frame of `sender` was flooded to whom it concerns here, which took so much `effort`. What each of them missed was told before.
     pub(super) fn flooded(&mut self, sender: PortId, effort: u64) {
-        self.bill.enter_effort(sender, super::effort::FRAME + effort);
+        self.bill.enter_effort(sender, effort::FRAME + effort);
     }
 }

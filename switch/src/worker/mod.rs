@@ -9,10 +9,7 @@
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
-mod airtime;
-mod bill;
 mod directory;
-mod effort;
 mod ends;
 mod fate;
 mod later;
@@ -26,7 +23,6 @@ mod rest;
 mod rings;
 mod slots;
 mod source;
-mod stolen;
 mod turn;
 
 use std::sync::Arc;
@@ -36,21 +32,19 @@ pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::Start;
 
+use crate::airtime::Airtime;
 use crate::id::{PortId, Slot};
 use crate::parcel::Parcel;
 use crate::port::Port;
 use crate::ring::RingFault;
 use crate::shared::Shared;
 use crate::time::Cycles;
-use airtime::Airtime;
-use bill::Bill;
 use directory::Directory;
 use outlets::Outlets;
 use pass::Ended;
 use peers::Peers;
 use rest::Rest;
 use source::Sources;
-use stolen::Stolen;
 
 /// What a worker tells the control side.
 #[derive(Clone, Debug)]
@@ -83,13 +77,6 @@ pub struct Worker {
     /// Seconds since the worker began, for the tables.
     second: u32,
     airtime: Airtime,
-    /// What was done since time was last charged to somebody.
-    bill: Bill,
-    /// Up to when time was charged to somebody.
-    charged_until: Cycles,
-    stolen: Stolen,
-    /// See [`pass::LONG`].
-    long: Cycles,
     /// Outlets whose receivers' buffers were a burden, and their ports.
     burdens: Vec<(Slot, PortId)>,
     losses: u32,
@@ -123,11 +110,7 @@ impl Worker {
             ended: Vec::new(),
             directory: Directory::new(index),
             now: crate::time::cycles(),
-            airtime: Airtime::new(),
-            bill: Bill::default(),
-            charged_until: 0,
-            stolen: Stolen::new(),
-            long: crate::time::in_cycles(pass::LONG),
+            airtime: Airtime::default(),
             burdens: Vec::new(),
             second: 0,
             losses: crate::memory::sigbus::losses(),
@@ -177,7 +160,6 @@ impl Worker {
 
     fn tell_time(&mut self) {
         self.now = crate::time::cycles_after(self.now);
-        self.charged_until = self.now;
         self.second = self.rest.second(self.now);
         if self.second - self.ticked >= TICK {
             self.ticked = self.second;

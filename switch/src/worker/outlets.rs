@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::effort;
 use super::ends::Sink;
 use super::fate::{Fate, Fates};
 use super::slots::Slots;
+use crate::airtime::effort;
 use crate::frame::{self, Pattern, SHORTEST};
 use crate::id::{Place, PortId, RingKey, Slot};
 use crate::link::{Impairment, Path};

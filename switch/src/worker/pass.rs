@@ -1,29 +1,24 @@
 //! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::effort::{self, BATCH};
 use super::fate::{Fate, Fates};
 use super::outlets::Sent;
 use super::peers::{Back, Message, Return};
 use super::turn::Turn;
 use super::{Event, Worker};
+use crate::airtime::effort::{self, BATCH};
 use crate::id::{PortId, Slot};
 use crate::parcel::{IntakeId, Parcel};
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
-use crate::time::cycles;
 
 /// Frames after which a long pass tells drivers before going on.
 const FLUSH: u32 = 128;
 
 /// Frames of a turn that are so few that somebody is probably waiting for them. Where drivers poll, telling them at once costs no call.
 const FEW: u32 = 4;
-
-/// What lasted longer than this may have been interrupted by somebody else.
-pub(super) const LONG: Duration = Duration::from_micros(200);
 
 /// A chain whose parcel was kept out and is done with.
 #[derive(Debug)]
@@ -44,8 +39,7 @@ impl Ended {
 impl Worker {
     /// One pass; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
-        self.airtime.begin_pass();
-        self.stolen.begin_pass(self.now);
+        self.airtime.begin_pass(self.now);
         self.outlets.begin_pass(self.now);
         if !self.burdens.is_empty() {
             self.look_at_burdens();
@@ -62,7 +56,7 @@ impl Worker {
                 self.flush();
                 unflushed = 0;
                 // What telling everybody takes is not the next one's.
-                self.take_time();
+                self.airtime.skip();
             }
             // A source that fell silent was taken from the list, and the last one moved here.
             index += 1;
@@ -81,15 +75,13 @@ impl Worker {
 
     fn account(&mut self, frames: u32) {
         let counters = &self.shared.workers[usize::from(self.index)];
+        let took = self.airtime.end_pass(frames);
         if frames == 0 {
             counters.empty_passes.add(1);
-            self.airtime.end_pass(0, 0);
         } else {
-            let took = cycles().saturating_sub(self.now);
             counters.busy_passes.add(1);
             counters.frames.add(frames.into());
             counters.busy_cycles.add(took);
-            self.airtime.end_pass(frames, took);
         }
     }
 
@@ -108,14 +100,15 @@ impl Worker {
         self.parcel.intake = IntakeId { worker: self.index, slot };
         self.parcel.source = port;
         let Some((its_port, segment)) = self.directory.member(port) else { return 0 };
+        let weight = self.airtime.weight_at_receivers(port, its_port.policy.weight());
         let turn = Turn {
             worker: self.index,
             segment,
             outlets: &mut self.outlets,
             peers: &mut self.peers,
-            fates: Fates { directory: &self.directory, bill: &mut self.bill },
+            fates: Fates { directory: &self.directory, bill: &mut self.airtime.bill },
             counters: &self.shared.workers[usize::from(self.index)],
-            weight: self.airtime.weight_at_receivers(port, its_port.policy.weight()),
+            weight,
             source,
             port: its_port,
             now: self.now,
@@ -125,9 +118,9 @@ impl Worker {
             Ok(0) => {
                 if self.sources.get(slot).is_some_and(|source| source.left.is_some()) {
                     // It was tried in vain.
-                    self.bill.enter_effort(port, effort::TOUCH);
+                    self.airtime.bill.enter_effort(port, effort::TOUCH);
                 }
-                if !self.bill.is_empty() {
+                if !self.airtime.bill.is_empty() {
                     self.charge();
                 }
                 0
@@ -158,12 +151,12 @@ impl Worker {
         let Some(source) = self.sources.get(slot) else { return false };
         let (has_more, left) = (source.feed.has_more(), source.left);
         let wants_more = has_more && left.is_none();
-        if has_more && !self.bill.is_mixed() {
+        if has_more && !self.airtime.bill.is_mixed() {
             return wants_more;
         }
         if self.outlets.have_races() {
             let left = left.filter(|left| left.place.worker == self.index).map(|left| left.place.slot);
-            for receiver in self.bill.receivers() {
+            for receiver in self.airtime.bill.receivers() {
                 self.outlets.is_content(receiver, port, self.index, left);
             }
         }
@@ -173,23 +166,18 @@ impl Worker {
     /// Has those who are on the bill pay for the time since somebody last did.
     #[inline]
     fn charge(&mut self) {
-        let cycles = self.take_time();
-        let cycles = if cycles > self.long { self.stolen.own_part(cycles) } else { cycles };
         if !self.outlets.work.burdens.is_empty() {
             self.enter_burdens();
         }
-        let Self { airtime, directory, bill, .. } = self;
-        bill.settle(cycles, |sender, cost, bytes| {
-            airtime.spend(sender, directory.weight_of(sender), cost, bytes);
-            directory.counters(sender).cycles.add(cost);
-        });
+        let Self { airtime, directory, .. } = self;
+        airtime.charge(|sender| directory.weight_of(sender), |sender, cost| directory.counters(sender).cycles.add(cost));
     }
 
     /// Enters what receivers' buffers cost beyond what any honest guest's do: that is their own bill, not the senders'.
     #[cold]
     fn enter_burdens(&mut self) {
         for (slot, port, effort) in self.outlets.work.burdens.drain(..) {
-            self.bill.enter_effort(port, effort);
+            self.airtime.bill.enter_effort(port, effort);
             if !self.burdens.contains(&(slot, port)) {
                 self.burdens.push((slot, port));
             }
@@ -207,19 +195,11 @@ impl Worker {
         });
     }
 
-    /// Cycles since this was last asked.
-    #[inline]
-    fn take_time(&mut self) -> u64 {
-        // Not before this pass, should the clock have gone back or been set right meanwhile.
-        let now = cycles().max(self.now);
-        now.saturating_sub(std::mem::replace(&mut self.charged_until, now))
-    }
-
     /// Serves what waits here.
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
-        self.take_time();
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        self.airtime.skip();
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         let mut frames = 0;
         self.outlets.serve_waiting(self.now, |parcel, port, fate| {
             fates.meet(parcel, fate);
@@ -236,7 +216,7 @@ impl Worker {
 
     /// Delivers what has come to the end of its line.
     fn serve_lines(&mut self) -> u32 {
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         self.outlets.serve_lines(&mut self.parcel, |port, reason| fates.missed(port, reason))
     }
 
@@ -274,7 +254,7 @@ impl Worker {
         let mut frames = 0;
         while let Some(back) = self.peers.receive_return() {
             if let Some(source) = self.sources.get(back.slot) {
-                self.bill.enter_effort(source.port(), effort::TOUCH);
+                self.airtime.bill.enter_effort(source.port(), effort::TOUCH);
             }
             self.take_back(back);
         }
@@ -290,7 +270,7 @@ impl Worker {
                 frames += 1;
             }
         }
-        if !self.bill.is_empty() {
+        if !self.airtime.bill.is_empty() {
             self.charge();
         }
         frames
@@ -303,7 +283,7 @@ impl Worker {
                 let before = self.outlets.work.effort;
                 let held = self.flood(&mut parcel);
                 let effort = self.outlets.work.effort - before;
-                Fates { directory: &self.directory, bill: &mut self.bill }.flooded(parcel.source, effort);
+                Fates { directory: &self.directory, bill: &mut self.airtime.bill }.flooded(parcel.source, effort);
                 if held > 0 {
                     self.tell_back(parcel.intake, parcel.head, Back::Held(held));
                 }
@@ -316,7 +296,7 @@ impl Worker {
     /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
         let Some((_, segment)) = self.directory.member(parcel.source) else { return 0 };
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         self.outlets.flood(parcel, &segment.ports, self.index, &mut fates)
     }
 
@@ -330,7 +310,7 @@ impl Worker {
             },
             Sent::Dropped(reason) => Fate::Dropped(port, reason),
         };
-        Fates { directory: &self.directory, bill: &mut self.bill }.meet(parcel, fate);
+        Fates { directory: &self.directory, bill: &mut self.airtime.bill }.meet(parcel, fate);
         if matches!(fate, Fate::Waits(_)) {
             return;
         }

@@ -218,7 +218,7 @@ impl Worker {
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
         let now = cycles_after(from);
-        self.stolen.slept(now - from);
+        self.airtime.slept(now - from);
         if self.rest.poll == Poll::Adaptive && woken {
             self.rest.linger.slept_through(now.wrapping_sub(self.rest.busy_at), now);
             if let Some(memory) = self.rest.linger.memory() {

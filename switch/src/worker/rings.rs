@@ -140,7 +140,7 @@ impl Worker {
     /// Lets go of every waiting parcel of source `slot` of worker `owner`.
     pub(super) fn recall(&mut self, owner: u8, slot: Slot) {
         let mut returned = Vec::new();
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         self.outlets.recall(
             |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
             |parcel, port| {
@@ -186,7 +186,7 @@ impl Worker {
         self.rest.unwatch(slot, Direction::Delivery);
         self.sources.forget_left(Place { worker: self.index, slot });
         let mut returned = Vec::new();
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.bill };
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         let mut outlet = self.outlets.remove(slot, |parcel| {
             fates.missed(key.port, DropReason::ReceiverAbsent);
             returned.push(Ended::new(parcel, key.port));

@@ -1,12 +1,12 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
 use super::directory::Members;
-use super::effort::{self, BATCH};
 use super::ends::Feed;
 use super::fate::{Fate, Fates};
 use super::outlets::{ExpressKey, Health, Outlets, Sent};
 use super::peers::{Message, Peers};
 use super::source::Source;
+use crate::airtime::effort::{self, BATCH};
 use crate::frame::{Head, NetHeader};
 use crate::id::{Place, PortId, Slot};
 use crate::offload::{self, Offloads};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::airtime::effort::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
 use crate::parcel::Parcel;
@@ -12,7 +13,6 @@ use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
-use crate::worker::effort::{self, BATCH};
 use crate::worker::ends::Sink;
 use crate::worker::quiet::{Missed, Quiet};
 

@@ -5,9 +5,9 @@
 //! costs the others none ("Performance anomaly of 802.11b", Heusse and others, 2003, tells what equal bytes would do). Where a
 //! receiver is what is short, its turns share its bytes ([`crate::schedule`]).
 
+use super::effort;
 use crate::frame::SHORTEST;
 use crate::id::PortId;
-use crate::worker::effort;
 
 /// Frames of one sender to one receiver.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ struct Item {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Bill {
+pub struct Bill {
     items: Vec<Item>,
     effort: u64,
 }
@@ -30,29 +30,29 @@ pub(super) struct Bill {
 impl Bill {
     /// Enters `frames` of `sender`, segments counted one by one, that carried `bytes` to `receiver`, if they went to one.
     #[inline]
-    pub(super) fn enter(&mut self, sender: PortId, receiver: Option<PortId>, frames: u64, bytes: u64) {
+    pub fn enter(&mut self, sender: PortId, receiver: Option<PortId>, frames: u64, bytes: u64) {
         let counted = bytes.max(frames * u64::from(SHORTEST));
         self.add(Item { sender, receiver, effort: frames * effort::FRAME + bytes, bytes: counted });
     }
 
     /// Enters what was done for `port`, be it to no avail.
-    pub(super) fn enter_effort(&mut self, port: PortId, effort: u64) {
+    pub fn enter_effort(&mut self, port: PortId, effort: u64) {
         self.add(Item { sender: port, receiver: None, effort, bytes: 0 });
     }
 
     /// Whether nothing was entered.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
     /// Those who got something, or will.
-    pub(super) fn receivers(&self) -> impl Iterator<Item = PortId> {
+    pub fn receivers(&self) -> impl Iterator<Item = PortId> {
         self.items.iter().filter_map(|item| item.receiver)
     }
 
     /// Whether it is for more than one receiver.
     #[inline]
-    pub(super) fn is_mixed(&self) -> bool {
+    pub fn is_mixed(&self) -> bool {
         self.items.len() > 1
     }
 
@@ -71,7 +71,7 @@ impl Bill {
     /// Settles it, all of which took so many `cycles`: tells `charge` what each sender's part cost, and of how many
     /// bytes it was.
     #[inline]
-    pub(super) fn settle(&mut self, cycles: u64, mut charge: impl FnMut(PortId, u64, u64)) {
+    pub fn settle(&mut self, cycles: u64, mut charge: impl FnMut(PortId, u64, u64)) {
         if let [item] = self.items[..] {
             charge(item.sender, cycles, item.bytes);
         } else {

@@ -1,4 +1,4 @@
-//! Airtime: a worker's time, shared among the ports that it serves by their weights and by what their frames really cost.
+//! Shares: how much of its worker's time each port may have, by its weight and by what its frames really cost.
 //!
 //! Each port has a **virtual time**: what it cost so far, divided by its weight. A port that is more than the **lead** ahead of the last of those
 //! that want more sits out passes until they have caught up. Whoever wants no more, or waits for its receiver, is not waited for, and begins abreast
@@ -39,7 +39,7 @@ struct Costs {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Airtime {
+pub(super) struct Shares {
     /// Virtual time of each port, in parts of cycles: no worker lives long enough for it to end.
     ports: Vec<u128>,
     /// What each port's bytes cost lately.
@@ -57,7 +57,7 @@ pub(super) struct Airtime {
     farthest: u128,
 }
 
-impl Airtime {
+impl Shares {
     pub(super) fn new() -> Self {
         let parts = |time| u128::from(in_cycles(time)) * SCALE;
         Self {
@@ -166,23 +166,23 @@ impl Airtime {
 mod tests {
     use super::*;
 
-    fn airtime(ports: u16) -> Airtime {
-        let mut airtime = Airtime::new();
-        (0..ports).for_each(|port| airtime.enter(PortId(port), ports.into()));
-        airtime
+    fn shares(ports: u16) -> Shares {
+        let mut shares = Shares::new();
+        (0..ports).for_each(|port| shares.enter(PortId(port), ports.into()));
+        shares
     }
 
     /// What each port spends in so many `passes`, in each of which `turns` come: a port, its weight, what its turn costs.
     fn spent(passes: usize, turns: &[(u16, u16, u64)]) -> Vec<u64> {
         let ports = 1 + turns.iter().map(|turn| turn.0).max().unwrap_or(0);
-        let mut airtime = airtime(ports);
+        let mut shares = shares(ports);
         let mut spent = vec![0; ports.into()];
         for _ in 0..passes {
-            airtime.begin_pass();
+            shares.begin_pass();
             for &(port, weight, cost) in turns {
-                if airtime.may_spend(PortId(port)) {
-                    airtime.spend(PortId(port), weight, cost, 0);
-                    airtime.wants_more(PortId(port));
+                if shares.may_spend(PortId(port)) {
+                    shares.spend(PortId(port), weight, cost, 0);
+                    shares.wants_more(PortId(port));
                     spent[usize::from(port)] += cost;
                 }
             }
@@ -215,16 +215,16 @@ mod tests {
 
     #[test]
     fn who_needs_little_leaves_the_rest_to_others() {
-        let mut airtime = airtime(3);
+        let mut shares = shares(3);
         let mut refused = 0;
         for pass in 0..100_000 {
-            airtime.begin_pass();
+            shares.begin_pass();
             // One has a little in each pass, one a little now and then, one always has more.
             for (port, every, cost) in [(0, 1, 500), (1, 10, 500), (2, 1, 20_000)] {
-                if pass % every == 0 && airtime.may_spend(PortId(port)) {
-                    airtime.spend(PortId(port), 1, cost, 0);
+                if pass % every == 0 && shares.may_spend(PortId(port)) {
+                    shares.spend(PortId(port), 1, cost, 0);
                     if port == 2 {
-                        airtime.wants_more(PortId(port));
+                        shares.wants_more(PortId(port));
                     }
                 } else {
                     refused += usize::from(pass % every == 0);
@@ -236,33 +236,33 @@ mod tests {
 
     #[test]
     fn who_is_alone_is_never_held_up_for_long() {
-        let mut airtime = airtime(2);
+        let mut shares = shares(2);
         let mut sat_out = 0;
         for _ in 0..1000 {
-            airtime.begin_pass();
-            if airtime.may_spend(PortId(1)) {
-                airtime.spend(PortId(1), 1, 1 << 30, 0);
-                airtime.wants_more(PortId(1));
+            shares.begin_pass();
+            if shares.may_spend(PortId(1)) {
+                shares.spend(PortId(1), 1, 1 << 30, 0);
+                shares.wants_more(PortId(1));
             }
-            sat_out += usize::from(airtime.anybody_sits_out());
+            sat_out += usize::from(shares.anybody_sits_out());
         }
         assert!(sat_out <= 500, "{sat_out}");
     }
 
     #[test]
     fn a_measure_that_errs_closes_nobody_for_long() {
-        let mut airtime = airtime(2);
-        airtime.begin_pass();
-        airtime.spend(PortId(0), 1, u64::MAX, 0);
+        let mut shares = shares(2);
+        shares.begin_pass();
+        shares.spend(PortId(0), 1, u64::MAX, 0);
         let mut waited = 0;
         loop {
-            airtime.begin_pass();
-            if airtime.may_spend(PortId(0)) {
+            shares.begin_pass();
+            if shares.may_spend(PortId(0)) {
                 break;
             }
-            assert!(airtime.may_spend(PortId(1)));
-            airtime.spend(PortId(1), 1, lead(), 0);
-            airtime.wants_more(PortId(1));
+            assert!(shares.may_spend(PortId(1)));
+            shares.spend(PortId(1), 1, lead(), 0);
+            shares.wants_more(PortId(1));
             waited += lead();
         }
         assert!(waited <= in_cycles(2 * FARTHEST), "{waited}");
@@ -270,24 +270,24 @@ mod tests {
 
     #[test]
     fn where_time_is_scarce_bytes_weigh_what_they_cost() {
-        let mut airtime = airtime(2);
+        let mut shares = shares(2);
         for _ in 0..10_000 {
-            airtime.spend(PortId(0), 1, 6400, 32 * 60);
-            airtime.spend(PortId(1), 1, 25_000, 60_000);
+            shares.spend(PortId(0), 1, 6400, 32 * 60);
+            shares.spend(PortId(1), 1, 25_000, 60_000);
         }
-        let weights = |airtime: &Airtime| [0, 1].map(|port| airtime.weight_at_receivers(PortId(port), 2).divide(1_000_000));
+        let weights = |shares: &Shares| [0, 1].map(|port| shares.weight_at_receivers(PortId(port), 2).divide(1_000_000));
         let usual = [Weight::new(2).divide(1_000_000); 2];
-        airtime.end_pass(32, in_cycles(Duration::from_secs(1)));
-        assert_eq!(weights(&airtime), usual, "one that was interrupted");
+        shares.end_pass(32, in_cycles(Duration::from_secs(1)));
+        assert_eq!(weights(&shares), usual, "one that was interrupted");
         for _ in 0..8 {
-            airtime.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+            shares.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
         }
-        airtime.end_pass(0, 1000);
-        assert_eq!(weights(&airtime), usual, "there was time to spare");
+        shares.end_pass(0, 1000);
+        assert_eq!(weights(&shares), usual, "there was time to spare");
         for _ in 0..9 {
-            airtime.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+            shares.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
         }
-        let [dear, cheap] = weights(&airtime);
+        let [dear, cheap] = weights(&shares);
         let ratio = dear as f64 / cheap as f64;
         assert!((ratio / (6400.0 / 1920.0 * 60_000.0 / 25_000.0) - 1.0).abs() < 0.01, "{ratio}");
     }

@@ -2,19 +2,19 @@
 //! splits the time that several guests' frames took together.
 
 /// Frames that are taken from a source at a time.
-pub(super) const BATCH: usize = 32;
+pub const BATCH: usize = 32;
 /// A frame, or a segment that one is cut into, beside its bytes.
-pub(super) const FRAME: u64 = 2048;
+pub const FRAME: u64 = 2048;
 /// A descriptor that is walked.
-pub(super) const DESCRIPTOR: u64 = 64;
+pub const DESCRIPTOR: u64 = 64;
 /// Descriptors to be walked for a frame's room beyond which its receiver's buffers are a burden, one more for each [`SMALL`] bytes: no honest
 /// guest's buffers need so many.
-pub(super) const BURDEN: u64 = 64;
+pub const BURDEN: u64 = 64;
 /// Bytes of a small buffer.
-pub(super) const SMALL: u32 = 256;
+pub const SMALL: u32 = 256;
 /// A chain that is opened, or given back.
-pub(super) const TOUCH: u64 = 512;
+pub const TOUCH: u64 = 512;
 /// After this much a turn ends, so that others need not wait for long: some dozen of the largest frames.
-pub(super) const TURN: u64 = 1 << 20;
+pub const TURN: u64 = 1 << 20;
 /// After this much of what waits, or of what comes to the end of lines, the rest is left to the next pass.
-pub(super) const WAITING: u64 = 2 * TURN;
+pub const WAITING: u64 = 2 * TURN;
