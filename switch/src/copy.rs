@@ -115,12 +115,27 @@ impl Block {
         unsafe { self.store(to.as_mut_ptr()) }
     }
 
-    /// The first 16 bytes as a little-endian number.
+    /// Whether the first 16 bytes, as a little-endian number, have these `bits` where `mask` has ones.
     #[inline(always)]
-    pub fn first(&self) -> u128 {
+    pub fn begins_with(&self, mask: u128, bits: u128) -> bool {
         // SAFETY: both are 16 bytes without padding, and every pattern is a value of either.
-        u128::from_le(unsafe { std::mem::transmute::<Lane, u128>(self.0[0]) })
+        let [mask, bits] = [mask, bits].map(|number| unsafe { std::mem::transmute::<u128, Lane>(number.to_le()) });
+        masked_equal(self.0[0], mask, bits)
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn masked_equal(lane: Lane, mask: Lane, bits: Lane) -> bool {
+    use std::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_movemask_epi8};
+    // SAFETY: every x86-64 has SSE2.
+    unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(lane, mask), bits)) == 0xffff }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn masked_equal(lane: Lane, mask: Lane, bits: Lane) -> bool {
+    lane & mask == bits
 }
 
 /// Copies up to 64 bytes: two moves that may overlap each other, never leaving the ranges.

@@ -118,12 +118,6 @@ impl Head {
         Self(u128::from(load_u64(start, 0)) | u128::from(load_u64(start, 8)) << 64)
     }
 
-    /// That of the frame that begins with `start`.
-    #[inline(always)]
-    pub fn of_block(start: &Block) -> Self {
-        Self(start.first())
-    }
-
     /// Who shall have the frame.
     #[inline]
     pub fn destination(self) -> MacAddress {
@@ -154,6 +148,12 @@ impl Pattern {
     #[inline(always)]
     pub fn fits(self, head: Head) -> bool {
         head.0 & self.mask == self.bits
+    }
+
+    /// As [`Self::fits`], for the frame that begins with `start`.
+    #[inline(always)]
+    pub fn fits_block(self, start: &Block) -> bool {
+        start.begins_with(self.mask, self.bits)
     }
 
     /// What is known of every head that fits; the other bits are zero.
@@ -430,6 +430,19 @@ mod tests {
         assert_eq!(text.parse::<MacAddress>().unwrap().to_string(), text);
         for wrong in ["", "02:00:0a:0b:0c", "02:00:0a:0b:0c:ff:00", "02:00:0a:0b:0c:+f", "2:0:a:b:c:f", "02-00-0a-0b-0c-ff"] {
             assert!(wrong.parse::<MacAddress>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_block_fits_a_pattern_where_its_head_does() {
+        let bytes: [u8; START] = std::array::from_fn(|n| n as u8 + 2);
+        let pattern = Pattern::new(Head::SOURCE, Head::of(&bytes));
+        for changed in 0..20 {
+            let mut other = bytes;
+            other[changed] ^= 0x80;
+            let block = Block::of(other.first_chunk().unwrap());
+            let fits = !(6..12).contains(&changed);
+            assert_eq!((pattern.fits(Head::of(&other)), pattern.fits_block(&block)), (fits, fits), "byte {changed}");
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::ahead::Opened;
 use super::{Delivery, Intake};
-use crate::frame::{Head, MAX_FRAME, NetHeader, Pattern, SHORT_START};
+use crate::frame::{MAX_FRAME, NetHeader, Pattern, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 
@@ -51,7 +51,7 @@ fn carry_one(frame: &Opened, room: &Opened, pattern: Pattern) -> Option<u32> {
     let plain = NetHeader::from_words((source.first_word()?, 0)).is_plain();
     let (from, to) = (source.skip(HEADER), target.skip(HEADER));
     let start = from.block()?;
-    if !plain || !pattern.fits(Head::of_block(&start)) {
+    if !plain || !pattern.fits_block(&start) {
         return None;
     }
     target.write_header(NetHeader::default().in_buffers(1).words());
