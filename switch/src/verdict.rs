@@ -69,7 +69,7 @@ fn judge(frame: &mut Reading, port: PortId, table: &Table, now: u32) -> Verdict 
 
 /// For how long a verdict holds unasked: until some address moves or goes, and no longer than this second, so that senders stay confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
+pub struct Epoch {
     /// [`Table::generation`].
     pub generation: u32,
     /// Second.
@@ -80,7 +80,7 @@ pub struct Moment {
 #[derive(Clone, Copy, Debug)]
 pub struct Memo {
     pattern: Pattern,
-    moment: Moment,
+    epoch: Epoch,
     verdict: Verdict,
 }
 
@@ -88,41 +88,41 @@ impl Default for Memo {
     fn default() -> Self {
         // Frames from the all-zero source never get a verdict other than this one.
         let pattern = Pattern::new(Head::SOURCE, Head::default());
-        Self { pattern, moment: Moment::default(), verdict: Verdict::Drop(DropReason::BadSource) }
+        Self { pattern, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
     }
 }
 
 impl Memo {
     /// Which frames from `port` go to one other, and to which, as far as that is known and holds.
     #[inline]
-    pub fn destination(&mut self, port: PortId, table: &Table, moment: Moment) -> Option<(Pattern, PortId)> {
+    pub fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(Pattern, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
-        (self.moment == moment || self.still_goes(port, to, table, moment)).then_some((self.pattern, to))
+        (self.epoch == epoch || self.still_goes(port, to, table, epoch)).then_some((self.pattern, to))
     }
 
     /// Asks the table whether it was something else that moved or went, so that who invents addresses costs others a look and no more.
     #[cold]
-    fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, moment: Moment) -> bool {
+    fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, epoch: Epoch) -> bool {
         let head = self.pattern.head();
-        let holds = self.moment.second == moment.second
+        let holds = self.epoch.second == epoch.second
             && table.find(head.source()) == Some(from)
             && table.find(head.destination()) == Some(to);
         if holds {
-            self.moment = moment;
+            self.epoch = epoch;
         }
         holds
     }
 
     /// As [`decide`].
     #[inline]
-    pub fn decide(&mut self, head: Head, port: PortId, table: &Table, moment: Moment) -> Verdict {
-        if self.moment == moment && self.pattern.fits(head) {
+    pub fn decide(&mut self, head: Head, port: PortId, table: &Table, epoch: Epoch) -> Verdict {
+        if self.epoch == epoch && self.pattern.fits(head) {
             return self.verdict;
         }
-        let (verdict, pattern) = decide(head, port, table, moment.second);
+        let (verdict, pattern) = decide(head, port, table, epoch.second);
         // An address that appears is no news to the table, so who is unknown is asked for again.
         let is_unknown = verdict == Verdict::Flood && !head.destination().is_group();
-        *self = if is_unknown { Self::default() } else { Self { pattern, moment, verdict } };
+        *self = if is_unknown { Self::default() } else { Self { pattern, epoch, verdict } };
         verdict
     }
 }
@@ -184,25 +184,25 @@ mod tests {
     fn who_invents_addresses_voids_no_memo_of_others() {
         let table = Table::new(3, 64, 1);
         let mut memo = Memo::default();
-        let moment = || Moment { generation: table.generation(), second: 0 };
+        let epoch = || Epoch { generation: table.generation(), second: 0 };
         table.learn(station(2), PortId(2), 0);
-        memo.decide(head(station(1), station(2)), PortId(0), &table, moment());
-        let before = moment();
+        memo.decide(head(station(1), station(2)), PortId(0), &table, epoch());
+        let before = epoch();
         for n in 0..1000_u16 {
             let [a, b] = n.to_be_bytes();
             table.learn(MacAddress::new([2, 0, 0, 1, a, b]), PortId(1), 0);
         }
-        assert_ne!(moment(), before, "some of its own had to give way");
+        assert_ne!(epoch(), before, "some of its own had to give way");
         let known = Some((decide(head(station(1), station(2)), PortId(0), &table, 0).1, PortId(2)));
-        assert_eq!(memo.destination(PortId(0), &table, moment()), known);
-        assert_eq!(memo.destination(PortId(0), &table, Moment { second: 1, ..moment() }), None, "the sender is to be confirmed");
+        assert_eq!(memo.destination(PortId(0), &table, epoch()), known);
+        assert_eq!(memo.destination(PortId(0), &table, Epoch { second: 1, ..epoch() }), None, "the sender is to be confirmed");
         // Who was taken for the sender, or the receiver, elsewhere is news.
         table.learn(station(1), PortId(1), 0);
-        assert_eq!(memo.destination(PortId(0), &table, moment()), None);
-        memo.decide(head(station(1), station(2)), PortId(0), &table, moment());
-        assert_eq!(memo.destination(PortId(0), &table, moment()), known);
+        assert_eq!(memo.destination(PortId(0), &table, epoch()), None);
+        memo.decide(head(station(1), station(2)), PortId(0), &table, epoch());
+        assert_eq!(memo.destination(PortId(0), &table, epoch()), known);
         table.forget(PortId(2));
-        assert_eq!(memo.destination(PortId(0), &table, moment()), None);
+        assert_eq!(memo.destination(PortId(0), &table, epoch()), None);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         let table = Table::new(3, 64, 1);
         let mut memo = Memo::default();
         let mut ask =
-            || memo.decide(head(station(1), station(2)), PortId(0), &table, Moment { generation: table.generation(), second: 0 });
+            || memo.decide(head(station(1), station(2)), PortId(0), &table, Epoch { generation: table.generation(), second: 0 });
         assert_eq!(ask(), Verdict::Flood);
         assert_eq!(ask(), Verdict::Flood);
         table.learn(station(2), PortId(2), 0);

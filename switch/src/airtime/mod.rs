@@ -3,12 +3,12 @@
 //! - **Effort** is what serving frames takes, known beforehand: it bounds what is done at a time ([`effort`]).
 //! - The **bill** has what was done and for whom, until the time that it took is charged ([`bill`]).
 //! - **Stolen** is what somebody else had the CPU for meanwhile: nobody pays for that ([`stolen`]).
-//! - **Shares** keep who may have how much: a port that is ahead of others sits out ([`shares`]).
+//! - **Virtual time** is what a port had by its weight: one that is ahead of others sits out ([`virtual_time`]).
 
 pub mod bill;
 pub mod effort;
-mod shares;
 mod stolen;
+mod virtual_time;
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::id::PortId;
 use crate::schedule::Weight;
 use crate::time::{Cycles, cycles, in_cycles};
 use bill::Bill;
-use shares::Shares;
 use stolen::Stolen;
+use virtual_time::VirtualTimes;
 
 /// What lasted longer than this may have been interrupted by somebody else.
 const LONG: Duration = Duration::from_micros(200);
@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_micros(200);
 pub struct Airtime {
     /// What was done since time was last charged to somebody.
     pub bill: Bill,
-    shares: Shares,
+    times: VirtualTimes,
     stolen: Stolen,
     /// When the pass began.
     now: Cycles,
@@ -38,22 +38,22 @@ pub struct Airtime {
 
 impl Default for Airtime {
     fn default() -> Self {
-        let (bill, shares, stolen) = (Bill::default(), Shares::new(), Stolen::new());
-        Self { bill, shares, stolen, now: 0, charged_until: 0, long: in_cycles(LONG) }
+        let (bill, times, stolen) = (Bill::default(), VirtualTimes::new(), Stolen::new());
+        Self { bill, times, stolen, now: 0, charged_until: 0, long: in_cycles(LONG) }
     }
 }
 
 impl Airtime {
     /// `port` comes, and there are up to `ports` now.
     pub fn enter(&mut self, port: PortId, ports: usize) {
-        self.shares.enter(port, ports);
+        self.times.enter(port, ports);
     }
 
     /// A pass begins in moment `now`.
     #[inline]
     pub fn begin_pass(&mut self, now: Cycles) {
         (self.now, self.charged_until) = (now, now);
-        self.shares.begin_pass();
+        self.times.begin_pass();
         self.stolen.begin_pass(now);
     }
 
@@ -61,7 +61,7 @@ impl Airtime {
     #[inline]
     pub fn end_pass(&mut self, frames: u32) -> Cycles {
         let took = if frames > 0 { cycles().saturating_sub(self.now) } else { 0 };
-        self.shares.end_pass(frames, took);
+        self.times.end_pass(frames, took);
         took
     }
 
@@ -73,24 +73,24 @@ impl Airtime {
     /// Whether `port` has its turn in this pass.
     #[inline]
     pub fn may_spend(&mut self, port: PortId) -> bool {
-        self.shares.may_spend(port)
+        self.times.may_spend(port)
     }
 
     /// `port` has more frames than it had turns for.
     #[inline]
     pub fn wants_more(&mut self, port: PortId) {
-        self.shares.wants_more(port);
+        self.times.wants_more(port);
     }
 
     /// True if some port sat out this pass.
     pub fn anybody_sits_out(&self) -> bool {
-        self.shares.anybody_sits_out()
+        self.times.anybody_sits_out()
     }
 
     /// What `port`, which has this weight, weighs where it waits for a receiver among others.
     #[inline]
     pub fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
-        self.shares.weight_at_receivers(port, weight)
+        self.times.weight_at_receivers(port, weight)
     }
 
     /// What was done since time was last charged is nobody's.
@@ -104,9 +104,9 @@ impl Airtime {
     pub fn charge(&mut self, weight_of: impl Fn(PortId) -> u16, mut paid: impl FnMut(PortId, Cycles)) {
         let cycles = self.take_time();
         let cycles = if cycles > self.long { self.stolen.own_part(cycles) } else { cycles };
-        let Self { bill, shares, .. } = self;
+        let Self { bill, times, .. } = self;
         bill.settle(cycles, |sender, cost, bytes| {
-            shares.spend(sender, weight_of(sender), cost, bytes);
+            times.spend(sender, weight_of(sender), cost, bytes);
             paid(sender, cost);
         });
     }

@@ -31,8 +31,8 @@ pub struct Race {
     runners: Vec<Runner>,
     /// The least that somebody had run who came in the pass before and wanted more.
     last: Option<u64>,
-    /// Where whoever did not want more begins.
-    line: u64,
+    /// What a sender is taken to have run that did not want more before.
+    start: u64,
     /// How long a runner's bytes count if it does not come any more.
     memory: Cycles,
     now: Cycles,
@@ -41,7 +41,7 @@ pub struct Race {
 impl Race {
     /// A race that begins in moment `now`, and forgets runners after so many cycles.
     pub fn new(now: Cycles, memory: Cycles) -> Self {
-        Self { runners: Vec::new(), last: None, line: 0, memory, now }
+        Self { runners: Vec::new(), last: None, start: 0, memory, now }
     }
 
     /// A pass begins in moment `now`, unless it has already; false if the race is over.
@@ -51,7 +51,7 @@ impl Race {
             let (before, memory) = (self.now, self.memory);
             let wanting = self.runners.iter().filter(|runner| runner.wants && runner.seen == before);
             self.last = wanting.map(|runner| runner.run).min();
-            self.line = self.last.or_else(|| self.runners.iter().map(|runner| runner.run).max()).unwrap_or(self.line);
+            self.start = self.last.or_else(|| self.runners.iter().map(|runner| runner.run).max()).unwrap_or(self.start);
             self.runners.retain(|runner| now.wrapping_sub(runner.seen) < memory);
             self.now = now;
             self.begin_anew();
@@ -64,7 +64,7 @@ impl Race {
     fn begin_anew(&mut self) {
         if let Some(last) = self.last.filter(|&last| last > u64::MAX / 2) {
             self.runners.iter_mut().for_each(|runner| runner.run = runner.run.saturating_sub(last));
-            (self.last, self.line) = (Some(0), 0);
+            (self.last, self.start) = (Some(0), 0);
         }
     }
 
@@ -82,7 +82,7 @@ impl Race {
     }
 
     /// `sender` has nothing more.
-    pub fn is_content(&mut self, sender: PortId) {
+    pub fn is_satisfied(&mut self, sender: PortId) {
         if let Some(runner) = self.runners.iter_mut().find(|runner| runner.sender == sender) {
             runner.wants = false;
         }
@@ -101,7 +101,7 @@ impl Race {
         });
         let runner = &mut self.runners[index];
         if !std::mem::replace(&mut runner.wants, true) {
-            runner.run = runner.run.max(self.line);
+            runner.run = runner.run.max(self.start);
         }
         runner.seen = self.now;
         runner
@@ -175,7 +175,7 @@ mod tests {
         for now in 1..100 {
             race.begin_pass(now);
             race.went(PortId(0), Weight::new(1), 60);
-            race.is_content(PortId(0));
+            race.is_satisfied(PortId(0));
             for sender in [1, 2] {
                 assert!(race.may_go(PortId(sender)), "pass {now}");
                 race.went(PortId(sender), Weight::new(1), LEAD);

@@ -307,7 +307,7 @@ impl Outlets {
         }
         let lets_pass = outlet.lets_pass(self.moment, self.now);
         match &mut outlet.race {
-            Some(race) if lets_pass => race.is_content(sender),
+            Some(race) if lets_pass => race.is_satisfied(sender),
             Some(race) => race.came(sender),
             None => {}
         }
@@ -320,11 +320,11 @@ impl Outlets {
     }
 
     /// `sender` wants no more of `receiver` now, but for what was left for slot `left`.
-    pub(super) fn is_content(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<Slot>) {
+    pub(super) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<Slot>) {
         let places = self.routes[receiver.index()].iter();
         for place in places.filter(|place| place.worker == worker && Some(place.slot) != left) {
             if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(place.slot) {
-                race.is_content(sender);
+                race.is_satisfied(sender);
             }
         }
     }

@@ -127,7 +127,7 @@ impl Worker {
             }
             Ok(frames) => {
                 self.sources.had_frames(slot, frames, self.now);
-                let wants_more = self.note_content(slot, port);
+                let wants_more = self.note_satisfied(slot, port);
                 self.charge();
                 if wants_more {
                     self.airtime.wants_more(port);
@@ -147,7 +147,7 @@ impl Worker {
     /// something beside others, for what it has more need not be for that one. Where a frame was left it does want more. Returns whether it
     /// wants more of the worker: whoever has a frame left waits for its receiver.
     #[inline]
-    fn note_content(&mut self, slot: Slot, port: PortId) -> bool {
+    fn note_satisfied(&mut self, slot: Slot, port: PortId) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
         let (has_more, left) = (source.feed.has_more(), source.left);
         let wants_more = has_more && left.is_none();
@@ -157,7 +157,7 @@ impl Worker {
         if self.outlets.have_races() {
             let left = left.filter(|left| left.place.worker == self.index).map(|left| left.place.slot);
             for receiver in self.airtime.bill.receivers() {
-                self.outlets.is_content(receiver, port, self.index, left);
+                self.outlets.is_satisfied(receiver, port, self.index, left);
             }
         }
         wants_more

@@ -18,7 +18,7 @@ use crate::schedule::Weight;
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
-use crate::verdict::{Moment, Verdict};
+use crate::verdict::{Epoch, Verdict};
 
 /// What a turn works with.
 #[derive(Debug)]
@@ -129,15 +129,15 @@ impl Turn<'_> {
         held
     }
 
-    fn moment(&self, table: &Table) -> Moment {
-        Moment { generation: table.generation(), second: self.second }
+    fn epoch(&self, table: &Table) -> Epoch {
+        Epoch { generation: table.generation(), second: self.second }
     }
 
     /// Carries frames like the last one by the express lane, as far as they go.
     #[inline]
     fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
-        let moment = self.moment(table);
-        match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, moment)) {
+        let epoch = self.epoch(table);
+        match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, epoch)) {
             (Feed::Ring(intake), Some((pattern, port))) => {
                 let sender = self.source.key.port;
                 let key = ExpressKey { sender, weight: self.weight, pattern, port };
@@ -171,8 +171,8 @@ impl Turn<'_> {
         if let Err(reason) = check(parcel, &self.source.offloads) {
             return self.drop_at(parcel.source, parcel, reason);
         }
-        let moment = self.moment(table);
-        match self.source.memo.decide(Head::of(&parcel.start), parcel.source, table, moment) {
+        let epoch = self.epoch(table);
+        match self.source.memo.decide(Head::of(&parcel.start), parcel.source, table, epoch) {
             Verdict::To(port) => self.forward_to(port, parcel),
             Verdict::Flood => self.flood(parcel),
             Verdict::Drop(reason) => self.drop_at(parcel.source, parcel, reason),

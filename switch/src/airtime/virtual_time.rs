@@ -1,13 +1,13 @@
-//! Shares: how much of its worker's time each port may have, by its weight and by what its frames really cost.
+//! Virtual time: how much of its worker's time each port may have, by its weight and by what its frames really cost.
 //!
-//! Each port has a **virtual time**: what it cost so far, divided by its weight. A port that is more than the **lead** ahead of the last of those
+//! The virtual time of a port is what it cost so far, divided by its weight. A port that is more than the **lead** ahead of the last of those
 //! that want more sits out passes until they have caught up. Whoever wants no more, or waits for its receiver, is not waited for, and begins abreast
-//! of that last one when it comes again. It is start-time fair queueing (Goyal, Vin and Cheng, 1996), of time where a network shares bytes. So a sender of many small
-//! frames and one of few large ones get equal time, however many queues they have; and while the worker has time to spare, nobody sits out
-//! for long.
+//! of that last one when it comes again. This is start-time fair queueing (Goyal, Vin and Cheng, 1996), of a worker's time instead of a link's bytes. So a
+//! sender of many small frames and one of few large ones get equal time, however many queues they have; and while the worker has time to spare,
+//! nobody sits out for long.
 //!
-//! Where senders wait for the same receiver it is the receiver that shares out, not we: bytes by weights, for that is what it has to give. But while
-//! the worker's time is **scarce** it shares that too: a sender's weight there is less by as much as its bytes cost more than others'.
+//! Where senders wait for the same receiver, they get bytes by weights, for its buffers are what is short. But while the worker's time is **scarce**
+//! too, a sender's weight there is less by as much as its bytes cost more than others'.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ struct Costs {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct VirtualTimes {
     /// Virtual time of each port, in parts of cycles: no worker lives long enough for it to end.
     ports: Vec<u128>,
     /// What each port's bytes cost lately.
@@ -57,7 +57,7 @@ pub(super) struct Shares {
     farthest: u128,
 }
 
-impl Shares {
+impl VirtualTimes {
     pub(super) fn new() -> Self {
         let parts = |time| u128::from(in_cycles(time)) * SCALE;
         Self {
@@ -65,7 +65,6 @@ impl Shares {
             costs: Vec::new(),
             busy: 0,
             scarce_after: in_cycles(SCARCE_AFTER),
-
             floor: 0,
             least: None,
             refused: false,
@@ -166,23 +165,23 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn shares(ports: u16) -> Shares {
-        let mut shares = Shares::new();
-        (0..ports).for_each(|port| shares.enter(PortId(port), ports.into()));
-        shares
+    fn ports_times(ports: u16) -> VirtualTimes {
+        let mut times = VirtualTimes::new();
+        (0..ports).for_each(|port| times.enter(PortId(port), ports.into()));
+        times
     }
 
     /// What each port spends in so many `passes`, in each of which `turns` come: a port, its weight, what its turn costs.
     fn spent(passes: usize, turns: &[(u16, u16, u64)]) -> Vec<u64> {
         let ports = 1 + turns.iter().map(|turn| turn.0).max().unwrap_or(0);
-        let mut shares = shares(ports);
+        let mut times = ports_times(ports);
         let mut spent = vec![0; ports.into()];
         for _ in 0..passes {
-            shares.begin_pass();
+            times.begin_pass();
             for &(port, weight, cost) in turns {
-                if shares.may_spend(PortId(port)) {
-                    shares.spend(PortId(port), weight, cost, 0);
-                    shares.wants_more(PortId(port));
+                if times.may_spend(PortId(port)) {
+                    times.spend(PortId(port), weight, cost, 0);
+                    times.wants_more(PortId(port));
                     spent[usize::from(port)] += cost;
                 }
             }
@@ -215,16 +214,16 @@ mod tests {
 
     #[test]
     fn who_needs_little_leaves_the_rest_to_others() {
-        let mut shares = shares(3);
+        let mut times = ports_times(3);
         let mut refused = 0;
         for pass in 0..100_000 {
-            shares.begin_pass();
+            times.begin_pass();
             // One has a little in each pass, one a little now and then, one always has more.
             for (port, every, cost) in [(0, 1, 500), (1, 10, 500), (2, 1, 20_000)] {
-                if pass % every == 0 && shares.may_spend(PortId(port)) {
-                    shares.spend(PortId(port), 1, cost, 0);
+                if pass % every == 0 && times.may_spend(PortId(port)) {
+                    times.spend(PortId(port), 1, cost, 0);
                     if port == 2 {
-                        shares.wants_more(PortId(port));
+                        times.wants_more(PortId(port));
                     }
                 } else {
                     refused += usize::from(pass % every == 0);
@@ -236,33 +235,33 @@ mod tests {
 
     #[test]
     fn who_is_alone_is_never_held_up_for_long() {
-        let mut shares = shares(2);
+        let mut times = ports_times(2);
         let mut sat_out = 0;
         for _ in 0..1000 {
-            shares.begin_pass();
-            if shares.may_spend(PortId(1)) {
-                shares.spend(PortId(1), 1, 1 << 30, 0);
-                shares.wants_more(PortId(1));
+            times.begin_pass();
+            if times.may_spend(PortId(1)) {
+                times.spend(PortId(1), 1, 1 << 30, 0);
+                times.wants_more(PortId(1));
             }
-            sat_out += usize::from(shares.anybody_sits_out());
+            sat_out += usize::from(times.anybody_sits_out());
         }
         assert!(sat_out <= 500, "{sat_out}");
     }
 
     #[test]
     fn a_measure_that_errs_closes_nobody_for_long() {
-        let mut shares = shares(2);
-        shares.begin_pass();
-        shares.spend(PortId(0), 1, u64::MAX, 0);
+        let mut times = ports_times(2);
+        times.begin_pass();
+        times.spend(PortId(0), 1, u64::MAX, 0);
         let mut waited = 0;
         loop {
-            shares.begin_pass();
-            if shares.may_spend(PortId(0)) {
+            times.begin_pass();
+            if times.may_spend(PortId(0)) {
                 break;
             }
-            assert!(shares.may_spend(PortId(1)));
-            shares.spend(PortId(1), 1, lead(), 0);
-            shares.wants_more(PortId(1));
+            assert!(times.may_spend(PortId(1)));
+            times.spend(PortId(1), 1, lead(), 0);
+            times.wants_more(PortId(1));
             waited += lead();
         }
         assert!(waited <= in_cycles(2 * FARTHEST), "{waited}");
@@ -270,24 +269,24 @@ mod tests {
 
     #[test]
     fn where_time_is_scarce_bytes_weigh_what_they_cost() {
-        let mut shares = shares(2);
+        let mut times = ports_times(2);
         for _ in 0..10_000 {
-            shares.spend(PortId(0), 1, 6400, 32 * 60);
-            shares.spend(PortId(1), 1, 25_000, 60_000);
+            times.spend(PortId(0), 1, 6400, 32 * 60);
+            times.spend(PortId(1), 1, 25_000, 60_000);
         }
-        let weights = |shares: &Shares| [0, 1].map(|port| shares.weight_at_receivers(PortId(port), 2).divide(1_000_000));
+        let weights = |times: &VirtualTimes| [0, 1].map(|port| times.weight_at_receivers(PortId(port), 2).divide(1_000_000));
         let usual = [Weight::new(2).divide(1_000_000); 2];
-        shares.end_pass(32, in_cycles(Duration::from_secs(1)));
-        assert_eq!(weights(&shares), usual, "one that was interrupted");
+        times.end_pass(32, in_cycles(Duration::from_secs(1)));
+        assert_eq!(weights(&times), usual, "one that was interrupted");
         for _ in 0..8 {
-            shares.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+            times.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
         }
-        shares.end_pass(0, 1000);
-        assert_eq!(weights(&shares), usual, "there was time to spare");
+        times.end_pass(0, 1000);
+        assert_eq!(weights(&times), usual, "there was time to spare");
         for _ in 0..9 {
-            shares.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+            times.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
         }
-        let [dear, cheap] = weights(&shares);
+        let [dear, cheap] = weights(&times);
         let ratio = dear as f64 / cheap as f64;
         assert!((ratio / (6400.0 / 1920.0 * 60_000.0 / 25_000.0) - 1.0).abs() < 0.01, "{ratio}");
     }
