@@ -6,6 +6,7 @@
 //! **glances** at the events from time to time.
 
 pub(super) mod doze;
+mod home;
 mod linger;
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
+use home::Home;
 use linger::Linger;
 
 const EVENTS: usize = 64;
@@ -43,6 +45,7 @@ pub(super) struct Rest {
     kicks: Vec<(Slot, Direction, File)>,
     poll: Poll,
     linger: Linger,
+    home: Home,
     pub(super) looks: Looks,
     /// When the last pass moved something.
     busy_at: Cycles,
@@ -68,6 +71,7 @@ impl Rest {
             kicks: Vec::new(),
             poll: settings.poll,
             linger: Linger::new(),
+            home: Home::default(),
             looks,
             busy_at: now,
             glanced_at: now,
@@ -219,6 +223,7 @@ impl Worker {
         mailbox.sleep.cancel();
         let now = cycles_after(from);
         self.airtime.slept(now - from);
+        self.rest.home.woke(now);
         if self.rest.poll == Poll::Adaptive && woken {
             self.rest.linger.slept_through(now.wrapping_sub(self.rest.busy_at), now);
             if let Some(memory) = self.rest.linger.memory() {
