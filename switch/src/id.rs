@@ -98,7 +98,7 @@ impl fmt::Debug for Slot {
 
 /// Where frames for one queue of a port are delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RouteEntry {
     /// The worker that owns the ring.
     pub worker: u8,
     /// The outlet's slot there.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use memlane::id::{Direction, Place, PortId, RingKey};
+use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::Offloads;
 use memlane::parcel::Parcel;
 use memlane::port::Port;
@@ -100,7 +100,7 @@ impl Bed {
             let (intake, delivery) = (transmit[usize::from(port)].intake(), receive[usize::from(port)].delivery());
             worker.add_intake(key(Direction::Intake), intake, Offloads::ALL, start());
             let slot = worker.add_delivery(key(Direction::Delivery), delivery, start()).unwrap();
-            worker.set_route(PortId(port), vec![Place { worker: 0, slot }]);
+            worker.set_route(PortId(port), vec![RouteEntry { worker: 0, slot }]);
         }
         let mut bed = Self { worker, events, ports, transmit, receive };
         bed.send(1, 0);

@@ -7,7 +7,7 @@ mod bed;
 use std::time::Duration;
 
 use bed::{Bed, Guest};
-use memlane::id::{Direction, Place, PortId, RingKey};
+use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::{MAX_SEGMENTS, Offloads};
 use memlane::policy::{Allowance, Limit};
 use memlane::settings::Settings;
@@ -31,7 +31,7 @@ fn replace_last(bed: &mut Bed, (size, buffers): (u16, u16), offloads: Offloads) 
     bed.worker.stop_intake(key(Direction::Intake), reply);
     bed.worker.stop_delivery(key(Direction::Delivery)).unwrap();
     let (guest, slot) = Guest::attach_like(&mut bed.worker, index, Guest::with_rings(size, buffers, false), offloads);
-    bed.worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
+    bed.worker.set_route(PortId(index), vec![RouteEntry { worker: 0, slot }]);
     bed.guests[usize::from(index)] = guest;
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use memlane::id::{Direction, Place, PortId, RingKey, Slot};
+use memlane::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use memlane::link::Impairment;
 use memlane::offload::Offloads;
 use memlane::port::Port;
@@ -68,7 +68,7 @@ impl Bed {
         let in_order = shared.settings.poll == Poll::Always;
         let attach = |index| {
             let (guest, slot) = Guest::attach(&mut worker, index, in_order);
-            worker.set_route(PortId(index), vec![Place { worker: 0, slot }]);
+            worker.set_route(PortId(index), vec![RouteEntry { worker: 0, slot }]);
             guest
         };
         let guests = (0..guests as u16).map(attach).collect();

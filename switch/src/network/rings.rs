@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Network, Told};
-use crate::id::{Direction, MAX_PAIRS, Place, RingKey};
+use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::Ends;
@@ -60,7 +60,7 @@ impl Network {
         let Some(slot) = slot.flatten() else { return };
         let told = {
             let mut rings = port.rings();
-            rings.running.insert(key, Running { place: Place { worker, slot }, enabled });
+            rings.running.insert(key, Running { entry: RouteEntry { worker, slot }, enabled });
             self.update_route(port, &rings)
         };
         told.wait();
@@ -82,7 +82,7 @@ impl Network {
         let told = {
             let mut rings = port.rings();
             for direction in [Direction::Intake, Direction::Delivery] {
-                let running = Running { place: Place { worker, slot }, enabled: true };
+                let running = Running { entry: RouteEntry { worker, slot }, enabled: true };
                 rings.running.insert(RingKey { port: id, pair: 0, direction }, running);
             }
             self.update_route(port, &rings)
@@ -107,7 +107,7 @@ impl Network {
             (running, self.update_route(port, &rings))
         };
         told.wait();
-        let worker = self.worker(running.place.worker);
+        let worker = self.worker(running.entry.worker);
         match key.direction {
             Direction::Intake => worker.ask_later(move |worker, reply| worker.stop_intake(key, reply)),
             Direction::Delivery => worker.ask(move |worker| worker.stop_delivery(key)).flatten(),
@@ -133,7 +133,7 @@ impl Network {
             let mut rings = port.rings();
             let Some(running) = rings.running.get_mut(&key).filter(|running| running.enabled != enabled) else { return };
             running.enabled = enabled;
-            let worker = self.worker(running.place.worker);
+            let worker = self.worker(running.entry.worker);
             // Nobody sends to a ring before it is enabled, or after it is disabled.
             (worker, if enabled { Told::default() } else { self.update_route(port, &rings) })
         };
@@ -151,14 +151,14 @@ impl Network {
     /// It does not run: the call comes back.
     pub fn set_call(&self, port: &Port, key: RingKey, call: Option<Call>) -> Result<(), Option<Call>> {
         let Some(running) = port.rings().running.get(&key).copied() else { return Err(call) };
-        self.worker(running.place.worker).ask(move |worker| worker.set_call(key, call));
+        self.worker(running.entry.worker).ask(move |worker| worker.set_call(key, call));
         Ok(())
     }
 
     /// Moves a running ring to other memory, in which it lies at `split`.
     pub fn set_memory(&self, port: &Port, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>) {
         let Some(running) = port.rings().running.get(&key).copied() else { return };
-        self.worker(running.place.worker).ask_later(move |worker, reply| worker.set_memory(key, split, memory, reply));
+        self.worker(running.entry.worker).ask_later(move |worker, reply| worker.set_memory(key, split, memory, reply));
     }
 
     /// Delivers to the first `pairs` pairs of `port` only, as its driver asked through the control queue.
@@ -197,11 +197,11 @@ impl Network {
     /// Tells every worker where frames for `port` go now. What is told under the lock of its `rings` comes in its order; whether all know is
     /// to be waited for without it, so that a worker that takes long holds up only who waits for it.
     fn update_route(&self, port: &Port, rings: &Rings) -> Told {
-        let places = if port.is_enabled() { rings.places() } else { Vec::new() };
+        let entries = if port.is_enabled() { rings.entries() } else { Vec::new() };
         let id = port.id;
         self.tell_all(|| {
-            let places = places.clone();
-            move |worker: &mut crate::worker::Worker| worker.set_route(id, places)
+            let entries = entries.clone();
+            move |worker: &mut crate::worker::Worker| worker.set_route(id, entries)
         })
     }
 }

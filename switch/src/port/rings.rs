@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::id::{Direction, Place, RingKey};
+use crate::id::{Direction, RingKey, RouteEntry};
 
 /// A running ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
     /// Where it is served.
-    pub place: Place,
+    pub entry: RouteEntry,
     /// Whether its front end lets frames through.
     pub enabled: bool,
 }
@@ -24,12 +24,12 @@ pub struct Rings {
 
 impl Rings {
     /// Where the port's frames are delivered, by queue pair.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn entries(&self) -> Vec<RouteEntry> {
         let most = self.active_pairs.unwrap_or(u16::MAX);
         let serves = |key: &RingKey, ring: &Running| key.direction == Direction::Delivery && ring.enabled && key.pair < most;
-        let mut pairs: Vec<(u16, Place)> =
-            self.running.iter().filter(|(key, ring)| serves(key, ring)).map(|(key, ring)| (key.pair, ring.place)).collect();
+        let mut pairs: Vec<(u16, RouteEntry)> =
+            self.running.iter().filter(|(key, ring)| serves(key, ring)).map(|(key, ring)| (key.pair, ring.entry)).collect();
         pairs.sort_by_key(|&(pair, _)| pair);
-        pairs.into_iter().map(|(_, place)| place).collect()
+        pairs.into_iter().map(|(_, entry)| entry).collect()
     }
 }

@@ -95,7 +95,7 @@ impl Ring {
 
     #[inline(never)]
     fn read_chains<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
-        let count = count.min(self.left()).min(DEPTH as u16);
+        let count = count.min(self.untaken()).min(DEPTH as u16);
         let until = self.next_available.wrapping_add(count);
         let missing = until.wrapping_sub(self.ahead.until);
         // What is known already may reach further than what is asked for.
@@ -136,7 +136,7 @@ impl Ring {
     #[inline(always)]
     pub(super) fn has_chain<const WRITABLE: bool>(&mut self) -> Result<bool, RingFault> {
         if self.ahead.until == self.next_available {
-            if self.left() == 0 {
+            if self.untaken() == 0 {
                 return Ok(false);
             }
             self.read_ahead::<WRITABLE>(1)?;

@@ -99,7 +99,7 @@ impl Delivery {
     /// A [`RingFault`], after which the ring must not be used.
     #[inline]
     pub fn read_ahead(&mut self, count: u16) -> Result<u16, RingFault> {
-        if self.ring.left() == 0 {
+        if self.ring.untaken() == 0 {
             self.ring.look()?;
         }
         self.ring.read_ahead::<true>(count)?;
@@ -143,7 +143,7 @@ impl Delivery {
 
     /// Has the next chain read, if there is one.
     fn has_chain(&mut self) -> Result<bool, RingFault> {
-        if self.ring.left() == 0 && self.ring.look()? == 0 {
+        if self.ring.untaken() == 0 && self.ring.look()? == 0 {
             return Ok(false);
         }
         self.ring.has_chain::<true>()
@@ -257,7 +257,7 @@ impl Delivery {
                 return Err(Refusal::Drop(if bad > 0 { DropReason::BadReceiveChains } else { DropReason::TooLongForReceiver }));
             }
             let ahead = self.buffers.len() as u16;
-            if ahead == self.ring.left() && self.ring.look()? == ahead {
+            if ahead == self.ring.untaken() && self.ring.look()? == ahead {
                 return Err(self.too_little(ahead));
             }
             let chain = self.ring.chain::<true>(ahead)?;

@@ -87,7 +87,7 @@ impl Intake {
     /// A [`RingFault`] after which the ring must not be used.
     #[inline]
     pub fn look(&mut self, most: u16) -> Result<u16, RingFault> {
-        let mut left = self.ring.left();
+        let mut left = self.ring.untaken();
         if left == 0 {
             left = self.ring.look()?;
         }
@@ -244,13 +244,13 @@ impl Intake {
     /// Gives the chain of an opened parcel back.
     #[inline]
     pub fn finish(&mut self, parcel: &Parcel) {
-        self.leave(parcel);
+        self.postpone(parcel);
         self.give_back(parcel.head);
     }
 
     /// Leaves the chain of an opened parcel where it is.
     #[inline]
-    pub fn leave(&mut self, parcel: &Parcel) {
+    pub fn postpone(&mut self, parcel: &Parcel) {
         if parcel.loan != Loan::NONE {
             self.chunks.give_back(parcel.loan);
         }

@@ -170,7 +170,7 @@ impl Ring {
 
     /// Entries seen and not taken.
     #[inline]
-    fn left(&self) -> u16 {
+    fn untaken(&self) -> u16 {
         self.seen_available.wrapping_sub(self.next_available)
     }
 
@@ -202,7 +202,7 @@ impl Ring {
 
     /// True if entries were seen and not taken.
     pub fn has_untaken(&self) -> bool {
-        self.left() > 0
+        self.untaken() > 0
     }
 
     /// True if the driver added entries since we last looked.

@@ -69,9 +69,9 @@ impl Feed {
         }
     }
 
-    pub(super) fn leave(&mut self, parcel: &Parcel) {
+    pub(super) fn postpone(&mut self, parcel: &Parcel) {
         if let Self::Ring(intake) = self {
-            intake.leave(parcel);
+            intake.postpone(parcel);
         }
     }
 

@@ -5,15 +5,15 @@
 //! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it ([`outlets`]).
 //! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
 //! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]);
-//!   rings that fell quiet get a second look ([`looks`]).
+//!   rings that fell quiet get a second look ([`lost_notifications`]).
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
+mod deferred_calls;
 mod directory;
 mod ends;
 mod fate;
-mod later;
-mod looks;
+mod lost_notifications;
 pub mod mailbox;
 mod outlets;
 mod pass;

@@ -11,7 +11,7 @@ use super::fate::{Fate, Fates};
 use super::slots::Slots;
 use crate::airtime::effort;
 use crate::frame::{self, Pattern, SHORTEST};
-use crate::id::{Place, PortId, RingKey, Slot};
+use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::parcel::{Parcel, Reach};
 use crate::ring::{Intake, Ring, RingFault, express};
@@ -38,8 +38,8 @@ pub(super) struct ExpressKey {
     pub port: PortId,
 }
 
-/// How long a moment is.
-const MOMENT: Duration = Duration::from_millis(1);
+/// How long a receiver may take nothing before it counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_millis(1);
 
 /// How long before a frame comes to the end of its line a worker gets up, for waking takes that long.
 const EARLY: Duration = Duration::from_micros(50);
@@ -49,7 +49,7 @@ const EARLY: Duration = Duration::from_micros(50);
 pub(super) struct Outlets {
     slots: Slots<Outlet>,
     /// Where each port's queues are delivered, at whichever worker.
-    routes: Vec<Vec<Place>>,
+    routes: Vec<Vec<RouteEntry>>,
     parking: Parking,
     /// Slots with frames that the driver was not shown yet.
     touched: Vec<Slot>,
@@ -64,7 +64,7 @@ pub(super) struct Outlets {
     /// Ports whose rings broke a rule here.
     faults: Vec<(PortId, RingFault)>,
     patience: Cycles,
-    moment: Cycles,
+    stuck_after: Cycles,
     early: Cycles,
     now: Cycles,
 }
@@ -82,7 +82,7 @@ impl Outlets {
             work: Work::default(),
             faults: Vec::new(),
             patience: in_cycles(settings.patience),
-            moment: in_cycles(MOMENT),
+            stuck_after: in_cycles(STUCK_AFTER),
             early: in_cycles(EARLY),
             now: 0,
         }
@@ -173,13 +173,13 @@ impl Outlets {
         self.slots.iter_mut().any(|(_, outlet)| outlet.key.port == port && has(outlet))
     }
 
-    pub(super) fn set_route(&mut self, port: PortId, places: Vec<Place>) {
-        self.routes[port.index()] = places;
+    pub(super) fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
+        self.routes[port.index()] = entries;
     }
 
     /// Where a frame that begins with `start` goes at `port`: flows keep to one queue.
     #[inline]
-    pub(super) fn place(&self, port: PortId, start: &[u8]) -> Option<Place> {
+    pub(super) fn route(&self, port: PortId, start: &[u8]) -> Option<RouteEntry> {
         match &self.routes[port.index()][..] {
             [] => None,
             [only] => Some(*only),
@@ -217,12 +217,12 @@ impl Outlets {
     #[inline]
     pub(super) fn express(&mut self, intake: &mut Intake, key: ExpressKey, worker: u8, most: u16) -> (u16, u64) {
         let ExpressKey { sender, weight, pattern, port } = key;
-        let [place] = self.routes[port.index()][..] else { return (0, 0) };
-        let Some(outlet) = self.slots.get_mut(place.slot) else { return (0, 0) };
+        let [entry] = self.routes[port.index()][..] else { return (0, 0) };
+        let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
         let may_go = outlet.may_go(sender, self.now, &mut self.races);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.delivery.is_set() || outlet.line.is_some();
-        if place.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
+        if entry.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -250,7 +250,7 @@ impl Outlets {
                 race.went(sender, weight, bytes);
             }
             outlet.stalled = false;
-            outlet.touch(place.slot, &mut self.touched);
+            outlet.touch(entry.slot, &mut self.touched);
         }
         (frames, bytes)
     }
@@ -268,12 +268,12 @@ impl Outlets {
                 continue;
             }
             let waits = dear && self.work.effort >= enough;
-            let Some(place) = self.place(port, parcel.start()).filter(|place| place.worker == worker) else { continue };
+            let Some(entry) = self.route(port, parcel.start()).filter(|entry| entry.worker == worker) else { continue };
             parcel.segments_done = 0;
-            match if waits { Sent::MustWait } else { self.send(place.slot, parcel, weight) } {
+            match if waits { Sent::MustWait } else { self.send(entry.slot, parcel, weight) } {
                 Sent::Done => {}
                 Sent::MustWait
-                    if self.may_flood_wait(place.slot, parcel) && self.park(place.slot, parcel, weight, self.now).is_ok() =>
+                    if self.may_flood_wait(entry.slot, parcel) && self.park(entry.slot, parcel, weight, self.now).is_ok() =>
                 {
                     held += 1;
                 }
@@ -296,16 +296,16 @@ impl Outlets {
         self.slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0)
     }
 
-    /// A frame of `sender` that found no room at `slot` was left in its ring.
-    pub(super) fn note_left(&mut self, slot: Slot, sender: PortId) {
+    /// A frame of `sender` that found no room at `slot` was postponed.
+    pub(super) fn note_postponed(&mut self, slot: Slot, sender: PortId) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
-        let last = outlet.left_last.replace((sender, self.now));
-        let among_others = last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.moment);
+        let last = outlet.postponed_last.replace((sender, self.now));
+        let among_others = last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.stuck_after);
         if among_others && outlet.race.is_none() {
-            outlet.race = Some(Box::new(Race::new(self.now, 100 * self.moment)));
+            outlet.race = Some(Box::new(Race::new(self.now, 100 * self.stuck_after)));
             self.races += 1;
         }
-        let lets_pass = outlet.lets_pass(self.moment, self.now);
+        let lets_pass = outlet.lets_pass(self.stuck_after, self.now);
         match &mut outlet.race {
             Some(race) if lets_pass => race.is_satisfied(sender),
             Some(race) => race.came(sender),
@@ -319,11 +319,11 @@ impl Outlets {
         self.races > 0
     }
 
-    /// `sender` wants no more of `receiver` now, but for what was left for slot `left`.
-    pub(super) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, worker: u8, left: Option<Slot>) {
-        let places = self.routes[receiver.index()].iter();
-        for place in places.filter(|place| place.worker == worker && Some(place.slot) != left) {
-            if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(place.slot) {
+    /// `sender` wants no more of `receiver` now, but for what was postponed for slot `postponed`.
+    pub(super) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, worker: u8, postponed: Option<Slot>) {
+        let entries = self.routes[receiver.index()].iter();
+        for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != postponed) {
+            if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(entry.slot) {
                 race.is_satisfied(sender);
             }
         }
@@ -337,10 +337,10 @@ impl Outlets {
 
     /// How the receiver at `slot` is doing.
     pub(super) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
-        let moment = self.moment;
+        let stuck_after = self.stuck_after;
         match self.get(slot) {
             Some(outlet) if outlet.stalled => Health::Stalled,
-            Some(outlet) if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(moment, now)) => Health::Stuck,
+            Some(outlet) if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(stuck_after, now)) => Health::Stuck,
             _ => Health::Moving,
         }
     }
@@ -417,7 +417,7 @@ impl Outlets {
                 Sent::Dropped(reason) => met(parcel, port, Fate::Dropped(port, reason)),
             }
             if sent == Sent::MustWait {
-                if outlet.lets_pass(self.moment, now) {
+                if outlet.lets_pass(self.stuck_after, now) {
                     too_long = length;
                     continue;
                 }
@@ -437,7 +437,7 @@ impl Outlets {
             // A receiver that has posted something just now does not stand still: what waits is too long for it, and others are not.
             let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
             outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| met(parcel, port, Fate::Dropped(port, reason)));
-        } else if outlet.insist(now, &mut self.faults) {
+        } else if outlet.call_again_if_stuck(now, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }
     }

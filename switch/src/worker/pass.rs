@@ -116,7 +116,7 @@ impl Worker {
         };
         match turn.run(&mut self.parcel) {
             Ok(0) => {
-                if self.sources.get(slot).is_some_and(|source| source.left.is_some()) {
+                if self.sources.get(slot).is_some_and(|source| source.postponed.is_some()) {
                     // It was tried in vain.
                     self.airtime.bill.enter_effort(port, effort::TOUCH);
                 }
@@ -144,20 +144,21 @@ impl Worker {
     }
 
     /// Notes what the source at `slot` wants no more of after its turn: of any receiver if it has nothing more; and of each that it has sent
-    /// something beside others, for what it has more need not be for that one. Where a frame was left it does want more. Returns whether it
-    /// wants more of the worker: whoever has a frame left waits for its receiver.
+    /// something beside others, for what it has more need not be for that one. Where a frame was postponed it does want more. Returns whether it
+    /// wants more of the worker: whoever has a frame postponed waits for its receiver.
     #[inline]
     fn note_satisfied(&mut self, slot: Slot, port: PortId) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
-        let (has_more, left) = (source.feed.has_more(), source.left);
-        let wants_more = has_more && left.is_none();
+        let (has_more, postponed) = (source.feed.has_more(), source.postponed);
+        let wants_more = has_more && postponed.is_none();
         if has_more && !self.airtime.bill.is_mixed() {
             return wants_more;
         }
         if self.outlets.have_races() {
-            let left = left.filter(|left| left.place.worker == self.index).map(|left| left.place.slot);
+            let postponed =
+                postponed.filter(|postponed| postponed.entry.worker == self.index).map(|postponed| postponed.entry.slot);
             for receiver in self.airtime.bill.receivers() {
-                self.outlets.is_satisfied(receiver, port, self.index, left);
+                self.outlets.is_satisfied(receiver, port, self.index, postponed);
             }
         }
         wants_more
@@ -319,9 +320,9 @@ impl Worker {
 
     /// Tells drivers and other workers what happened.
     fn flush(&mut self) {
-        if self.outlets.publish() | self.sources.publish() | self.sources.later.is_due(self.now) {
+        if self.outlets.publish() | self.sources.publish() | self.sources.deferred_calls.is_due(self.now) {
             full_fence();
-            self.rest.looks.expect();
+            self.rest.lost_notifications.expect();
             let directory = &self.directory;
             let counters = |port: PortId| directory.counters(port);
             self.outlets.call(counters);

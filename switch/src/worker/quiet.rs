@@ -1,4 +1,4 @@
-//! How far a quiet ring was looked at, and what seems to have got lost: see [`looks`](super::looks).
+//! How far a quiet ring was looked at, and what seems to have got lost: see [`lost_notifications`](super::lost_notifications).
 
 /// What seems to have got lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Rest: what a worker does when a pass moved nothing.
 //!
-//! First it looks again at rings that fell quiet a while ago ([`super::looks`]). Then it may **linger** (poll on) for a while; then it **arms**
+//! First it looks again at rings that fell quiet a while ago ([`super::lost_notifications`]). Then it may **linger** (poll on) for a while; then it **arms**
 //! every ring that was awake, but for senders that stream, over which it only **dozes**; it looks once more, says that it sleeps, looks once
 //! more, and **waits** for kicks, the bell, the end of a doze, or the end of somebody's patience. While other rings keep it busy it only
 //! **glances** at the events from time to time.
@@ -17,7 +17,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::ends::Feed;
-use super::looks::Looks;
+use super::lost_notifications::LostNotificationCheck;
 use super::source::State;
 use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
@@ -30,7 +30,7 @@ const EVENTS: usize = 64;
 /// The token of the bell; kicks have slot and direction in theirs.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
-/// See [`Looks`].
+/// See [`LostNotificationCheck`].
 const LOOK: u64 = TIMER - 1;
 /// How often drivers that never kick are looked at.
 const POLLED: Duration = Duration::from_millis(1);
@@ -46,7 +46,7 @@ pub(super) struct Rest {
     poll: Poll,
     linger: Linger,
     home: Home,
-    pub(super) looks: Looks,
+    pub(super) lost_notifications: LostNotificationCheck,
     /// When the last pass moved something.
     busy_at: Cycles,
     glanced_at: Cycles,
@@ -59,8 +59,10 @@ impl Rest {
     pub(super) fn new(mailbox: &Mailbox, settings: &Settings) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
         let timer = TimerFd::new().map_err(std::io::Error::from)?;
-        let looks = Looks::new()?;
-        for (descriptor, token) in [(mailbox.bell().as_raw_fd(), BELL), (timer.as_raw_fd(), TIMER), (looks.descriptor(), LOOK)] {
+        let lost_notifications = LostNotificationCheck::new()?;
+        for (descriptor, token) in
+            [(mailbox.bell().as_raw_fd(), BELL), (timer.as_raw_fd(), TIMER), (lost_notifications.descriptor(), LOOK)]
+        {
             epoll.ctl(ControlOperation::Add, descriptor, each_time(token))?;
         }
         let now = cycles();
@@ -72,7 +74,7 @@ impl Rest {
             poll: settings.poll,
             linger: Linger::new(),
             home: Home::default(),
-            looks,
+            lost_notifications,
             busy_at: now,
             glanced_at: now,
             glance_every: frequency() / 50_000,
@@ -173,24 +175,24 @@ impl Worker {
                 continue;
             }
             let Some(source) = self.sources.get(slot) else { return true };
-            let (left, port) = (source.left, source.port());
-            let has_news = match left {
+            let (postponed, port) = (source.postponed, source.port());
+            let has_news = match postponed {
                 // Whoever is held back by a limit has no news before it opens.
                 _ if source.held_until.is_some() => false,
                 // Nor is what stands behind a frame that waits for its receiver, before that has room.
-                Some(left) if left.place.worker == self.index => self.outlets.arm(left.place.slot),
+                Some(postponed) if postponed.entry.worker == self.index => self.outlets.arm(postponed.entry.slot),
                 // The other worker tells when it has taken something.
-                Some(left) => self.peers.has_room(left.place.worker, port),
+                Some(postponed) => self.peers.has_room(postponed.entry.worker, port),
                 // What was seen and not taken is work too.
                 None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
             };
             let polled = self.sources.get(slot).is_some_and(|source| source.polled || source.held_until.is_some());
-            if has_news || polled || left.is_some() {
+            if has_news || polled || postponed.is_some() {
                 news |= has_news;
                 index += 1;
             } else {
                 self.sources.set_state(slot, State::Asleep);
-                self.rest.looks.expect();
+                self.rest.lost_notifications.expect();
             }
         }
         news | self.outlets.arm_waiting()
@@ -199,7 +201,10 @@ impl Worker {
     /// Whether the source is left to the timer, see [`doze`].
     fn dozes_over(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
-        if self.rest.poll != Poll::Adaptive || source.held_until.is_some() || source.left.is_some() || source.feed.ring().is_none()
+        if self.rest.poll != Poll::Adaptive
+            || source.held_until.is_some()
+            || source.postponed.is_some()
+            || source.feed.ring().is_none()
         {
             source.stream.until = None;
             return false;
@@ -246,14 +251,14 @@ impl Worker {
     /// When to wake if nothing happens before.
     fn deadline(&mut self) -> Option<Cycles> {
         let polled = self.now.saturating_add(in_cycles(POLLED));
-        let calls = self.sources.later.deadline();
+        let calls = self.sources.deferred_calls.deadline();
         let mut deadline = self.outlets.deadline(self.now).into_iter().chain(calls).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
             let Some(source) = self.sources.get(slot) else { continue };
-            let left = source.left;
-            let here = left.filter(|left| left.place.worker == self.index);
-            let opens = || here.and_then(|left| self.outlets.opens_at(left.place.slot, self.now));
+            let postponed = source.postponed;
+            let here = postponed.filter(|postponed| postponed.entry.worker == self.index);
+            let opens = || here.and_then(|postponed| self.outlets.opens_at(postponed.entry.slot, self.now));
             let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
             if due == Cycles::MAX {
                 // Whoever lets it send again has everybody look.
@@ -279,7 +284,7 @@ impl Worker {
             woken |= !matches!(token, TIMER | LOOK);
             match token {
                 BELL | TIMER => {}
-                LOOK => self.rest.looks.come(),
+                LOOK => self.rest.lost_notifications.come(),
                 kick => self.kicked(kick),
             }
         }

@@ -11,7 +11,7 @@ use super::outlets::Outlet;
 use super::pass::Ended;
 use super::source::{Source, State, WhenBack};
 use crate::frame::MacAddress;
-use crate::id::{Direction, Place, PortId, RingKey, SegmentId, Slot};
+use crate::id::{Direction, PortId, RingKey, RouteEntry, SegmentId, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::{Parcel, Reach};
@@ -184,7 +184,7 @@ impl Worker {
     pub fn stop_delivery(&mut self, key: RingKey) -> Option<u16> {
         let slot = self.outlets.find(key)?;
         self.rest.unwatch(slot, Direction::Delivery);
-        self.sources.forget_left(Place { worker: self.index, slot });
+        self.sources.forget_postponed(RouteEntry { worker: self.index, slot });
         let mut returned = Vec::new();
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         let mut outlet = self.outlets.remove(slot, |parcel| {
@@ -210,11 +210,11 @@ impl Worker {
     }
 
     /// Tells where frames for `port` are to be delivered.
-    pub fn set_route(&mut self, port: PortId, places: Vec<Place>) {
+    pub fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
         if self.directory.port(port).is_none() {
             return;
         }
-        self.outlets.set_route(port, places);
+        self.outlets.set_route(port, entries);
     }
 
     /// Enables or disables a ring (SET_VRING_ENABLE).
@@ -242,7 +242,7 @@ impl Worker {
             self.fault(key.port, fault);
         }
         // A call that is kept is made by one of the next looks.
-        self.rest.looks.expect();
+        self.rest.lost_notifications.expect();
     }
 
     /// Moves a ring to a new memory map; answers once the old one is not used any more.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::id::{Direction, Place, PortId, RingKey, Slot};
+use crate::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::parcel::Parcel;
@@ -14,8 +14,8 @@ use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
 use crate::verdict::Memo;
 
+use super::deferred_calls::DeferredCalls;
 use super::ends::Feed;
-use super::later::Later;
 use super::outlets::Health;
 use super::quiet::{Missed, Quiet};
 use super::rest::doze::Stream;
@@ -47,10 +47,10 @@ pub(super) struct Source {
     pub when_back: Option<WhenBack>,
     /// The driver does not kick: it wants to be polled (SET_VRING_KICK without a descriptor).
     pub polled: bool,
-    /// The next chain, if it was left because its receiver had no room.
-    pub left: Option<Left>,
-    /// How long it may be left, usually and at most.
-    leave_for: Cycles,
+    /// The next chain, if it was postponed because its receiver had no room.
+    pub postponed: Option<Postponed>,
+    /// How long it may be postponed, usually and at most.
+    postpone_for: Cycles,
     pub patience: Cycles,
     /// The port's limit holds it back until then.
     pub held_until: Option<Cycles>,
@@ -88,15 +88,15 @@ impl Share {
     }
 }
 
-/// A chain that was left in the ring.
+/// A chain that waits in its ring, to be opened again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
-    /// When it was first left.
+pub(super) struct Postponed {
+    /// When it was first postponed.
     pub since: Cycles,
     /// The receiver; the sender itself if it is for everybody.
     pub port: PortId,
     /// The outlet that had no room. Where another worker had none, for that is all there is to ask for, the slot does not matter.
-    pub place: Place,
+    pub entry: RouteEntry,
     /// Segments of it that were delivered already.
     pub segments_done: u16,
 }
@@ -127,7 +127,7 @@ impl Source {
     pub(super) fn new((port, pair): (&Arc<Port>, u16), feed: Feed, offloads: Offloads, settings: &Settings) -> Self {
         let mut feed = feed;
         let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
-        let leave_for = leave_for(in_order, settings);
+        let postpone_for = postpone_for(in_order, settings);
         Self {
             key: RingKey { port: port.id, pair, direction: Direction::Intake },
             port: Arc::clone(port),
@@ -140,8 +140,8 @@ impl Source {
             out_for: Vec::new(),
             when_back: None,
             polled: false,
-            left: None,
-            leave_for,
+            postponed: None,
+            postpone_for,
             patience: in_cycles(settings.patience),
             held_until: None,
             share: Share::new(settings.share),
@@ -164,7 +164,7 @@ impl Source {
     pub(super) fn note_receiver(&mut self, port: PortId) {
         if self.receiver != port {
             (self.receiver, self.in_a_row) = (port, 0);
-        } else if self.left.is_none() {
+        } else if self.postponed.is_none() {
             self.in_a_row = self.in_a_row.saturating_add(1);
         }
     }
@@ -194,26 +194,26 @@ impl Source {
         self.out_for[port.index()] += 1;
     }
 
-    /// How long an opened parcel that its receiver has no room for may be left in the ring, to be tried again.
+    /// How long an opened parcel that its receiver has no room for may be postponed: it stays in the ring, to be tried again.
     ///
     /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
     /// parking where receivers poll and will soon have room; and where the receiver's share of the ring is used up, so that it may
     /// not be kept out, it saves the frame of a sender that has nothing to send to others, who feels the receiver's pace instead.
-    pub(super) fn leave_time(&mut self, may_keep_out: bool) -> Cycles {
-        if !may_keep_out && self.has_one_receiver() { self.patience } else { self.leave_for }
+    pub(super) fn postpone_time(&mut self, may_keep_out: bool) -> Cycles {
+        if !may_keep_out && self.has_one_receiver() { self.patience } else { self.postpone_for }
     }
 
-    /// Whether an opened parcel for `port`, which had no room at `place`, may be left in the ring for now; that is so for so long a `time`.
-    pub(super) fn may_leave(&mut self, parcel: &Parcel, port: PortId, place: Place, time: Cycles, now: Cycles) -> bool {
-        let left = self.left.get_or_insert(Left { since: now, port, place, segments_done: 0 });
-        (left.port, left.place, left.segments_done) = (port, place, parcel.segments_done);
-        now.saturating_sub(left.since) < time
+    /// Whether an opened parcel for `port`, which had no room at `entry`, may be postponed; that is so for so long a `time`.
+    pub(super) fn may_postpone(&mut self, parcel: &Parcel, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
+        let postponed = self.postponed.get_or_insert(Postponed { since: now, port, entry, segments_done: 0 });
+        (postponed.port, postponed.entry, postponed.segments_done) = (port, entry, parcel.segments_done);
+        now.saturating_sub(postponed.since) < time
     }
 
-    /// That a chain is left is not its receiver's fault up to `now`.
+    /// That a chain is postponed is not its receiver's fault up to `now`.
     pub(super) fn excuse(&mut self, now: Cycles) {
-        if let Some(left) = &mut self.left {
-            left.since = now;
+        if let Some(postponed) = &mut self.postponed {
+            postponed.since = now;
         }
     }
 
@@ -273,8 +273,8 @@ impl Source {
     }
 }
 
-/// See [`Source::leave_time`].
-fn leave_for(in_order: bool, settings: &Settings) -> Cycles {
+/// See [`Source::postpone_time`].
+fn postpone_for(in_order: bool, settings: &Settings) -> Cycles {
     if in_order {
         in_cycles(settings.patience)
     } else if settings.poll == Poll::Always {
@@ -295,7 +295,7 @@ pub(super) struct Sources {
     /// Sources that are armed.
     pub asleep: usize,
     /// Sources whose drivers are to be called later.
-    pub later: Later,
+    pub deferred_calls: DeferredCalls,
 }
 
 impl Sources {
@@ -319,7 +319,7 @@ impl Sources {
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Source> {
         self.set_state(slot, State::Closed);
-        self.later.forget(slot);
+        self.deferred_calls.forget(slot);
         self.slots.remove(slot)
     }
 
@@ -373,10 +373,10 @@ impl Sources {
         self.set_state(slot, State::Closed);
     }
 
-    /// What was left for `place` is left no more: its ring is gone.
-    pub(super) fn forget_left(&mut self, place: Place) {
+    /// What was postponed for `entry` is so no more: its ring is gone.
+    pub(super) fn forget_postponed(&mut self, entry: RouteEntry) {
         for (_, source) in self.slots.iter_mut() {
-            source.left = source.left.filter(|left| left.place != place);
+            source.postponed = source.postponed.filter(|postponed| postponed.entry != entry);
         }
     }
 
@@ -426,27 +426,27 @@ impl Sources {
     }
 
     /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Drivers of whom
-    /// little went back are called [later](Later).
+    /// little went back are called [later](DeferredCalls).
     pub(super) fn call<'c>(
         &mut self,
         now: Cycles,
         counters: impl Fn(PortId) -> &'c PortCounters,
         mut faulty: impl FnMut(PortId, RingFault),
     ) {
-        self.later.take_due(now, &mut self.touched);
+        self.deferred_calls.take_due(now, &mut self.touched);
         while let Some(slot) = self.touched.pop() {
             let Some(source) = self.slots.get_mut(slot) else { continue };
             source.touched = false;
-            if self.later.shown(slot).is_some_and(|shown| source.has_looked(shown)) {
-                self.later.forget(slot);
+            if self.deferred_calls.shown(slot).is_some_and(|shown| source.has_looked(shown)) {
+                self.deferred_calls.forget(slot);
             }
             if !source.owes_call() {
                 continue;
             }
-            if source.may_call_later() && self.later.put_off(slot, source.shown(), now) {
+            if source.may_call_later() && self.deferred_calls.put_off(slot, source.shown(), now) {
                 continue;
             }
-            self.later.forget(slot);
+            self.deferred_calls.forget(slot);
             source.bytes_back = 0;
             if let Err(fault) = source.call(Ring::call_if_wanted, &counters) {
                 faulty(source.port(), fault);

@@ -8,7 +8,7 @@ use super::peers::{Message, Peers};
 use super::source::Source;
 use crate::airtime::effort::{self, BATCH};
 use crate::frame::{Head, NetHeader};
-use crate::id::{Place, PortId, Slot};
+use crate::id::{PortId, RouteEntry, Slot};
 use crate::offload::{self, Offloads};
 use crate::parcel::{Parcel, Reach};
 use crate::policy::Limiter;
@@ -45,8 +45,8 @@ pub(super) struct Turn<'w> {
 enum Disposal {
     /// It is on its way, delivered or dropped.
     Done,
-    /// Its chain was left for later.
-    Left,
+    /// Its chain was postponed.
+    Postponed,
 }
 
 impl Turn<'_> {
@@ -62,34 +62,34 @@ impl Turn<'_> {
         if self.is_held(limiter) {
             return Ok(0);
         }
-        let left = self.source.feed.look(BATCH as u16)?;
-        if left == 0 {
+        let waiting = self.source.feed.look(BATCH as u16)?;
+        if waiting == 0 {
             return Ok(0);
         }
         if let Some(ring) = self.source.feed.ring() {
             ring.disarm();
         }
         if !self.source.enabled {
-            return self.discard(left);
+            return self.discard(waiting);
         }
         let table = &*self.segment.table;
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
         let enough = self.outlets.work.effort + effort::TURN;
-        while taken < left && self.outlets.work.effort < enough {
+        while taken < waiting && self.outlets.work.effort < enough {
             if limited {
                 if !limiter.is_open(self.now) {
                     break;
                 }
             } else {
-                let carried = self.express(table, left - taken);
+                let carried = self.express(table, waiting - taken);
                 if carried.0 > 0 {
-                    // What was left went first.
-                    self.source.left = None;
+                    // What was postponed went first.
+                    self.source.postponed = None;
                 }
                 taken += carried.0;
                 frames += u64::from(carried.0);
                 bytes += carried.1;
-                if taken == left {
+                if taken == waiting {
                     break;
                 }
             }
@@ -97,8 +97,8 @@ impl Turn<'_> {
             self.outlets.work.effort += effort::TOUCH + effort::DESCRIPTOR * self.source.feed.take_walked();
             match opened {
                 Taken::Parcel => {
-                    parcel.segments_done = self.source.left.map_or(0, |left| left.segments_done);
-                    if self.forward(parcel, table) == Disposal::Left {
+                    parcel.segments_done = self.source.postponed.map_or(0, |postponed| postponed.segments_done);
+                    if self.forward(parcel, table) == Disposal::Postponed {
                         break;
                     }
                     frames += 1;
@@ -108,7 +108,7 @@ impl Turn<'_> {
                 Taken::Dropped(reason) => self.fates.dropped(parcel.source, parcel.source, reason),
                 Taken::Nothing => break,
             }
-            self.source.left = None;
+            self.source.postponed = None;
             taken += 1;
         }
         self.source.bytes_back += bytes;
@@ -152,7 +152,7 @@ impl Turn<'_> {
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
-        self.source.left = None;
+        self.source.postponed = None;
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
             let port = self.source.port();
@@ -181,19 +181,19 @@ impl Turn<'_> {
 
     fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
         self.source.note_receiver(port);
-        let Some(place) = self.outlets.place(port, parcel.start()) else {
+        let Some(entry) = self.outlets.route(port, parcel.start()) else {
             return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
-        let elsewhere = place.worker != self.worker;
-        if self.source.left.is_some_and(|left| elsewhere || (left.port, left.place) != (port, place)) {
-            // What it was left for is not where it goes now.
+        let elsewhere = entry.worker != self.worker;
+        if self.source.postponed.is_some_and(|postponed| elsewhere || (postponed.port, postponed.entry) != (port, entry)) {
+            // What it was postponed for is not where it goes now.
             parcel.segments_done = 0;
         }
         if elsewhere {
-            return self.hand_over(port, place, parcel);
+            return self.hand_over(port, entry, parcel);
         }
         let before = parcel.segments_done;
-        match self.outlets.send(place.slot, parcel, self.weight) {
+        match self.outlets.send(entry.slot, parcel, self.weight) {
             Sent::Done => {
                 self.fates.meet(parcel, Fate::Delivered(port, parcel.segments_done - before));
                 self.source.feed.finish(parcel);
@@ -203,14 +203,14 @@ impl Turn<'_> {
                 if parcel.segments_done > before {
                     self.fates.meet(parcel, Fate::DeliveredInPart(port, parcel.segments_done - before));
                 }
-                self.wait(port, place, parcel)
+                self.wait(port, entry, parcel)
             }
             Sent::Dropped(reason) => self.drop_at(port, parcel, reason),
         }
     }
 
-    fn wait(&mut self, port: PortId, place: Place, parcel: &Parcel) -> Disposal {
-        let slot = place.slot;
+    fn wait(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel) -> Disposal {
+        let slot = entry.slot;
         let health = self.outlets.health(slot, self.now);
         let may_keep_out = self.source.may_keep_out(port, health) && self.outlets.can_park(parcel.source);
         // Where others have turns it takes part in those.
@@ -218,11 +218,11 @@ impl Turn<'_> {
         if self.source.in_order && self.outlets.hold_back(slot, parcel.source) {
             self.source.excuse(self.now);
         }
-        let time = if health == Health::Stalled { 0 } else { self.source.leave_time(may_keep_out) };
-        if !may_park && time > 0 && self.source.may_leave(parcel, port, place, time, self.now) {
-            self.outlets.note_left(slot, parcel.source);
-            self.source.feed.leave(parcel);
-            return Disposal::Left;
+        let time = if health == Health::Stalled { 0 } else { self.source.postpone_time(may_keep_out) };
+        if !may_park && time > 0 && self.source.may_postpone(parcel, port, entry, time, self.now) {
+            self.outlets.note_postponed(slot, parcel.source);
+            self.source.feed.postpone(parcel);
+            return Disposal::Postponed;
         }
         if self.source.in_order && !may_park {
             // Nothing behind it could go back before it does.
@@ -243,30 +243,30 @@ impl Turn<'_> {
         }
     }
 
-    fn hand_over(&mut self, port: PortId, place: Place, parcel: &Parcel) -> Disposal {
+    fn hand_over(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel) -> Disposal {
         let may_keep_out = self.source.may_keep_out(port, Health::Moving);
-        let has_room = self.peers.has_room(place.worker, parcel.source);
+        let has_room = self.peers.has_room(entry.worker, parcel.source);
         if !may_keep_out || !has_room {
-            let time = if has_room { self.source.leave_time(false) } else { self.source.patience };
-            return self.leave_or_drop(port, place, parcel, time);
+            let time = if has_room { self.source.postpone_time(false) } else { self.source.patience };
+            return self.postpone_or_drop(port, entry, parcel, time);
         }
         self.fates.meet(parcel, Fate::HandedOver(port));
         self.source.keep_out(parcel, port);
         self.counters.handed_over.add(1);
-        if !self.peers.send(place.worker, Message::Deliver(parcel.clone(), port, place.slot), parcel.source) {
+        if !self.peers.send(entry.worker, Message::Deliver(parcel.clone(), port, entry.slot), parcel.source) {
             self.fates.missed(port, DropReason::ReceiverFull);
             self.source.come_back(parcel.head, Some(port));
         }
         Disposal::Done
     }
 
-    /// Leaves a parcel for `port`, which is to go to the worker of `place`, in its ring for so long a `time` at most.
-    fn leave_or_drop(&mut self, port: PortId, place: Place, parcel: &Parcel, time: Cycles) -> Disposal {
-        if time == 0 || !self.source.may_leave(parcel, port, place, time, self.now) {
+    /// Postpones a parcel for `port`, which is to go to the worker of `entry`, in its ring for so long a `time` at most.
+    fn postpone_or_drop(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel, time: Cycles) -> Disposal {
+        if time == 0 || !self.source.may_postpone(parcel, port, entry, time, self.now) {
             return self.drop_at(port, parcel, DropReason::ReceiverFull);
         }
-        self.source.feed.leave(parcel);
-        Disposal::Left
+        self.source.feed.postpone(parcel);
+        Disposal::Postponed
     }
 
     /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
@@ -278,7 +278,7 @@ impl Turn<'_> {
         }
         let (sender, patience) = (parcel.source, self.source.patience);
         if let Some(worker) = self.peers.first_without_room(sender) {
-            return self.leave_or_drop(sender, Place { worker, slot: Slot::default() }, parcel, patience);
+            return self.postpone_or_drop(sender, RouteEntry { worker, slot: Slot::default() }, parcel, patience);
         }
         storm.charge(0, 1, self.now);
         self.counters(sender).flooded.add(1);

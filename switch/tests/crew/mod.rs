@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use bed::Guest;
-use memlane::id::{Direction, Place, PortId, RingKey};
+use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::port::Port;
 use memlane::settings::Settings;
 use memlane::shared::Shared;
@@ -45,7 +45,7 @@ impl Crew {
     /// A guest behind port `index`, which worker `home` serves; all workers know the way to it.
     pub fn attach(&mut self, index: u16, home: u8) -> Guest {
         let (guest, slot) = Guest::attach(&mut self.workers[usize::from(home)], index, false);
-        self.set_route(index, vec![Place { worker: home, slot }]);
+        self.set_route(index, vec![RouteEntry { worker: home, slot }]);
         guest
     }
 
@@ -54,10 +54,10 @@ impl Crew {
         Guest::queue(&mut self.workers[usize::from(home)], index, pair, false)
     }
 
-    /// Frames for port `index` go to `places` from now on.
-    pub fn set_route(&mut self, index: u16, places: Vec<Place>) {
+    /// Frames for port `index` go to `entries` from now on.
+    pub fn set_route(&mut self, index: u16, entries: Vec<RouteEntry>) {
         for worker in &mut self.workers {
-            worker.set_route(PortId(index), places.clone());
+            worker.set_route(PortId(index), entries.clone());
         }
     }
 

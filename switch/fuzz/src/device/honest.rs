@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlane::id::{Direction, Place, PortId};
+use memlane::id::{Direction, PortId, RouteEntry};
 use memlane::memory::MemoryMap;
 use memlane::offload::Offloads;
 use memlane::ring::{Delivery, Intake};
@@ -65,11 +65,11 @@ impl Honest {
         let delivery = Delivery::new(sides::ring(&self.receive, &self.map, base), self.takes, true);
         let slot = workers[usize::from(self.home)].add_delivery(key(self.port, Direction::Delivery), delivery, start());
         let slot = slot.expect("a port that has come");
-        self.route(vec![Place { worker: self.home, slot }], workers);
+        self.route(vec![RouteEntry { worker: self.home, slot }], workers);
     }
 
-    fn route(&self, places: Vec<Place>, workers: &mut Workers) {
-        workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
+    fn route(&self, entries: Vec<RouteEntry>, workers: &mut Workers) {
+        workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), entries.clone()));
     }
 
     /// Stops its delivery and starts it again, wherever there is room by then.

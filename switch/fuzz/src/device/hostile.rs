@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use memlane::id::{Direction, Place, PortId, Slot};
+use memlane::id::{Direction, PortId, RouteEntry, Slot};
 use memlane::memory::MemoryMap;
 use memlane::port::Port;
 use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
@@ -301,7 +301,7 @@ impl Hostile {
 
     fn route(&self, workers: &mut Workers) {
         let open = matches!(self.sides[1].state, State::Running) && self.enabled;
-        let places = if open { vec![Place { worker: self.home, slot: self.sides[1].slot }] } else { Vec::new() };
+        let places = if open { vec![RouteEntry { worker: self.home, slot: self.sides[1].slot }] } else { Vec::new() };
         workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
     }
 

@@ -21,7 +21,7 @@ use crate::worker::quiet::{Missed, Quiet};
 pub(super) const TURN: usize = BATCH;
 /// How long a driver may leave what it was called for, while more waits for it, before it is called again: an interrupt that comes just as a
 /// guest goes idle is lost on User Mode Linux (7.2), which then sleeps until its next timer.
-const INSIST: Duration = Duration::from_millis(1);
+const CALL_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A sink and its circumstances.
 #[derive(Debug)]
@@ -48,9 +48,9 @@ pub(in crate::worker) struct Outlet {
     pub quiet: Quiet,
     /// What its driver was seen to have posted when there was no room.
     posted: Posted,
-    /// Whose frame was left in its ring last, and when.
-    pub(super) left_last: Option<(PortId, Cycles)>,
-    /// What keeps senders abreast whose frames are left in their rings, if there are several.
+    /// Whose frame was postponed last, and when.
+    pub(super) postponed_last: Option<(PortId, Cycles)>,
+    /// What keeps senders abreast whose frames are postponed, if there are several.
     pub(super) race: Option<Box<Race>>,
     /// What frames take before they are here, if the port is on a link.
     pub(super) line: Option<Box<Line>>,
@@ -89,8 +89,8 @@ impl Stuck {
     }
 
     /// When the driver is to be called again: each time after twice as long.
-    fn insists_at(self) -> Cycles {
-        self.since.saturating_add(in_cycles(INSIST) << self.calls.min(10))
+    fn calls_again_at(self) -> Cycles {
+        self.since.saturating_add(in_cycles(CALL_AGAIN_AFTER) << self.calls.min(10))
     }
 }
 
@@ -117,9 +117,9 @@ impl Posted {
 /// How a receiver that has no room is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::worker) enum Health {
-    /// It took something a moment ago.
+    /// It took something lately.
     Moving,
-    /// It took nothing for longer than a moment.
+    /// It took nothing for longer than `STUCK_AFTER`.
     Stuck,
     /// It took nothing for longer than the patience, and nothing since.
     Stalled,
@@ -154,7 +154,7 @@ impl Outlet {
             touched: false,
             quiet: Quiet::default(),
             posted: Posted::default(),
-            left_last: None,
+            postponed_last: None,
             race: None,
             line: port.line(pair).map(Box::new),
             frames: 0,
@@ -183,12 +183,12 @@ impl Outlet {
             return limiter.opens_at();
         }
         let stuck = self.stuck.unwrap_or(Stuck::begin(now));
-        stuck.insists_at().min(stuck.since.saturating_add(patience))
+        stuck.calls_again_at().min(stuck.since.saturating_add(patience))
     }
 
     /// Calls a driver again that may have missed a call, if it is time for that.
-    pub(super) fn insist(&mut self, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> bool {
-        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.insists_at()) else { return false };
+    pub(super) fn call_again_if_stuck(&mut self, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> bool {
+        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.calls_again_at()) else { return false };
         stuck.calls += 1;
         self.call_again(faults);
         true
@@ -201,7 +201,7 @@ impl Outlet {
         }
     }
 
-    /// What its driver seems to have missed. Where something waits for it, see [`Self::insist`].
+    /// What its driver seems to have missed. Where something waits for it, see [`Self::call_again_if_stuck`].
     pub(in crate::worker) fn missed(&mut self) -> Option<Missed> {
         let misses = self.stuck.is_none() && self.sink.ring().is_some_and(|ring| ring.awaits_call());
         misses.then_some(Missed::Call)
@@ -271,7 +271,7 @@ impl Outlet {
                 Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
                 Some(Sent::MustWait) => {
                     self.stuck = self.stuck.filter(|_| open).or(Some(Stuck::begin(now)));
-                    moved |= self.insist(now, faults);
+                    moved |= self.call_again_if_stuck(now, faults);
                     break;
                 }
                 None => break,
@@ -308,7 +308,7 @@ impl Outlet {
         self.turns.waiting() > 0 || (at_end && self.stuck.is_some())
     }
 
-    /// Whether `sender` may have room, as far as others are concerned whose frames are left in their rings.
+    /// Whether `sender` may have room, as far as others are concerned whose frames are postponed.
     #[inline]
     pub(super) fn may_go(&mut self, sender: PortId, now: Cycles, races: &mut usize) -> bool {
         let Some(race) = &mut self.race else { return true };
@@ -374,10 +374,10 @@ impl Outlet {
         self.posted.look(seen, now);
     }
 
-    /// True if a frame found no room in buffers that are there, and no more were posted for `moment`: its receiver may be content with those, and
+    /// True if a frame found no room in buffers that are there, and no more were posted for so long a `time`: its receiver may be satisfied with those, and
     /// others need not wait for it.
-    pub(super) fn lets_pass(&mut self, moment: Cycles, now: Cycles) -> bool {
-        let still = self.shut_until <= now && self.posted.age > moment && self.port.policy.delivery.is_open(now);
+    pub(super) fn lets_pass(&mut self, time: Cycles, now: Cycles) -> bool {
+        let still = self.shut_until <= now && self.posted.age > time && self.port.policy.delivery.is_open(now);
         still && self.has_buffers()
     }
 

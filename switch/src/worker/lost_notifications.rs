@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(50);
 
 /// When to look: a timer of its own, so that falling asleep costs no more than without it.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct LostNotificationCheck {
     timer: TimerFd,
     /// A look is to come.
     expected: bool,
@@ -31,7 +31,7 @@ pub(super) struct Looks {
     due: bool,
 }
 
-impl Looks {
+impl LostNotificationCheck {
     /// # Errors
     /// The kernel refuses a timer.
     pub(super) fn new() -> std::io::Result<Self> {
@@ -63,14 +63,14 @@ impl Looks {
 }
 
 impl Worker {
-    /// Looks again at the rings that fell quiet, if it is time for that, and makes up for what was missed.
+    /// LostNotificationCheck again at the rings that fell quiet, if it is time for that, and makes up for what was missed.
     pub(super) fn look_again(&mut self) {
-        if !self.rest.looks.take_due() {
+        if !self.rest.lost_notifications.take_due() {
             return;
         }
         let unsettled = self.look_at_sources() | self.look_at_outlets();
         if unsettled {
-            self.rest.looks.expect();
+            self.rest.lost_notifications.expect();
         }
     }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_look_comes_once_for_all_that_fell_quiet_before() {
-        let mut looks = Looks::new().unwrap();
+        let mut looks = LostNotificationCheck::new().unwrap();
         looks.expect();
         looks.expect();
         assert!(!looks.take_due());

@@ -11,7 +11,7 @@ const DELAY: Duration = Duration::from_micros(250);
 
 /// Slots whose calls wait.
 #[derive(Debug)]
-pub(super) struct Later {
+pub(super) struct DeferredCalls {
     waiting: Vec<Waiting>,
     delay: Cycles,
 }
@@ -24,13 +24,13 @@ struct Waiting {
     due: Cycles,
 }
 
-impl Default for Later {
+impl Default for DeferredCalls {
     fn default() -> Self {
         Self { waiting: Vec::new(), delay: in_cycles(DELAY) }
     }
 }
 
-impl Later {
+impl DeferredCalls {
     /// Has the call of `slot` wait, whose driver was `shown` the entries before that used index; false if it has waited long enough.
     pub(super) fn put_off(&mut self, slot: Slot, shown: u16, now: Cycles) -> bool {
         match self.of(slot) {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_call_waits_and_then_comes_due() {
-        let mut later = Later::default();
+        let mut later = DeferredCalls::default();
         let delay = later.delay;
         assert!(later.put_off(slot(3), 7, 100) && later.put_off(slot(3), 8, 100 + delay / 2) && later.put_off(slot(4), 0, 200));
         assert_eq!((later.deadline(), later.shown(slot(3))), (Some(100 + delay), Some(7)));
