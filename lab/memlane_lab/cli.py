@@ -185,13 +185,12 @@ def report(folder: ResultsArgument) -> None:
 @app.command()
 def publish(
     folder: Annotated[Path | None, typer.Argument(help="a run's results; none: what is published already")] = None,
+    name: Annotated[str | None, typer.Option("--as", help="for a run of its own: makes docs/results/NAME.md")] = None,
 ) -> None:
     """Take a run's samples over into docs/results, and make the page docs/results.md from them."""
-    if folder:
-        published.publish(folder)
-    else:
-        published.page().write_text(published.made())
-    results.print(f"the page: {published.page()}", soft_wrap=True)
+    pages = [published.publish(folder, name)] if folder else published.make_pages()
+    for page in pages:
+        results.print(f"the page: {page}", soft_wrap=True)
 
 
 @app.command()

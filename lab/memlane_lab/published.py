@@ -4,12 +4,16 @@
     docs/results/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
     docs/results.md                   the page, made from these two alone
 
+A run of its own, such as one of another machine or of another day, has a name: its samples stand in docs/results/NAME/,
+its page is docs/results/NAME.md, and docs/results.md leads there.
+
 Whoever doubts the page makes it again, by `memlane-lab publish`, or reads the samples with any other program.
 """
 
 import csv
 import gzip
 import io
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from memlane_lab.strict import Strict
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _HEADER = ["sample", "round", "variant", "placement", "flow", "measure", "value"]
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _FAILED = "error"
 """What a failed sample's only row says as its measure."""
 
@@ -31,30 +36,50 @@ class _Stated(Strict):
     experiments: list[ExperimentResult]
 
 
-def publish(source: Path, folder: Path = FOLDER) -> None:
-    """Takes a run's samples over, in place of those that were there, and writes the page."""
+def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Path:
+    """Takes a run's samples over, in place of those that were there, and writes the page, which is returned.
+
+    `name`: of a run of its own; without one it is the run that docs/results.md is about.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise LabError(f"'{name}' cannot be the name of a page; use small letters, digits and hyphens")
     record, found = results.read(source)
     if unfinished := [each.experiment.name for each in found if not each.complete]:
         raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: go on there with --resume")
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.csv.gz"):
+    own = folder / name if name else folder
+    own.mkdir(parents=True, exist_ok=True)
+    for old in own.glob("*.csv.gz"):
         old.unlink()
     for each in found:
-        _samples_file(folder, each).write_bytes(_packed(_rows(each)))
+        _samples_file(own, each).write_bytes(_packed(_rows(each)))
     bare = [each.model_copy(update={"samples": [], "variants": _without_facts(each)}) for each in found]
     text = _Stated(record=record, experiments=bare).model_dump_json(indent=1, by_alias=True)
-    (folder / "run.json").write_text(text + "\n")
-    page(folder).write_text(made(folder))
+    (own / "run.json").write_text(text + "\n")
+    make_pages(folder)
+    return page(own)
+
+
+def make_pages(folder: Path = FOLDER) -> list[Path]:
+    """Writes all pages anew, from what is published; returns them."""
+    texts = made(folder)
+    for path, text in texts.items():
+        path.write_text(text)
+    return list(texts)
 
 
 def page(folder: Path = FOLDER) -> Path:
-    """The page that is made from what is published."""
+    """The page that is made from what is published in `folder`."""
     return folder.with_suffix(".md")
 
 
-def made(folder: Path = FOLDER) -> str:
-    """The page's text, as the samples say."""
-    return report.markdown(*read(folder))
+def made(folder: Path = FOLDER) -> dict[Path, str]:
+    """The pages' texts, as the samples say."""
+    named = sorted(path.parent for path in folder.glob("*/run.json"))
+    texts = {page(own): report.markdown(*read(own), report.Links(own.name, "../measuring.md")) for own in named}
+    if (folder / "run.json").exists():
+        links = report.Links(folder.name, others=[own.name for own in named])
+        texts[page(folder)] = report.markdown(*read(folder), links)
+    return texts
 
 
 def read(folder: Path = FOLDER) -> tuple[RunRecord, list[ExperimentResult]]:

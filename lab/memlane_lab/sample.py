@@ -5,6 +5,7 @@ booted once and kept.
 """
 
 import itertools
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -210,7 +211,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         mtu=setting.mtu,
         queues=setting.queues,
         delivery_rates=setting.delivery_rates,
-        cpus=[_cpus(setting.pinning, machine) for machine in setting.machines()],
+        cpus=_cpus(setting.pinning, setting.machines()),
         memory=setting.memory,
         memories=shops.memories(setting, guests_kind(setting, kind)),
         image=shops.image(setting),
@@ -227,8 +228,16 @@ def _apart(
     return Apart(session, near, (other, paths.make(other, setting.path, **options)), servers)
 
 
-def _cpus(pinning: Pinning, machine: str) -> Sequence[int]:
-    return () if pinning is Pinning.FREE else ((0,) if machine[0] == "c" else (1,))
+def _cpus(pinning: Pinning, machines: Sequence[str]) -> list[Sequence[int]]:
+    """Which of the host's CPUs each machine is kept on; none stands for any."""
+    match pinning:
+        case Pinning.FREE:
+            return [()] * len(machines)
+        case Pinning.APART:
+            return [(0,) if machine[0] == "c" else (1,) for machine in machines]
+        case Pinning.EACH:
+            cpus = itertools.cycle(sorted(os.sched_getaffinity(0)))
+            return [() if machine.startswith("load") else (next(cpus),) for machine in machines]
 
 
 def _await_warm(runs: Sequence[Run], timing: Timing) -> float:

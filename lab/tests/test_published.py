@@ -11,18 +11,20 @@ from tests import made_up
 
 
 def test_the_page_is_what_the_committed_samples_say() -> None:
-    assert published.page().read_text() == published.made(), "run `memlane-lab publish`"
+    pages = published.made()
+    assert published.page() in pages
+    assert {page: page.read_text() for page in pages} == pages, "run `memlane-lab publish`"
 
 
 def test_the_committed_samples_are_small() -> None:
-    assert sum(file.stat().st_size for file in published.FOLDER.iterdir()) < 4 << 20
+    assert sum(file.stat().st_size for file in published.FOLDER.rglob("*.*")) < 4 << 20
 
 
-def _published(tmp_path: Path, *, complete: bool = True) -> Path:
+def _published(tmp_path: Path, *, complete: bool = True, name: str | None = None) -> Path:
     run, folder = tmp_path / "run", tmp_path / "docs" / "results"
     results.write(run, made_up.record("made_up"))
     results.write_experiment(run, made_up.result().model_copy(update={"complete": complete}))
-    published.publish(run, folder)
+    published.publish(run, name, folder)
     return folder
 
 
@@ -33,7 +35,22 @@ def test_published_samples_give_the_same_tables_and_verdicts(tmp_path: Path) -> 
     assert report.markdown(record, [result]) == report.markdown(made_up.record("made_up"), [whole])
     assert summary.verdicts(result) == summary.verdicts(whole)
     assert (len(result.samples), len(result.failed)) == (33, 1)
-    assert (tmp_path / "docs" / "results.md").read_text() == published.made(folder)
+    page = tmp_path / "docs" / "results.md"
+    assert {page: page.read_text()} == published.made(folder)
+
+
+def test_a_run_of_its_own_has_a_page_that_the_main_one_leads_to(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    before = published.page(folder).read_text()
+    _published(tmp_path, name="shop")
+    pages = published.made(folder)
+    assert set(pages) == {folder / "shop.md", published.page(folder)}
+    assert "[shop](results/shop.md)" in pages[published.page(folder)]
+    assert "shop" not in before
+    assert "[shop](shop/run.json)" in pages[folder / "shop.md"]
+    assert "(../measuring.md)" in pages[folder / "shop.md"]
+    with pytest.raises(LabError, match=r"'\.\./x' cannot be the name of a page"):
+        _published(tmp_path, name="../x")
 
 
 def test_the_same_samples_give_the_same_files(tmp_path: Path) -> None:
@@ -46,7 +63,8 @@ def test_a_page_that_says_something_else_is_found_out(tmp_path: Path) -> None:
     file = folder / "made_up.csv.gz"
     rows = gzip.decompress(file.read_bytes()).decode().replace(",throughput,4e+09", ",throughput,5e+09")
     file.write_bytes(gzip.compress(rows.encode()))
-    assert published.page(folder).read_text() != published.made(folder)
+    page = published.page(folder)
+    assert page.read_text() != published.made(folder)[page]
 
 
 def test_half_a_run_is_not_published(tmp_path: Path) -> None:

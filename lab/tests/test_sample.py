@@ -1,16 +1,19 @@
 """What becomes of a sample that fails, and of a fault of the lab itself."""
 
+import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memlane_lab import plan
+from memlane_lab import plan, sample
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment
 from memlane_lab.plan import Turn
 from memlane_lab.ports import GuestKind
 from memlane_lab.sample import Sampler
+from memlane_lab.setting import Pinning
 
 STATED: dict[str, Any] = {
     "name": "failing", "title": "t", "question": "q?", "seconds": 1, "warm_up": 0,
@@ -56,3 +59,13 @@ def test_a_failed_sample_keeps_its_logs_and_what_its_programs_said(tmp_path: Pat
     said = {path.name.rpartition("-")[2]: path.read_text() for path in tmp_path.glob("0001-*.txt")}
     assert "unable to set TCP_CONGESTION" in said["client.txt"]
     assert "server.txt" in said
+
+
+def test_guests_that_keep_to_one_cpu_each_share_them_evenly() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    machines = ["load1", *(f"app{number}" for number in range(2 * len(cpus)))]
+    kept = sample._cpus(Pinning.EACH, machines)
+    assert kept[0] == ()
+    assert Counter(kept[1:]) == {(cpu,): 2 for cpu in cpus}
+    assert sample._cpus(Pinning.FREE, machines) == [()] * len(machines)
+    assert sample._cpus(Pinning.APART, ["c1", "s1"]) == [(0,), (1,)]

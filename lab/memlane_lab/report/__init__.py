@@ -4,6 +4,6 @@
 tables alone into `summary.md.j2`.
 """
 
-from memlane_lab.report.page import judge, markdown, write
+from memlane_lab.report.page import Links, judge, markdown, write
 
-__all__ = ["judge", "markdown", "write"]
+__all__ = ["Links", "judge", "markdown", "write"]

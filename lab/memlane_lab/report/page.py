@@ -60,10 +60,21 @@ def render(record: RunRecord, found: list[ExperimentResult]) -> str:
     )
 
 
-def markdown(record: RunRecord, found: list[ExperimentResult]) -> str:
+@dataclass(frozen=True)
+class Links:
+    """Where a page in Markdown leads, from where it stands."""
+
+    folder: str = "results"
+    """Its samples."""
+    measuring: str = "measuring.md"
+    others: Sequence[str] = ()
+    """Names of pages in that folder."""
+
+
+def markdown(record: RunRecord, found: list[ExperimentResult], links: Links | None = None) -> str:
     """The report in short: its tables in Markdown, without plots."""
     template = _environment(autoescape=False).get_template("summary.md.j2")
-    return template.render(text=_in_line, **_content(record, found, draw=False))
+    return template.render(text=_in_line, links=links or Links(), **_content(record, found, draw=False))
 
 
 def _in_line(text: Text) -> str:
