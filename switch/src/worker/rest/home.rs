@@ -26,54 +26,48 @@ enum State {
     /// It has not slept yet.
     #[default]
     Unknown,
-    /// It is bound, or was moved by somebody else: it stays away from that.
+    /// Somebody else decides where it runs.
     NotOurs,
     /// It may wake on any of these.
     Open(CpuSet),
-    /// It stays where it is until that moment, and may wake on any of these afterwards.
-    Settled(CpuSet, Cycles),
+    /// It stays on the CPU of `here` until that moment, and may wake on `any` of these afterwards.
+    Settled { any: CpuSet, here: CpuSet, until: Cycles },
 }
 
 impl Home {
     /// The thread woke in moment `now`.
     pub(super) fn woke(&mut self, now: Cycles) {
-        if matches!(self.state, State::Settled(_, until) if now < until) {
+        if matches!(self.state, State::Settled { until, .. } if now < until) {
             return;
         }
-        self.state = match std::mem::take(&mut self.state) {
-            State::Unknown => allowed().filter(is_several).map_or(State::NotOurs, State::Open),
-            State::Open(cpus) => settle().map_or(State::NotOurs, |()| State::Settled(cpus, now.saturating_add(in_cycles(STAY)))),
-            State::Settled(cpus, _) if is_ours() => bind(&cpus).map_or(State::NotOurs, |()| State::Open(cpus)),
-            State::Settled(..) | State::NotOurs => State::NotOurs,
-        };
+        self.state = self.next(now).unwrap_or(State::NotOurs);
     }
-}
 
-/// CPUs that this thread may run on.
-fn allowed() -> Option<CpuSet> {
-    sched_getaffinity(Pid::from_raw(0)).ok()
+    /// What follows; `None` if an operator bound the thread, now or before it first slept, or the kernel refuses.
+    fn next(&self, now: Cycles) -> Option<State> {
+        let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
+        match self.state {
+            State::Unknown if count(&allowed) > 1 => Some(State::Open(allowed)),
+            State::Open(any) if any == allowed => {
+                let mut here = CpuSet::new();
+                here.set(sched_getcpu().ok()?).ok()?;
+                bind(&here)?;
+                Some(State::Settled { any, here, until: now.saturating_add(in_cycles(STAY)) })
+            }
+            State::Settled { any, here, .. } if here == allowed => {
+                bind(&any)?;
+                Some(State::Open(any))
+            }
+            _ => None,
+        }
+    }
 }
 
 fn count(cpus: &CpuSet) -> usize {
     (0..CpuSet::count()).filter(|&cpu| cpus.is_set(cpu) == Ok(true)).count()
 }
 
-fn is_several(cpus: &CpuSet) -> bool {
-    count(cpus) > 1
-}
-
-/// Whether the thread is bound as we left it: to one CPU. Else an operator has changed that meanwhile.
-fn is_ours() -> bool {
-    allowed().is_some_and(|cpus| count(&cpus) == 1)
-}
-
-/// Binds this thread to the CPU that it runs on.
-fn settle() -> Option<()> {
-    let mut here = CpuSet::new();
-    here.set(sched_getcpu().ok()?).ok()?;
-    bind(&here)
-}
-
+/// Has this thread run on these only.
 fn bind(cpus: &CpuSet) -> Option<()> {
     sched_setaffinity(Pid::from_raw(0), cpus).ok()
 }
@@ -82,53 +76,65 @@ fn bind(cpus: &CpuSet) -> Option<()> {
 mod tests {
     use super::*;
 
+    fn allowed() -> CpuSet {
+        sched_getaffinity(Pid::from_raw(0)).unwrap()
+    }
+
+    /// Each CPU of `all` alone.
+    fn each(all: &CpuSet) -> Vec<CpuSet> {
+        let numbers = (0..CpuSet::count()).filter(|&cpu| all.is_set(cpu) == Ok(true));
+        numbers
+            .map(|cpu| {
+                let mut one = CpuSet::new();
+                one.set(cpu).unwrap();
+                one
+            })
+            .collect()
+    }
+
     #[test]
     fn a_thread_settles_where_it_wakes_and_asks_anew_after_a_while() {
-        let all = allowed().unwrap();
-        if !is_several(&all) {
-            // There is nothing to choose on a machine of one CPU.
-            let mut home = Home::default();
-            home.woke(1);
-            assert!(matches!(home.state, State::NotOurs));
-            return;
-        }
+        let all = allowed();
+        // On a machine of one CPU there is nothing to choose.
+        let settled = each(&all);
         let (mut home, stay) = (Home::default(), in_cycles(STAY));
         home.woke(1);
-        assert_eq!(allowed(), Some(all), "it may wake anywhere");
+        assert_eq!(allowed(), all, "it may wake anywhere");
         home.woke(2);
-        assert_eq!(count(&allowed().unwrap()), 1, "there it stays");
-        home.woke(stay);
-        assert_eq!(count(&allowed().unwrap()), 1, "for a while");
+        assert!(settled.contains(&allowed()), "there it stays");
+        home.woke(1 + stay);
+        assert!(settled.contains(&allowed()), "for a while");
         home.woke(2 + stay);
-        assert_eq!(allowed(), Some(all), "then it may wake anywhere once more");
+        assert_eq!(allowed(), all, "then it may wake anywhere once more");
         home.woke(3 + stay);
-        assert_eq!(count(&allowed().unwrap()), 1);
+        assert!(settled.contains(&allowed()));
     }
 
     #[test]
     fn whoever_is_bound_by_others_stays_so() {
-        let all = allowed().unwrap();
-        let first = (0..CpuSet::count()).find(|&cpu| all.is_set(cpu) == Ok(true)).unwrap();
-        let mut one = CpuSet::new();
-        one.set(first).unwrap();
+        let one = each(&allowed())[0];
         bind(&one).unwrap();
         let mut home = Home::default();
         for now in 0..3 {
             home.woke(now);
-            assert_eq!(allowed(), Some(one));
+            assert_eq!(allowed(), one);
         }
     }
 
     #[test]
     fn whoever_is_given_other_cpus_keeps_them() {
-        let all = allowed().unwrap();
-        let mut home = Home::default();
-        home.woke(1);
-        home.woke(2);
-        // An operator widens it again.
-        bind(&all).unwrap();
-        home.woke(2 + in_cycles(STAY));
-        home.woke(3 + in_cycles(STAY));
-        assert_eq!(allowed(), Some(all));
+        let all = allowed();
+        // An operator binds it to another CPU, or lets it go, while it has a home or looks for one.
+        for (wakes, given) in each(&all).into_iter().chain([all]).flat_map(|given| [(1, given), (2, given)]) {
+            bind(&all).unwrap();
+            let mut home = Home::default();
+            (1..=wakes).for_each(|now| home.woke(now));
+            let changed = given != allowed();
+            bind(&given).unwrap();
+            for second in 1..4 {
+                home.woke(2 + second * in_cycles(STAY));
+                assert!(!changed || allowed() == given, "{wakes} wakes");
+            }
+        }
     }
 }
