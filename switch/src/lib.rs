@@ -19,7 +19,7 @@
 //! - A **frame** is an Ethernet frame behind a virtio-net header. A **parcel** is a frame that still lies in its sender's memory: what was copied of
 //!   its headers, and where the rest is.
 //! - A **verdict** says where a frame goes.
-//! - A **worker** is a thread that owns rings and moves frames between them.
+//! - A **worker** is a thread that owns rings and moves frames between them, from its **sources** to its **outlets**.
 //!
 //! Where new things go:
 //!
@@ -59,6 +59,11 @@ pub mod verdict;
 pub mod copy;
 pub mod handover;
 pub mod worker;
+
+// A worker's two sides: where frames come in, where they leave.
+mod outlets;
+mod slots;
+mod sources;
 
 // What all of these share.
 #[cfg(fuzzing)]

@@ -12,6 +12,7 @@ use std::ptr::{self, NonNull};
 use crate::frame::{NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
 use crate::memory::Piece;
+use crate::stats::DropReason;
 
 const OWN_PIECES: usize = 3;
 const CHUNK_PIECES: usize = 8;
@@ -65,6 +66,21 @@ pub enum Reach {
     Many,
     /// Everybody who has room now.
     ManyNow,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The last of it was delivered to the port, in so many segments now, at least one.
+    Delivered(PortId, u16),
+    /// So many segments of it were delivered to the port; the others are to come.
+    DeliveredInPart(PortId, u16),
+    /// It waits for the port.
+    Waits(PortId),
+    /// It was handed to another worker, for the port.
+    HandedOver(PortId),
+    /// It was dropped, for a reason that is counted at the port.
+    Dropped(PortId, DropReason),
 }
 
 /// A link of a long list of pieces.

@@ -5,23 +5,10 @@ use super::directory::Directory;
 use crate::airtime::bill::Bill;
 use crate::airtime::effort;
 use crate::id::PortId;
-use crate::parcel::Parcel;
+use crate::outlets::Outlets;
+use crate::parcel::{Fate, Parcel};
+use crate::schedule::Weight;
 use crate::stats::DropReason;
-
-/// What becomes of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// The last of it was delivered to the port, in so many segments now, at least one.
-    Delivered(PortId, u16),
-    /// So many segments of it were delivered to the port; the others are to come.
-    DeliveredInPart(PortId, u16),
-    /// It waits for the port.
-    Waits(PortId),
-    /// It was handed to another worker, for the port.
-    HandedOver(PortId),
-    /// It was dropped, for a reason that is counted at the port.
-    Dropped(PortId, DropReason),
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -59,6 +46,12 @@ impl Fates<'_> {
     /// A frame was dropped that was paid for before, or one of the copies of a flooded one.
     pub(super) fn missed(&mut self, port: PortId, reason: DropReason) {
         self.directory.counters(port).drop_frame(reason);
+    }
+
+    /// Floods `parcel` to those of these `ports` that are served here; returns for how many of them it waits.
+    pub(super) fn flood(&mut self, outlets: &mut Outlets, parcel: &mut Parcel, ports: &[PortId]) -> u16 {
+        let weight = Weight::new(self.directory.weight_of(parcel.source));
+        outlets.flood(parcel, ports, weight, |port, reason| self.missed(port, reason))
     }
 
     /// A frame of `sender` was flooded to whom it concerns here, which took so much `effort`. What each of them missed was told before.

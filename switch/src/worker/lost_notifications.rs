@@ -14,9 +14,8 @@ use std::time::Duration;
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::Worker;
-use super::quiet::{Missed, Quiet};
 use crate::id::Slot;
-use crate::ring::Ring;
+use crate::ring::{Missed, Quiet, Ring};
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(50);

@@ -1,28 +1,22 @@
 //! A worker: a thread that owns rings and moves frames between them.
 //!
-//! - A **source** is where frames come in: an intake or a TAP ([`source`]).
+//! - A **source** is where frames come in: an intake or a TAP (`sources`).
 //! - The **directory** knows the ports and segments that there are ([`directory`]).
-//! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it ([`outlets`]).
+//! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it (`outlets`).
 //! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
 //! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]);
 //!   rings that fell quiet get a second look ([`lost_notifications`]).
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 
-mod deferred_calls;
 mod directory;
-mod ends;
 mod fate;
 mod lost_notifications;
 pub mod mailbox;
-mod outlets;
 mod pass;
 mod peers;
-mod quiet;
 mod rest;
 mod rings;
-mod slots;
-mod source;
 mod turn;
 
 use std::sync::Arc;
@@ -34,17 +28,17 @@ pub use rings::Start;
 
 use crate::airtime::Airtime;
 use crate::id::{PortId, Slot};
+use crate::outlets::Outlets;
 use crate::parcel::Parcel;
 use crate::port::Port;
 use crate::ring::RingFault;
 use crate::shared::Shared;
+use crate::sources::Sources;
 use crate::time::Cycles;
 use directory::Directory;
-use outlets::Outlets;
 use pass::Ended;
 use peers::Peers;
 use rest::Rest;
-use source::Sources;
 
 /// What a worker tells the control side.
 #[derive(Clone, Debug)]
@@ -103,7 +97,7 @@ impl Worker {
         Ok(Self {
             index,
             sources: Sources::default(),
-            outlets: Outlets::new(&shared.settings),
+            outlets: Outlets::new(index, &shared.settings),
             peers: Peers::new(links),
             rest: Rest::new(&mailbox, &shared.settings)?,
             parcel: Box::default(),

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::fate::{Fate, Fates};
-use super::outlets::Sent;
+use super::fate::Fates;
 use super::peers::{Back, Message, Return};
 use super::turn::Turn;
 use super::{Event, Worker};
 use crate::airtime::effort::{self, BATCH};
 use crate::id::{PortId, Slot};
-use crate::parcel::{IntakeId, Parcel};
+use crate::outlets::Sent;
+use crate::parcel::{Fate, IntakeId, Parcel};
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
@@ -158,7 +158,7 @@ impl Worker {
             let postponed =
                 postponed.filter(|postponed| postponed.entry.worker == self.index).map(|postponed| postponed.entry.slot);
             for receiver in self.airtime.bill.receivers() {
-                self.outlets.is_satisfied(receiver, port, self.index, postponed);
+                self.outlets.is_satisfied(receiver, port, postponed);
             }
         }
         wants_more
@@ -298,7 +298,7 @@ impl Worker {
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
         let Some((_, segment)) = self.directory.member(parcel.source) else { return 0 };
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
-        self.outlets.flood(parcel, &segment.ports, self.index, &mut fates)
+        fates.flood(&mut self.outlets, parcel, &segment.ports)
     }
 
     fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {

@@ -5,7 +5,6 @@
 //! more, and **waits** for kicks, the bell, the end of a doze, or the end of somebody's patience. While other rings keep it busy it only
 //! **glances** at the events from time to time.
 
-pub(super) mod doze;
 mod home;
 mod linger;
 
@@ -16,12 +15,11 @@ use std::time::Duration;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::ends::Feed;
 use super::lost_notifications::LostNotificationCheck;
-use super::source::State;
 use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
+use crate::sources::{Feed, State};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
 use home::Home;
 use linger::Linger;

@@ -1,20 +1,19 @@
 //! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
 
 use super::directory::Members;
-use super::ends::Feed;
-use super::fate::{Fate, Fates};
-use super::outlets::{ExpressKey, Health, Outlets, Sent};
+use super::fate::Fates;
 use super::peers::{Message, Peers};
-use super::source::Source;
 use crate::airtime::effort::{self, BATCH};
 use crate::frame::{Head, NetHeader};
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::offload::{self, Offloads};
-use crate::parcel::{Parcel, Reach};
+use crate::outlets::{ExpressKey, Health, Outlets, Sent};
+use crate::parcel::{Fate, Parcel, Reach};
 use crate::policy::Limiter;
 use crate::port::Port;
 use crate::ring::{Ring, RingFault, Taken};
 use crate::schedule::Weight;
+use crate::sources::{Feed, Source};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
@@ -141,7 +140,7 @@ impl Turn<'_> {
             (Feed::Ring(intake), Some((pattern, port))) => {
                 let sender = self.source.key.port;
                 let key = ExpressKey { sender, weight: self.weight, pattern, port };
-                let carried = self.outlets.express(intake, key, self.worker, most);
+                let carried = self.outlets.express(intake, key, most);
                 if carried.0 > 0 {
                     self.fates.expressed(sender, port, carried.0, carried.1);
                 }
@@ -293,7 +292,7 @@ impl Turn<'_> {
                 self.source.feed.come_back(parcel.head);
             }
         }
-        let held = self.outlets.flood(parcel, &self.segment.ports, self.worker, &mut self.fates);
+        let held = self.fates.flood(self.outlets, parcel, &self.segment.ports);
         self.fates.flooded(sender, self.outlets.work.effort - before);
         self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);

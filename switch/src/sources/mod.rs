@@ -1,25 +1,27 @@
 //! Sources: where frames come in, and what a worker keeps about each.
 
+pub(crate) mod deferred_calls;
+mod doze;
+mod feed;
+
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
+use crate::outlets::Health;
 use crate::parcel::Parcel;
 use crate::port::Port;
-use crate::ring::{Ring, RingFault, SplitRing};
+use crate::ring::{Missed, Quiet, Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
+use crate::slots::Slots;
 use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
 use crate::verdict::Memo;
-
-use super::deferred_calls::DeferredCalls;
-use super::ends::Feed;
-use super::outlets::Health;
-use super::quiet::{Missed, Quiet};
-use super::rest::doze::Stream;
-use super::slots::Slots;
+use deferred_calls::DeferredCalls;
+use doze::Stream;
+pub(crate) use feed::Feed;
 
 /// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
 const LITTLE_BYTES: u64 = 8192;
@@ -29,7 +31,7 @@ const POLLED_ROOM: Duration = Duration::from_micros(4);
 
 /// A feed and its circumstances.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     pub key: RingKey,
     pub port: Arc<Port>,
     pub feed: Feed,
@@ -90,7 +92,7 @@ impl Share {
 
 /// A chain that waits in its ring, to be opened again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Postponed {
+pub(crate) struct Postponed {
     /// When it was first postponed.
     pub since: Cycles,
     /// The receiver; the sender itself if it is for everybody.
@@ -103,7 +105,7 @@ pub(super) struct Postponed {
 
 /// See [`Source::when_back`].
 #[derive(Debug)]
-pub(super) enum WhenBack {
+pub(crate) enum WhenBack {
     /// Stop, and answer with the base.
     Stop(mpsc::Sender<u16>),
     /// Go on in other memory, in this state.
@@ -112,7 +114,7 @@ pub(super) enum WhenBack {
 
 /// Whether a source is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// Waits for its first kick (vhost-user, "Ring states": started by a kick).
     Unstarted,
     /// Armed: a kick will tell.
@@ -124,7 +126,7 @@ pub(super) enum State {
 }
 
 impl Source {
-    pub(super) fn new((port, pair): (&Arc<Port>, u16), feed: Feed, offloads: Offloads, settings: &Settings) -> Self {
+    pub(crate) fn new((port, pair): (&Arc<Port>, u16), feed: Feed, offloads: Offloads, settings: &Settings) -> Self {
         let mut feed = feed;
         let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
         let postpone_for = postpone_for(in_order, settings);
@@ -155,13 +157,13 @@ impl Source {
         }
     }
 
-    pub(super) fn port(&self) -> PortId {
+    pub(crate) fn port(&self) -> PortId {
         self.key.port
     }
 
     /// Notes that a frame is for `port`.
     #[inline]
-    pub(super) fn note_receiver(&mut self, port: PortId) {
+    pub(crate) fn note_receiver(&mut self, port: PortId) {
         if self.receiver != port {
             (self.receiver, self.in_a_row) = (port, 0);
         } else if self.postponed.is_none() {
@@ -175,7 +177,7 @@ impl Source {
     }
 
     /// Whether another parcel for `port` may stay out: as many as its share of the heads that are left to the guest, see [`Share`].
-    pub(super) fn may_keep_out(&mut self, port: PortId, health: Health) -> bool {
+    pub(crate) fn may_keep_out(&mut self, port: PortId, health: Health) -> bool {
         let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
         let factor = match health {
             Health::Stalled => self.share.stalled,
@@ -186,7 +188,7 @@ impl Source {
     }
 
     /// Keeps a parcel for `port` out.
-    pub(super) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
+    pub(crate) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
         self.feed.keep_out(parcel, 1);
         if self.out_for.len() <= port.index() {
             self.out_for.resize(port.index() + 1, 0);
@@ -199,19 +201,19 @@ impl Source {
     /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
     /// parking where receivers poll and will soon have room; and where the receiver's share of the ring is used up, so that it may
     /// not be kept out, it saves the frame of a sender that has nothing to send to others, who feels the receiver's pace instead.
-    pub(super) fn postpone_time(&mut self, may_keep_out: bool) -> Cycles {
+    pub(crate) fn postpone_time(&mut self, may_keep_out: bool) -> Cycles {
         if !may_keep_out && self.has_one_receiver() { self.patience } else { self.postpone_for }
     }
 
     /// Whether an opened parcel for `port`, which had no room at `entry`, may be postponed; that is so for so long a `time`.
-    pub(super) fn may_postpone(&mut self, parcel: &Parcel, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
+    pub(crate) fn may_postpone(&mut self, parcel: &Parcel, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
         let postponed = self.postponed.get_or_insert(Postponed { since: now, port, entry, segments_done: 0 });
         (postponed.port, postponed.entry, postponed.segments_done) = (port, entry, parcel.segments_done);
         now.saturating_sub(postponed.since) < time
     }
 
     /// That a chain is postponed is not its receiver's fault up to `now`.
-    pub(super) fn excuse(&mut self, now: Cycles) {
+    pub(crate) fn excuse(&mut self, now: Cycles) {
         if let Some(postponed) = &mut self.postponed {
             postponed.since = now;
         }
@@ -237,7 +239,7 @@ impl Source {
     }
 
     /// Has its ring make this `call`, and counts.
-    pub(super) fn call<'c>(
+    pub(crate) fn call<'c>(
         &mut self,
         call: impl FnOnce(&mut Ring) -> Result<(), RingFault>,
         counters: impl FnOnce(PortId) -> &'c PortCounters,
@@ -258,14 +260,14 @@ impl Source {
     }
 
     /// What its driver seems to have missed, or we of it.
-    pub(super) fn missed(&mut self) -> Option<Missed> {
+    pub(crate) fn missed(&mut self) -> Option<Missed> {
         let asleep = self.state == State::Asleep;
         let ring = self.feed.ring()?;
         if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
-    pub(super) fn come_back(&mut self, head: u16, from: Option<PortId>) {
+    pub(crate) fn come_back(&mut self, head: u16, from: Option<PortId>) {
         if let Some(out) = from.and_then(|port| self.out_for.get_mut(port.index())) {
             *out = out.saturating_sub(1);
         }
@@ -286,7 +288,7 @@ fn postpone_for(in_order: bool, settings: &Settings) -> Cycles {
 
 /// All sources of a worker, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
+pub(crate) struct Sources {
     slots: Slots<Source>,
     /// Slots to look at in every pass.
     pub awake: Vec<Slot>,
@@ -299,35 +301,35 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn add(&mut self, source: Source) -> Slot {
+    pub(crate) fn add(&mut self, source: Source) -> Slot {
         self.slots.add(|_| source)
     }
 
     #[inline]
-    pub(super) fn get(&mut self, slot: Slot) -> Option<&mut Source> {
+    pub(crate) fn get(&mut self, slot: Slot) -> Option<&mut Source> {
         self.slots.get_mut(slot)
     }
 
     /// All slots that are taken.
-    pub(super) fn taken(&self) -> Vec<Slot> {
+    pub(crate) fn taken(&self) -> Vec<Slot> {
         self.slots.taken()
     }
 
-    pub(super) fn find(&self, key: RingKey) -> Option<Slot> {
+    pub(crate) fn find(&self, key: RingKey) -> Option<Slot> {
         self.slots.find(|source| source.key == key)
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<Source> {
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<Source> {
         self.set_state(slot, State::Closed);
         self.deferred_calls.forget(slot);
         self.slots.remove(slot)
     }
 
-    pub(super) fn iter(&mut self) -> impl Iterator<Item = (Slot, &mut Source)> {
+    pub(crate) fn iter(&mut self) -> impl Iterator<Item = (Slot, &mut Source)> {
         self.slots.iter_mut()
     }
 
-    pub(super) fn set_state(&mut self, slot: Slot, state: State) {
+    pub(crate) fn set_state(&mut self, slot: Slot, state: State) {
         let Some(source) = self.slots.get_mut(slot) else { return };
         let old = std::mem::replace(&mut source.state, state);
         if old == state {
@@ -349,14 +351,14 @@ impl Sources {
     }
 
     /// Wakes a source that sleeps; one that was never started stays so.
-    pub(super) fn wake(&mut self, slot: Slot) {
+    pub(crate) fn wake(&mut self, slot: Slot) {
         if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
             self.set_state(slot, State::Awake);
         }
     }
 
     /// A kick came for `slot`: wakes it, and starts it if it was not.
-    pub(super) fn kicked(&mut self, slot: Slot) {
+    pub(crate) fn kicked(&mut self, slot: Slot) {
         let Some(source) = self.get(slot) else { return };
         if let Some(WhenBack::Move(.., then @ State::Unstarted)) = &mut source.when_back {
             *then = State::Awake;
@@ -366,7 +368,7 @@ impl Sources {
     }
 
     /// Takes nothing more from `slot`, nor after it has moved: its port broke a ring.
-    pub(super) fn close(&mut self, slot: Slot) {
+    pub(crate) fn close(&mut self, slot: Slot) {
         if let Some(Source { when_back: Some(WhenBack::Move(.., then)), .. }) = self.get(slot) {
             *then = State::Closed;
         }
@@ -374,14 +376,14 @@ impl Sources {
     }
 
     /// What was postponed for `entry` is so no more: its ring is gone.
-    pub(super) fn forget_postponed(&mut self, entry: RouteEntry) {
+    pub(crate) fn forget_postponed(&mut self, entry: RouteEntry) {
         for (_, source) in self.slots.iter_mut() {
             source.postponed = source.postponed.filter(|postponed| postponed.entry != entry);
         }
     }
 
     /// Wakes those that sleep and had frames after moment `since`: more are expected soon, and need no kick.
-    pub(super) fn wake_recent(&mut self, since: Cycles) {
+    pub(crate) fn wake_recent(&mut self, since: Cycles) {
         for slot in self.slots.taken() {
             if let Some(source) = self.get(slot)
                 && source.state == State::Asleep
@@ -395,7 +397,7 @@ impl Sources {
 
     /// Notes that `slot` had so many `frames` in moment `now`, and that completions are to be published.
     #[inline]
-    pub(super) fn had_frames(&mut self, slot: Slot, frames: u32, now: Cycles) {
+    pub(crate) fn had_frames(&mut self, slot: Slot, frames: u32, now: Cycles) {
         if let Some(source) = self.get(slot) {
             source.active = now;
             source.stream.came = source.stream.came.saturating_add(frames);
@@ -405,7 +407,7 @@ impl Sources {
 
     /// Notes that completions of `slot` are to be published.
     #[inline]
-    pub(super) fn touch(&mut self, slot: Slot) {
+    pub(crate) fn touch(&mut self, slot: Slot) {
         if let Some(source) = self.slots.get_mut(slot)
             && !source.touched
         {
@@ -416,7 +418,7 @@ impl Sources {
     }
 
     /// Shows drivers what went back; true if there was anything. [`Self::call`] is to follow, after a fence.
-    pub(super) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(source) = self.slots.get_mut(slot) {
                 source.feed.ring().map(Ring::publish);
@@ -427,7 +429,7 @@ impl Sources {
 
     /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Drivers of whom
     /// little went back are called [later](DeferredCalls).
-    pub(super) fn call<'c>(
+    pub(crate) fn call<'c>(
         &mut self,
         now: Cycles,
         counters: impl Fn(PortId) -> &'c PortCounters,

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::sink::Sink;
 use crate::airtime::effort::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
 use crate::parcel::Parcel;
 use crate::port::Port;
-use crate::ring::{Placed, Ring, RingFault};
+use crate::ring::{Missed, Placed, Quiet, Ring, RingFault};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
-use crate::worker::ends::Sink;
-use crate::worker::quiet::{Missed, Quiet};
 
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
 /// its turns are worth.
@@ -25,7 +24,7 @@ const CALL_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A sink and its circumstances.
 #[derive(Debug)]
-pub(in crate::worker) struct Outlet {
+pub(crate) struct Outlet {
     pub key: RingKey,
     pub(super) port: Arc<Port>,
     /// Times that its limit was met since the counters were last told.
@@ -65,7 +64,7 @@ pub(in crate::worker) struct Outlet {
 
 /// What was done at outlets.
 #[derive(Debug, Default)]
-pub(in crate::worker) struct Work {
+pub(crate) struct Work {
     /// All of it, see [`effort`].
     pub effort: u64,
     /// At which outlets buffers were a burden, whose, and how much.
@@ -116,7 +115,7 @@ impl Posted {
 
 /// How a receiver that has no room is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::worker) enum Health {
+pub(crate) enum Health {
     /// It took something lately.
     Moving,
     /// It took nothing for longer than `STUCK_AFTER`.
@@ -127,7 +126,7 @@ pub(in crate::worker) enum Health {
 
 /// What became of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::worker) enum Sent {
+pub(crate) enum Sent {
     /// Delivered.
     Done,
     /// The receiver has no room now.
@@ -138,7 +137,7 @@ pub(in crate::worker) enum Sent {
 
 impl Outlet {
     /// For queue pair `pair` of `port`, whose frames go into `sink`, with nothing waiting.
-    pub(in crate::worker) fn new((port, pair): (&Arc<Port>, u16), sink: Sink, enabled: bool, started: bool) -> Self {
+    pub(crate) fn new((port, pair): (&Arc<Port>, u16), sink: Sink, enabled: bool, started: bool) -> Self {
         let mut outlet = Self {
             key: RingKey { port: port.id, pair, direction: Direction::Delivery },
             port: Arc::clone(port),
@@ -167,7 +166,7 @@ impl Outlet {
     }
 
     /// The ring, if it is one.
-    pub(in crate::worker) fn ring(&mut self) -> Option<&mut Ring> {
+    pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
         self.sink.ring()
     }
 
@@ -202,7 +201,7 @@ impl Outlet {
     }
 
     /// What its driver seems to have missed. Where something waits for it, see [`Self::call_again_if_stuck`].
-    pub(in crate::worker) fn missed(&mut self) -> Option<Missed> {
+    pub(crate) fn missed(&mut self) -> Option<Missed> {
         let misses = self.stuck.is_none() && self.sink.ring().is_some_and(|ring| ring.awaits_call());
         misses.then_some(Missed::Call)
     }
@@ -396,13 +395,13 @@ impl Outlet {
         self.shut_until = now + 1;
     }
 
-    pub(in crate::worker) fn set_enabled(&mut self, enabled: bool) {
+    pub(crate) fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
         self.settle();
     }
 
     /// A kick came; more are needed only while something waits.
-    pub(in crate::worker) fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.sink.ring().map(Ring::disarm);
         self.started = true;
         self.settle();

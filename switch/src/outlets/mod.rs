@@ -1,34 +1,34 @@
 //! Outlets: where frames leave, what waits for each, and the way there. Each one is an [`Outlet`].
 
 mod outlet;
+mod sink;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ends::Sink;
-use super::fate::{Fate, Fates};
-use super::slots::Slots;
 use crate::airtime::effort;
 use crate::frame::{self, Pattern, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
-use crate::parcel::{Parcel, Reach};
+use crate::parcel::{Fate, Parcel, Reach};
 use crate::ring::{Intake, Ring, RingFault, express};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, QUANTUM, Weight};
 use crate::settings::Settings;
+use crate::slots::Slots;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
-pub(super) use outlet::{Health, Outlet, Sent};
+pub(crate) use outlet::{Health, Outlet, Sent};
 use outlet::{Stuck, TURN, Work};
+pub(crate) use sink::Sink;
 
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
 
 /// What frames have in common that go by the express lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ExpressKey {
+pub(crate) struct ExpressKey {
     pub sender: PortId,
     /// The sender's weight.
     pub weight: Weight,
@@ -46,7 +46,9 @@ const EARLY: Duration = Duration::from_micros(50);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Outlets {
+pub(crate) struct Outlets {
+    /// Whose they are.
+    worker: u8,
     slots: Slots<Outlet>,
     /// Where each port's queues are delivered, at whichever worker.
     routes: Vec<Vec<RouteEntry>>,
@@ -70,8 +72,9 @@ pub(super) struct Outlets {
 }
 
 impl Outlets {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(worker: u8, settings: &Settings) -> Self {
         Self {
+            worker,
             slots: Slots::default(),
             routes: Vec::new(),
             parking: Parking::new(settings.parking, 0),
@@ -89,18 +92,18 @@ impl Outlets {
     }
 
     /// A pass begins in moment `now`.
-    pub(super) fn begin_pass(&mut self, now: Cycles) {
+    pub(crate) fn begin_pass(&mut self, now: Cycles) {
         self.now = now;
     }
 
     /// `port` comes, and there are up to `ports` now.
-    pub(super) fn enter(&mut self, port: PortId, ports: usize) {
+    pub(crate) fn enter(&mut self, port: PortId, ports: usize) {
         self.routes.resize(ports.max(self.routes.len()), Vec::new());
         self.routes[port.index()].clear();
         self.parking.make_room(ports);
     }
 
-    pub(super) fn add(&mut self, outlet: Outlet) -> Slot {
+    pub(crate) fn add(&mut self, outlet: Outlet) -> Slot {
         let has_line = outlet.line.is_some();
         let mut outlet = outlet;
         let slot = self.slots.add(|slot| {
@@ -114,21 +117,21 @@ impl Outlets {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, slot: Slot) -> Option<&mut Outlet> {
+    pub(crate) fn get(&mut self, slot: Slot) -> Option<&mut Outlet> {
         self.slots.get_mut(slot)
     }
 
     /// All slots that are taken.
-    pub(super) fn taken(&self) -> Vec<Slot> {
+    pub(crate) fn taken(&self) -> Vec<Slot> {
         self.slots.taken()
     }
 
-    pub(super) fn find(&self, key: RingKey) -> Option<Slot> {
+    pub(crate) fn find(&self, key: RingKey) -> Option<Slot> {
         self.slots.find(|outlet| outlet.key == key)
     }
 
     /// A kick came for `slot`, or there is room to write: more are needed only while something waits. Returns whose it is.
-    pub(super) fn kicked(&mut self, slot: Slot) -> Option<PortId> {
+    pub(crate) fn kicked(&mut self, slot: Slot) -> Option<PortId> {
         let outlet = self.slots.get_mut(slot)?;
         outlet.start();
         if matches!(outlet.sink, Sink::Other(_)) {
@@ -139,7 +142,7 @@ impl Outlets {
     }
 
     /// Takes an outlet away; `returned` hears of what waited for it.
-    pub(super) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
+    pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
         let mut outlet = self.slots.remove(slot)?;
         outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
@@ -149,7 +152,7 @@ impl Outlets {
     }
 
     /// Frames to `port` go along the path that it has from now on, or pass by none.
-    pub(super) fn follow_path(&mut self, port: PortId) {
+    pub(crate) fn follow_path(&mut self, port: PortId) {
         for (slot, outlet) in self.slots.iter_mut() {
             if outlet.key.port != port {
                 continue;
@@ -168,18 +171,18 @@ impl Outlets {
     }
 
     /// Whether any frame waits for `port`, or is on its line.
-    pub(super) fn has_under_way(&mut self, port: PortId) -> bool {
+    pub(crate) fn has_under_way(&mut self, port: PortId) -> bool {
         let has = |outlet: &Outlet| outlet.turns.waiting() > 0 || outlet.line.as_ref().is_some_and(|line| !line.is_empty());
         self.slots.iter_mut().any(|(_, outlet)| outlet.key.port == port && has(outlet))
     }
 
-    pub(super) fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
+    pub(crate) fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
         self.routes[port.index()] = entries;
     }
 
     /// Where a frame that begins with `start` goes at `port`: flows keep to one queue.
     #[inline]
-    pub(super) fn route(&self, port: PortId, start: &[u8]) -> Option<RouteEntry> {
+    pub(crate) fn route(&self, port: PortId, start: &[u8]) -> Option<RouteEntry> {
         match &self.routes[port.index()][..] {
             [] => None,
             [only] => Some(*only),
@@ -189,7 +192,7 @@ impl Outlets {
 
     /// Delivers `parcel`, whose sender's weight is `weight`, at `slot` if nothing is ahead of it and there is room.
     #[inline]
-    pub(super) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
+    pub(crate) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
         let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
             let taken = line.take(parcel, self.now);
@@ -212,17 +215,17 @@ impl Outlets {
         sent
     }
 
-    /// Carries up to `most` frames with this `key` from `intake` by the express lane, if its receiver is served by this `worker` and nothing
+    /// Carries up to `most` frames with this `key` from `intake` by the express lane, if its receiver is served here and nothing
     /// waits for it; returns how many, and their bytes.
     #[inline]
-    pub(super) fn express(&mut self, intake: &mut Intake, key: ExpressKey, worker: u8, most: u16) -> (u16, u64) {
+    pub(crate) fn express(&mut self, intake: &mut Intake, key: ExpressKey, most: u16) -> (u16, u64) {
         let ExpressKey { sender, weight, pattern, port } = key;
         let [entry] = self.routes[port.index()][..] else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
         let may_go = outlet.may_go(sender, self.now, &mut self.races);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.delivery.is_set() || outlet.line.is_some();
-        if entry.worker != worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
+        if entry.worker != self.worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -255,11 +258,16 @@ impl Outlets {
         (frames, bytes)
     }
 
-    /// Delivers `parcel` to all `ports` but its source that are served by `worker`, this one. Where there is no room it waits if it may: returns
-    /// for how many it does. That others miss it is counted. A frame that is large, or is to be cut, waits too where many had it before: what is
+    /// Delivers `parcel`, whose sender has this `weight`, to all `ports` but that one that are served here. Where there is no room it waits if it may:
+    /// returns for how many it does; `missed` hears of those that miss it. A frame that is large, or is to be cut, waits too where many had it before: what is
     /// done at a time for one guest does not depend on how many others there are.
-    pub(super) fn flood(&mut self, parcel: &mut Parcel, ports: &[PortId], worker: u8, fates: &mut Fates<'_>) -> u16 {
-        let weight = Weight::new(fates.directory.weight_of(parcel.source));
+    pub(crate) fn flood(
+        &mut self,
+        parcel: &mut Parcel,
+        ports: &[PortId],
+        weight: Weight,
+        mut missed: impl FnMut(PortId, DropReason),
+    ) -> u16 {
         let mut held = 0;
         let enough = self.work.effort + effort::TURN;
         let dear = parcel.length > QUANTUM || !parcel.header.is_plain();
@@ -268,7 +276,7 @@ impl Outlets {
                 continue;
             }
             let waits = dear && self.work.effort >= enough;
-            let Some(entry) = self.route(port, parcel.start()).filter(|entry| entry.worker == worker) else { continue };
+            let Some(entry) = self.route(port, parcel.start()).filter(|entry| entry.worker == self.worker) else { continue };
             parcel.segments_done = 0;
             match if waits { Sent::MustWait } else { self.send(entry.slot, parcel, weight) } {
                 Sent::Done => {}
@@ -277,8 +285,8 @@ impl Outlets {
                 {
                     held += 1;
                 }
-                Sent::MustWait => fates.missed(port, DropReason::FloodNoRoom),
-                Sent::Dropped(reason) => fates.missed(port, reason),
+                Sent::MustWait => missed(port, DropReason::FloodNoRoom),
+                Sent::Dropped(reason) => missed(port, reason),
             }
         }
         held
@@ -292,12 +300,12 @@ impl Outlets {
     }
 
     /// Whether anything waits at `slot`.
-    pub(super) fn have_turns(&self, slot: Slot) -> bool {
+    pub(crate) fn have_turns(&self, slot: Slot) -> bool {
         self.slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0)
     }
 
     /// A frame of `sender` that found no room at `slot` was postponed.
-    pub(super) fn note_postponed(&mut self, slot: Slot, sender: PortId) {
+    pub(crate) fn note_postponed(&mut self, slot: Slot, sender: PortId) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let last = outlet.postponed_last.replace((sender, self.now));
         let among_others = last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.stuck_after);
@@ -315,13 +323,14 @@ impl Outlets {
 
     /// True if senders run races anywhere.
     #[inline]
-    pub(super) fn have_races(&self) -> bool {
+    pub(crate) fn have_races(&self) -> bool {
         self.races > 0
     }
 
     /// `sender` wants no more of `receiver` now, but for what was postponed for slot `postponed`.
-    pub(super) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, worker: u8, postponed: Option<Slot>) {
+    pub(crate) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, postponed: Option<Slot>) {
         let entries = self.routes[receiver.index()].iter();
+        let worker = self.worker;
         for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != postponed) {
             if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(entry.slot) {
                 race.is_satisfied(sender);
@@ -330,13 +339,13 @@ impl Outlets {
     }
 
     /// Whether it is we who hold back what `sender` has for `slot`, not the receiver.
-    pub(super) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
+    pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
         let Some(outlet) = self.slots.get_mut(slot) else { return false };
         !outlet.port.policy.delivery.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
     }
 
     /// How the receiver at `slot` is doing.
-    pub(super) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
+    pub(crate) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
         let stuck_after = self.stuck_after;
         match self.get(slot) {
             Some(outlet) if outlet.stalled => Health::Stalled,
@@ -346,14 +355,14 @@ impl Outlets {
     }
 
     /// Ends the patience with the receiver at `slot`.
-    pub(super) fn stall(&mut self, slot: Slot) {
+    pub(crate) fn stall(&mut self, slot: Slot) {
         if let Some(outlet) = self.get(slot) {
             outlet.stalled = true;
         }
     }
 
     /// Whether another frame of `sender` can wait here at all.
-    pub(super) fn can_park(&self, sender: PortId) -> bool {
+    pub(crate) fn can_park(&self, sender: PortId) -> bool {
         self.parking.has_room(sender)
     }
 
@@ -361,7 +370,7 @@ impl Outlets {
     ///
     /// # Errors
     /// Why it may not wait.
-    pub(super) fn park(&mut self, slot: Slot, parcel: &Parcel, weight: Weight, now: Cycles) -> Result<(), DropReason> {
+    pub(crate) fn park(&mut self, slot: Slot, parcel: &Parcel, weight: Weight, now: Cycles) -> Result<(), DropReason> {
         let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
@@ -375,7 +384,7 @@ impl Outlets {
 
     /// Serves what waits and can be delivered now, in bounded parts, and gives up on receivers that are out of patience. `met` hears for which port
     /// each parcel waited that is done with, or of which some segments went, and its fate.
-    pub(super) fn serve_waiting(&mut self, now: Cycles, mut met: impl FnMut(&Parcel, PortId, Fate)) {
+    pub(crate) fn serve_waiting(&mut self, now: Cycles, mut met: impl FnMut(&Parcel, PortId, Fate)) {
         let enough = self.work.effort + effort::WAITING;
         for _ in 0..self.waiting.len() {
             if self.work.effort >= enough {
@@ -444,7 +453,7 @@ impl Outlets {
 
     /// Delivers what has come to the end of its line; returns the number of frames. `dropped` hears of those that were not delivered.
     /// `parcel` is scratch.
-    pub(super) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
+    pub(crate) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
         let mut frames = 0;
         let enough = self.work.effort + effort::WAITING;
         for _ in 0..self.lines.len() {
@@ -468,7 +477,7 @@ impl Outlets {
 
     /// True if some ports are on links.
     #[inline]
-    pub(super) fn have_lines(&self) -> bool {
+    pub(crate) fn have_lines(&self) -> bool {
         !self.lines.is_empty()
     }
 
@@ -480,17 +489,17 @@ impl Outlets {
 
     /// True if something comes to the end of its line before a sleep would be worth it.
     #[inline]
-    pub(super) fn expect_soon(&self, now: Cycles) -> bool {
+    pub(crate) fn expect_soon(&self, now: Cycles) -> bool {
         self.have_lines() && self.line_deadline(now).is_some_and(|due| due < now.saturating_add(self.early))
     }
 
     /// The next port whose ring broke a rule here.
-    pub(super) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
+    pub(crate) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
         self.faults.pop()
     }
 
     /// Lets go of all waiting parcels for which `condition` holds.
-    pub(super) fn recall(&mut self, condition: impl Fn(&Parcel) -> bool, mut returned: impl FnMut(&Parcel, PortId)) {
+    pub(crate) fn recall(&mut self, condition: impl Fn(&Parcel) -> bool, mut returned: impl FnMut(&Parcel, PortId)) {
         for (_, outlet) in self.slots.iter_mut() {
             let port = outlet.key.port;
             outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
@@ -500,7 +509,7 @@ impl Outlets {
     }
 
     /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.
-    pub(super) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(outlet) = self.slots.get_mut(slot) {
                 outlet.sink.publish();
@@ -510,7 +519,7 @@ impl Outlets {
     }
 
     /// Calls the drivers that asked to hear of what was published, and counts.
-    pub(super) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+    pub(crate) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         while let Some(slot) = self.touched.pop() {
             if let Some(outlet) = self.slots.get_mut(slot) {
                 outlet.touched = false;
@@ -524,7 +533,7 @@ impl Outlets {
 
     /// Makes the call of the driver at `slot` that was kept, if there is one and it may be made; whether it is kept still. `None` if there is no such
     /// outlet, or the call blocked.
-    pub(super) fn call_kept(&mut self, slot: Slot, counters: &PortCounters) -> Option<bool> {
+    pub(crate) fn call_kept(&mut self, slot: Slot, counters: &PortCounters) -> Option<bool> {
         let outlet = self.slots.get_mut(slot)?;
         match outlet.ring().map_or(Ok(false), Ring::call_kept) {
             Ok(kept) => {
@@ -539,7 +548,7 @@ impl Outlets {
     }
 
     /// Calls the driver at `slot` once more, and counts.
-    pub(super) fn call_again(&mut self, slot: Slot, counters: &PortCounters) {
+    pub(crate) fn call_again(&mut self, slot: Slot, counters: &PortCounters) {
         if let Some(outlet) = self.slots.get_mut(slot) {
             outlet.call_again(&mut self.faults);
             outlet.count(counters);
@@ -547,25 +556,25 @@ impl Outlets {
     }
 
     /// Shuts the outlet of `port` at `slot` for good, or until the next pass.
-    pub(super) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
+    pub(crate) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
         if let Some(outlet) = self.get(slot).filter(|outlet| outlet.key.port == port) {
             outlet.shut_until = if for_good { Cycles::MAX } else { 0 };
         }
     }
 
     /// True while something waits.
-    pub(super) fn anything_waits(&self) -> bool {
+    pub(crate) fn anything_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Arms the receiver at `slot`; true if it has new buffers already.
-    pub(super) fn arm(&mut self, slot: Slot) -> bool {
+    pub(crate) fn arm(&mut self, slot: Slot) -> bool {
         let now = self.now;
         self.get(slot).is_some_and(|outlet| outlet.arm(now))
     }
 
     /// Arms every receiver that something waits for; true if one of them has new buffers already.
-    pub(super) fn arm_waiting(&mut self) -> bool {
+    pub(crate) fn arm_waiting(&mut self) -> bool {
         let mut news = false;
         for &slot in self.waiting.iter().chain(&self.lines) {
             if let Some(outlet) = self.slots.get_mut(slot)
@@ -578,13 +587,13 @@ impl Outlets {
     }
 
     /// When the limit of the receiver at `slot` opens, if it holds back now.
-    pub(super) fn opens_at(&self, slot: Slot, now: Cycles) -> Option<Cycles> {
+    pub(crate) fn opens_at(&self, slot: Slot, now: Cycles) -> Option<Cycles> {
         let limiter = &self.slots.get(slot)?.port.policy.delivery;
         (!limiter.is_open(now)).then(|| limiter.opens_at())
     }
 
     /// When something is to be done for those that something waits for: patience ends, or a limit opens.
-    pub(super) fn deadline(&self, now: Cycles) -> Option<Cycles> {
+    pub(crate) fn deadline(&self, now: Cycles) -> Option<Cycles> {
         let waited_for = self.waiting.iter().filter_map(|&slot| self.slots.get(slot));
         waited_for
             .map(|outlet| outlet.deadline(self.patience, now))

@@ -11,7 +11,7 @@ const DELAY: Duration = Duration::from_micros(250);
 
 /// Slots whose calls wait.
 #[derive(Debug)]
-pub(super) struct DeferredCalls {
+pub(crate) struct DeferredCalls {
     waiting: Vec<Waiting>,
     delay: Cycles,
 }
@@ -32,7 +32,7 @@ impl Default for DeferredCalls {
 
 impl DeferredCalls {
     /// Has the call of `slot` wait, whose driver was `shown` the entries before that used index; false if it has waited long enough.
-    pub(super) fn put_off(&mut self, slot: Slot, shown: u16, now: Cycles) -> bool {
+    pub(crate) fn put_off(&mut self, slot: Slot, shown: u16, now: Cycles) -> bool {
         match self.of(slot) {
             Some(waiting) => now < waiting.due,
             None => {
@@ -43,7 +43,7 @@ impl DeferredCalls {
     }
 
     /// What the driver of `slot` was shown when its call was put off, if it was.
-    pub(super) fn shown(&self, slot: Slot) -> Option<u16> {
+    pub(crate) fn shown(&self, slot: Slot) -> Option<u16> {
         self.of(slot).map(|waiting| waiting.shown)
     }
 
@@ -52,14 +52,14 @@ impl DeferredCalls {
     }
 
     /// The call of `slot` waits no more.
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(crate) fn forget(&mut self, slot: Slot) {
         if let Some(index) = self.waiting.iter().position(|waiting| waiting.slot == slot) {
             self.waiting.swap_remove(index);
         }
     }
 
     /// Appends the slots that are due to `slots`.
-    pub(super) fn take_due(&self, now: Cycles, slots: &mut Vec<Slot>) {
+    pub(crate) fn take_due(&self, now: Cycles, slots: &mut Vec<Slot>) {
         for waiting in &self.waiting {
             if now >= waiting.due && !slots.contains(&waiting.slot) {
                 slots.push(waiting.slot);
@@ -68,13 +68,13 @@ impl DeferredCalls {
     }
 
     /// When the first call is due.
-    pub(super) fn deadline(&self) -> Option<Cycles> {
+    pub(crate) fn deadline(&self) -> Option<Cycles> {
         self.waiting.iter().map(|waiting| waiting.due).min()
     }
 
     /// True if a call is due.
     #[inline]
-    pub(super) fn is_due(&self, now: Cycles) -> bool {
+    pub(crate) fn is_due(&self, now: Cycles) -> bool {
         self.waiting.iter().any(|waiting| now >= waiting.due)
     }
 }

@@ -13,7 +13,7 @@ struct Entry<T> {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Slots<T> {
+pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     /// Indices that nobody has, the one that was left first in front.
     free: VecDeque<u16>,
@@ -30,7 +30,7 @@ impl<T> Slots<T> {
     ///
     /// # Panics
     /// There are 65536 already; a network has no more rings.
-    pub(super) fn add(&mut self, tenant: impl FnOnce(Slot) -> T) -> Slot {
+    pub(crate) fn add(&mut self, tenant: impl FnOnce(Slot) -> T) -> Slot {
         let index = self.free.pop_front().unwrap_or_else(|| {
             let index = u16::try_from(self.entries.len()).expect("no more rings than slots");
             self.entries.push(Entry { slot: Slot::new(index, 0), tenant: None });
@@ -43,19 +43,19 @@ impl<T> Slots<T> {
     }
 
     #[inline]
-    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+    pub(crate) fn get(&self, slot: Slot) -> Option<&T> {
         let entry = self.entries.get(slot.index())?;
         if entry.slot == slot { entry.tenant.as_ref() } else { None }
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
         let entry = self.entries.get_mut(slot.index())?;
         if entry.slot == slot { entry.tenant.as_mut() } else { None }
     }
 
     /// Takes out who has `slot`, whose index others may have from now on.
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
+    pub(crate) fn remove(&mut self, slot: Slot) -> Option<T> {
         let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.slot == slot)?;
         let tenant = entry.tenant.take()?;
         entry.slot = slot.next();
@@ -64,17 +64,17 @@ impl<T> Slots<T> {
     }
 
     /// All that are kept.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
         self.entries.iter_mut().filter_map(|entry| Some((entry.slot, entry.tenant.as_mut()?)))
     }
 
     /// The slots that somebody has.
-    pub(super) fn taken(&self) -> Vec<Slot> {
+    pub(crate) fn taken(&self) -> Vec<Slot> {
         self.entries.iter().filter(|entry| entry.tenant.is_some()).map(|entry| entry.slot).collect()
     }
 
     /// The first one for which `condition` holds.
-    pub(super) fn find(&self, condition: impl Fn(&T) -> bool) -> Option<Slot> {
+    pub(crate) fn find(&self, condition: impl Fn(&T) -> bool) -> Option<Slot> {
         self.entries.iter().find(|entry| entry.tenant.as_ref().is_some_and(&condition)).map(|entry| entry.slot)
     }
 }

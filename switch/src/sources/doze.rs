@@ -15,7 +15,7 @@ const PROOF: u8 = 8;
 
 /// What is known of a sender's habit. See the module.
 #[derive(Debug, Default)]
-pub(in crate::worker) struct Stream {
+pub(crate) struct Stream {
     /// Rests in a row after which frames came.
     rests: u8,
     rested_at: Cycles,
@@ -30,7 +30,7 @@ pub(in crate::worker) struct Stream {
 impl Stream {
     /// The worker rests in moment `now`: whether this sender, to whose port `delivered` frames went so far, is to be looked at
     /// [later](Self::until) instead of being armed. Its ring has `room` for so many frames.
-    pub(super) fn dozes(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
+    pub(crate) fn dozes(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return true;
         }

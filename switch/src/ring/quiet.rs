@@ -1,8 +1,8 @@
-//! How far a quiet ring was looked at, and what seems to have got lost: see [`lost_notifications`](super::lost_notifications).
+//! How far a quiet ring was looked at, and what seems to have got lost: the worker asks, see `worker/lost_notifications.rs`.
 
 /// What seems to have got lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missed {
+pub(crate) enum Missed {
     /// The driver added entries, and was asked for a kick.
     Kick,
     /// The driver asks to hear of something that it was shown. Some take it and leave their wish as it was: they are called in vain.
@@ -11,7 +11,7 @@ pub(super) enum Missed {
 
 /// How far a quiet ring was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Quiet {
+pub(crate) enum Quiet {
     /// Not yet since something happened.
     #[default]
     Unseen,
@@ -25,7 +25,7 @@ pub(super) enum Quiet {
 
 impl Quiet {
     /// Another look, which sees what seems to be missed; returns how far it got with that, and what has been missed for two looks.
-    pub(super) fn look(self, seen: impl FnOnce() -> Option<Missed>) -> (Self, Option<Missed>) {
+    pub(crate) fn look(self, seen: impl FnOnce() -> Option<Missed>) -> (Self, Option<Missed>) {
         match self {
             Self::Unseen => (Self::Seen, None),
             Self::Seen => (if seen().is_some() { Self::Doubted } else { Self::Settled }, None),

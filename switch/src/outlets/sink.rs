@@ -1,0 +1,70 @@
+//! A sink: where an outlet puts frames, a guest's ring or what another kind of port brought ([`crate::port::end`]).
+
+use crate::parcel::Parcel;
+use crate::port::end::DeliveryEnd;
+use crate::ring::{Delivery, Placed, Ring, RingFault};
+use crate::stats::DropReason;
+
+/// Where an outlet's frames go.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    Ring(Box<Delivery>),
+    Other(Box<dyn DeliveryEnd>),
+}
+
+impl Sink {
+    /// The ring, if it is one.
+    #[inline]
+    pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
+        match self {
+            Self::Ring(delivery) => Some(delivery.ring()),
+            Self::Other(_) => None,
+        }
+    }
+
+    pub(crate) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+        match self {
+            Self::Ring(delivery) => delivery.place(parcel),
+            Self::Other(end) => Ok(end.place(parcel)),
+        }
+    }
+
+    /// Shows the receiver what was placed.
+    pub(crate) fn publish(&mut self) {
+        match self {
+            Self::Ring(delivery) => delivery.ring().publish(),
+            Self::Other(end) => end.publish(),
+        }
+    }
+
+    /// Frames that were not taken after they were placed, and why.
+    pub(crate) fn take_refused(&mut self) -> [(DropReason, u32); 2] {
+        match self {
+            Self::Ring(_) => [(DropReason::ReceiverAbsent, 0); 2],
+            Self::Other(end) => end.take_refused(),
+        }
+    }
+
+    /// Descriptors that were walked to find room since this was last asked.
+    pub(crate) fn take_walked(&mut self) -> u64 {
+        match self {
+            Self::Ring(delivery) => delivery.take_walked(),
+            Self::Other(_) => 0,
+        }
+    }
+
+    pub(crate) fn take_bad_chains(&mut self) -> u32 {
+        match self {
+            Self::Ring(delivery) => delivery.take_bad_chains(),
+            Self::Other(_) => 0,
+        }
+    }
+
+    /// Asks to be told of new room; true if there is some already, or if nobody will tell.
+    pub(crate) fn arm(&mut self) -> bool {
+        match self {
+            Self::Ring(delivery) => delivery.ring().arm(),
+            Self::Other(end) => end.has_room(),
+        }
+    }
+}

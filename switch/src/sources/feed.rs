@@ -1,0 +1,119 @@
+//! A feed: what a source takes frames from, a guest's ring or what another kind of port brought ([`crate::port::end`]).
+
+use crate::parcel::Parcel;
+use crate::port::end::IntakeEnd;
+use crate::ring::{Intake, Ring, RingFault, Taken};
+
+/// Where a source's frames come from. See [`Intake`] for what the methods owe each other.
+#[derive(Debug)]
+pub(crate) enum Feed {
+    Ring(Box<Intake>),
+    Other(Box<dyn IntakeEnd>),
+}
+
+impl Feed {
+    /// The ring, if it is one.
+    #[inline]
+    pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
+        match self {
+            Self::Ring(intake) => Some(intake.ring()),
+            Self::Other(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn look(&mut self, most: u16) -> Result<u16, RingFault> {
+        match self {
+            Self::Ring(intake) => intake.look(most),
+            Self::Other(end) => Ok(end.look(most)),
+        }
+    }
+
+    pub(crate) fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+        match self {
+            Self::Ring(intake) => intake.open(parcel),
+            Self::Other(end) => Ok(end.open(parcel)),
+        }
+    }
+
+    /// Descriptors that were walked since this was last asked.
+    #[inline]
+    pub(crate) fn take_walked(&mut self) -> u64 {
+        match self {
+            Self::Ring(intake) => intake.take_walked(),
+            Self::Other(_) => 0,
+        }
+    }
+
+    /// True if more has come than was taken.
+    pub(crate) fn has_more(&mut self) -> bool {
+        match self {
+            Self::Ring(intake) => intake.ring().has_untaken() || intake.ring().has_news(),
+            Self::Other(end) => end.has_news(),
+        }
+    }
+
+    pub(crate) fn discard(&mut self) -> Result<bool, RingFault> {
+        match self {
+            Self::Ring(intake) => intake.discard(),
+            Self::Other(_) => Ok(false),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, parcel: &Parcel) {
+        match self {
+            Self::Ring(intake) => intake.finish(parcel),
+            Self::Other(end) => end.finish(parcel),
+        }
+    }
+
+    pub(crate) fn postpone(&mut self, parcel: &Parcel) {
+        if let Self::Ring(intake) = self {
+            intake.postpone(parcel);
+        }
+    }
+
+    pub(crate) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+        match self {
+            Self::Ring(intake) => intake.keep_out(parcel, holders),
+            Self::Other(end) => end.keep_out(parcel, holders),
+        }
+    }
+
+    pub(crate) fn hold(&mut self, head: u16, more: u16) {
+        match self {
+            Self::Ring(intake) => intake.hold(head, more),
+            Self::Other(end) => end.hold(head, more),
+        }
+    }
+
+    pub(crate) fn come_back(&mut self, head: u16) {
+        match self {
+            Self::Ring(intake) => intake.come_back(head),
+            Self::Other(end) => end.come_back(head),
+        }
+    }
+
+    pub(crate) fn out_count(&self) -> u16 {
+        match self {
+            Self::Ring(intake) => intake.out_count(),
+            Self::Other(end) => end.out_count(),
+        }
+    }
+
+    /// Frames that may be out at most.
+    pub(crate) fn size(&mut self) -> u16 {
+        match self {
+            Self::Ring(intake) => intake.ring().size(),
+            Self::Other(end) => end.size(),
+        }
+    }
+
+    /// Asks to be told of new frames; true if there are some already.
+    pub(crate) fn arm(&mut self) -> bool {
+        match self {
+            Self::Ring(intake) => intake.ring().arm(),
+            Self::Other(end) => end.has_news(),
+        }
+    }
+}
