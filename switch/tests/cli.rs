@@ -12,7 +12,7 @@ use std::process::Command;
 use command::{PATIENCE, Running, memlane, network, port, printed, told, wait_until, write};
 
 /// Commands that print, with arguments for a file with a port "web".
-const PRINTING: [&[&str]; 8] = [
+const PRINTING: [&[&str]; 9] = [
     &["schema"],
     &["schema", "--api"],
     &["check", "net.toml"],
@@ -20,6 +20,7 @@ const PRINTING: [&[&str]; 8] = [
     &["uml", "net.toml", "web"],
     &["libvirt", "net.toml", "web"],
     &["completion", "bash"],
+    &["evpn", "--as", "65000", "--peers", "10.0.0.2"],
     &["doctor"],
 ];
 

@@ -5,6 +5,7 @@
 
 mod attach;
 mod doctor;
+mod evpn;
 mod guest;
 mod libvirt;
 mod net;
@@ -137,6 +138,15 @@ enum Command {
         after_help = "Example:\n  memlane libvirt net.toml web > nic.xml && virsh attach-device GUEST nic.xml --config"
     )]
     Libvirt(guest::Guest),
+    /// Print FRR's configuration for a host that joins segments with other hosts by VXLAN, or for a route reflector.
+    ///
+    /// FRR, from the distribution's packages, tells hosts who is where (BGP EVPN, RFC 7432 and 8365). Its bgpd has to be enabled in
+    /// /etc/frr/daemons. A TAP port leads from a segment to the bridge that has the VXLAN device.
+    #[command(
+        after_help = "Examples:\n  memlane evpn --as 65000 --local 10.0.0.1 --peers 10.0.0.2,10.0.0.3 > /etc/frr/frr.conf\n  \
+                            memlane evpn --as 65000 --local 10.0.0.9 --peers 10.0.0.1,10.0.0.2,10.0.0.3 --reflector"
+    )]
+    Evpn(evpn::Evpn),
     /// Tell what this machine offers and lacks, each with its remedy.
     #[command(after_help = "Examples:\n  memlane doctor\n  memlane doctor --json")]
     Doctor(doctor::Doctor),
@@ -223,6 +233,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Qemu(qemu) => qemu.run(),
         Command::Uml(port) => port.print_uml(),
         Command::Libvirt(port) => port.print_libvirt(),
+        Command::Evpn(evpn) => evpn.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Completion { shell } => {
             let mut script = Vec::new();
