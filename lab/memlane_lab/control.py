@@ -251,10 +251,19 @@ class Control:
 
     def get(self, path: str, timeout: float = 10.0) -> bytes:
         """The content of a file in the guest, without starting a process there."""
-        handle, request = self._open()
-        self.send(Kind.READ, handle, path.encode())
-        request.wait(lambda: False, timeout, f"file {path} of guest {self._name}")
-        return bytes(request.stdout)
+        (content,) = self.get_all([path], timeout)
+        return content
+
+    def get_all(self, paths: Sequence[str], timeout: float = 10.0) -> list[bytes]:
+        """The contents of several files, asked for at once: a busy guest is waited for once, not for each."""
+        asked = []
+        for path in paths:
+            handle, request = self._open()
+            self.send(Kind.READ, handle, path.encode())
+            asked.append(request)
+        for path, request in zip(paths, asked, strict=True):
+            request.wait(lambda: False, timeout, f"file {path} of guest {self._name}")
+        return [bytes(request.stdout) for request in asked]
 
     def put(self, path: str, content: bytes, timeout: float = 30.0) -> None:
         """Writes a file in the guest."""

@@ -56,10 +56,10 @@ def _check_commands(guest: Guest) -> None:
 
 
 def _check_accounts(guest: Guest) -> None:
-    host, inside = guest.cpu(), guest.inside_cpu()
+    host, inside = guest.cpu(), guest.inside().cpu
     burner = guest.spawn("while :; do :; done")
     until(lambda: (guest.cpu() - host).total > 0.3, timeout=60, what="the host to count")
-    until(lambda: (guest.inside_cpu() - inside).busy > 0.3, timeout=60, what="the guest to count")
+    until(lambda: (guest.inside().cpu - inside).busy > 0.3, timeout=60, what="the guest to count")
     burner.kill()
 
 

@@ -1,9 +1,6 @@
 """What every guest is and does: boot, run commands, be looked at, crash, reboot, stop."""
 
-import functools
 import ipaddress
-import itertools
-import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +10,8 @@ from typing import ClassVar
 
 from memlane_lab.control import Control, Result, Running
 from memlane_lab.errors import LabError
+from memlane_lab.guests import inside
+from memlane_lab.guests.inside import Inside, InsideCpu, Received
 from memlane_lab.images import root
 from memlane_lab.images.root import RootImage
 from memlane_lab.ports import GuestKind, Nic
@@ -20,31 +19,6 @@ from memlane_lab.process import HostProcess
 from memlane_lab.procfs import CpuTime
 from memlane_lab.session import Session
 from memlane_lab.wait import Timeout, until
-
-_TICKS = 100
-"""USER_HZ: ticks a second in a guest's /proc/stat, whatever its kernel's own rate (proc_stat(5))."""
-
-
-@dataclass(frozen=True)
-class InsideCpu:
-    """CPU seconds as the guest's own kernel accounts them."""
-
-    user: float
-    system: float
-    softirq: float
-    irq: float
-    idle: float
-    steal: float
-
-    @property
-    def busy(self) -> float:
-        """All but idle and stolen."""
-        return self.user + self.system + self.softirq + self.irq
-
-    def __sub__(self, other: "InsideCpu") -> "InsideCpu":
-        return InsideCpu(
-            *(mine - theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
 
 
 @dataclass(frozen=True)
@@ -72,14 +46,6 @@ class GuestCpu:
     """The host's kernel on the guest's behalf: system calls, and what they do, such as forwarding between TAPs."""
     untold: float = 0.0
     """User time of a guest that did not tell in time what it went to."""
-
-
-@dataclass(frozen=True)
-class Received:
-    """What has come in at a guest's NICs, as its own kernel counts."""
-
-    frames: int
-    bytes: int
 
 
 class Guest(ABC):
@@ -130,6 +96,8 @@ class Guest(ABC):
         self._image = image
         self._process: HostProcess | None = None
         self._control: Control | None = None
+        self._devices: dict[int, str] = {}
+        """What each NIC is on its bus, such as "virtio1": its interrupts bear that name."""
         session.callback(self.kill)
 
     @property
@@ -184,6 +152,13 @@ class Guest(ABC):
         self._await_agent(1, timeout)
         for index in range(len(self.nics)):
             self._set_up(index)
+
+    def wait_for_ping(self) -> None:
+        """Waits until `ping` keeps to its interval: until the guest's kernel has run for a second.
+
+        Before that, iputils' ping takes a clock that shows 0 s for one that it has not read yet, and does not pause.
+        """
+        until(lambda: float(self.get("/proc/uptime").split()[0]) > 1.1, timeout=30, what=f"guest {self.name}'s clock")
 
     @property
     def process(self) -> HostProcess:
@@ -251,11 +226,19 @@ class Guest(ABC):
         """Host CPU time that the guest has used since its start: all of its processes and threads."""
         return self.process.cpu()
 
-    def inside_cpu(self) -> InsideCpu:
-        """CPU time as the guest's kernel sees it, all processors together, since its boot."""
-        fields = [int(word) / _TICKS for word in self.get("/proc/stat").split(b"\n", 1)[0].split()[1:]]
-        user, nice, system, idle, iowait, irq, softirq, steal = fields[:8]
-        return InsideCpu(user + nice, system, softirq, irq, idle + iowait, steal)
+    def inside(self) -> Inside:
+        """What its kernel has counted since its boot."""
+        stat, devices, snmp, interrupts = self.control.get_all(inside.FILES)
+        return Inside(
+            InsideCpu.read(stat),
+            inside.received(devices),
+            inside.stack(snmp),
+            inside.interrupts(interrupts, set(self._devices.values())),
+        )
+
+    def received(self) -> Received:
+        """What has come in at its NICs so far."""
+        return inside.received(self.get("/proc/net/dev"))
 
     def vhost_cpu(self) -> CpuTime:
         """Host CPU time so far of the host kernel's threads that move its frames."""
@@ -279,34 +262,6 @@ class Guest(ABC):
             monitor=max(0.0, user - inside.busy),
             host_kernel=system,
         )
-
-    def received(self) -> Received:
-        """What has come in at its NICs so far; a segment that was never cut counts as one frame."""
-        rows = [line.split() for line in self.get("/proc/net/dev").decode().replace(":", " ").splitlines()]
-        own = [row for row in rows if re.fullmatch(r"net\d+", row[0])]
-        return Received(sum(int(row[2]) for row in own), sum(int(row[1]) for row in own))
-
-    def snmp(self) -> dict[str, int]:
-        """What its IP stack has counted so far (/proc/net/snmp), such as "Udp.RcvbufErrors"."""
-        rows = [line.split() for line in self.get("/proc/net/snmp").decode().splitlines()]
-        pairs = zip(rows[::2], rows[1::2], strict=True)  # a row of names, then a row of their values
-        return {
-            f"{names[0].rstrip(':')}.{name}": int(value)
-            for names, values in pairs
-            for name, value in zip(names[1:], values[1:], strict=True)
-        }
-
-    def interrupts(self) -> int | None:
-        """How many interrupts its kernel has taken for NICs so far, or None if it is not its own kernel."""
-        rows = self.get("/proc/interrupts").decode().splitlines()[1:]
-        return sum(_interrupts(row) for row in rows if re.search(self._interrupt_names, row))
-
-    @functools.cached_property
-    def _interrupt_names(self) -> str:
-        """A pattern for what the guest's kernel calls its NICs' interrupts: by NIC, by virtio device, by its queues."""
-        told = self.run('for d in /sys/class/net/net*; do basename "$(readlink -f $d/device)"; done').check().stdout
-        devices = "|".join(map(re.escape, told.split()))
-        return rf"\b(net\d|({devices})(-(in|out)put\.\d+)?(?![-\w])|virtio-uml\.\d+-(in|out)put)"
 
     def plug(self, index: int, timeout: float = 15.0) -> None:
         """Makes NIC number `index` work again after its path was gone for a while; addresses must be set anew.
@@ -355,7 +310,8 @@ class Guest(ABC):
         quiet = "for s in accept_dad accept_ra autoconf; do echo 0 >/proc/sys/net/ipv6/conf/$d/$s; done"
         clear = "ip address flush dev $d; ip link set dev $d down"
         name = f"ip link set dev $d name net{index} address {port.mac} mtu {port.mtu}; ip link set dev net{index} up"
-        self.run(f"set -e; {there}; {clear}; {quiet}; {name}").check()
+        bus = f"basename $(readlink -f /sys/class/net/net{index}/device)"
+        self._devices[index] = self.run(f"set -e; {there}; {clear}; {quiet}; {name}; {bus}").check().stdout.strip()
 
     def _until_true(self, test: str, timeout: float, what: str) -> None:
         """Waits until a shell command in the guest succeeds."""
@@ -365,9 +321,3 @@ class Guest(ABC):
             return self.run(test).status == 0
 
         until(holds, timeout=timeout, what=what)
-
-
-def _interrupts(row: str) -> int:
-    """The sum of all processors' columns in a row of /proc/interrupts: those are the leading numbers."""
-    columns = row.partition(":")[2].split()
-    return sum(int(column) for column in itertools.takewhile(str.isdigit, columns))

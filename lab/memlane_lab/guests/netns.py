@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 from memlane_lab import network
 from memlane_lab.errors import LabError
-from memlane_lab.guests.guest import Guest, GuestCpu, HostUse, InsideCpu
+from memlane_lab.guests import inside
+from memlane_lab.guests.guest import Guest, GuestCpu, HostUse
+from memlane_lab.guests.inside import Inside, InsideCpu
 from memlane_lab.ports import Device, GuestKind, Nic
 from memlane_lab.process import HostProcess
 from memlane_lab.session import Session
@@ -61,19 +63,18 @@ class NetnsGuest(Guest):
         self._take(index)
         super().plug(index, timeout)
 
-    def inside_cpu(self) -> InsideCpu:
-        """What its processes have used; the kernel is the host's, which does not say whose its softirqs are."""
+    def inside(self) -> Inside:
+        """CPU time is its processes'; the kernel is the host's, which does not say whose its softirqs are."""
         used = self.cpu()
-        return InsideCpu(used.user, used.system, softirq=0, irq=0, idle=0, steal=0)
+        devices, snmp = self.control.get_all(["/proc/net/dev", "/proc/net/snmp"])
+        cpu = InsideCpu(used.user, used.system, softirq=0, irq=0, idle=0, steal=0)
+        return Inside(cpu, inside.received(devices), inside.stack(snmp), interrupts=None)
 
     @staticmethod
     def split(use: HostUse, inside: InsideCpu | None) -> GuestCpu:  # noqa: ARG004
         """Its kernel is the host's, and works on its behalf in its programs' system calls."""
         used = use.leader + use.children
         return GuestCpu(programs=used.user, kernel=used.system, softirq=0.0, monitor=0.0, host_kernel=0.0)
-
-    def interrupts(self) -> int | None:
-        return None
 
     def reboot(self, timeout: float | None = None) -> None:
         """Namespaces do not reboot: ends all processes and starts afresh on the same devices."""

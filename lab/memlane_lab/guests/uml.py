@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from memlane_lab.errors import LabError
 from memlane_lab.guests import mconsole
-from memlane_lab.guests.guest import Guest, GuestCpu, HostUse, InsideCpu
+from memlane_lab.guests.guest import Guest, GuestCpu, HostUse
+from memlane_lab.guests.inside import InsideCpu
 from memlane_lab.images import uml_kernel
 from memlane_lab.images.uml_kernel import UmlKernel
 from memlane_lab.ports import Device, GuestKind, Tap, VhostUser

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from memlane_lab import stats
 from memlane_lab.bed import Bed
 from memlane_lab.experiment import measure
-from memlane_lab.guests.guest import GuestCpu, InsideCpu
+from memlane_lab.guests.guest import GuestCpu
+from memlane_lab.guests.inside import InsideCpu
 from memlane_lab.measures import CPU_PARTIES, Across
 from memlane_lab.meters import host, inside, network, reading
 from memlane_lab.meters.inside import Asked

@@ -54,8 +54,7 @@ def _rates(before: "Future[Reading]", after: "Future[Reading]", seconds: float) 
 
 
 def _counts(guest: Guest) -> dict[str, float]:
-    cpu, received, interrupts = guest.inside_cpu(), guest.received(), guest.interrupts()
-    counts: dict[str, float] = {**vars(cpu), "frames": received.frames, "bytes": received.bytes}
-    told = guest.snmp()
-    counts |= {name: told[counter] for name, counter in LOSSES.items()}
-    return counts if interrupts is None else counts | {"interrupts": interrupts}
+    told = guest.inside()
+    counts: dict[str, float] = {**vars(told.cpu), "frames": told.received.frames, "bytes": told.received.bytes}
+    counts |= {name: told.stack[counter] for name, counter in LOSSES.items()}
+    return counts if told.interrupts is None else counts | {"interrupts": told.interrupts}

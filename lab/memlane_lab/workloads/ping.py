@@ -32,6 +32,7 @@ class Ping(Workload):
         message: Size = 56
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:
+        flow.source.wait_for_ping()
         return _Run(flow, timing, self.parameters.interval, self.parameters.message)
 
 

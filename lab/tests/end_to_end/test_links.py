@@ -33,5 +33,6 @@ def test_pings_meet_the_delay_and_the_losses_that_were_asked_for(build: Builder)
 def _ping(lan: Lan, target: int, count: int) -> list[float]:
     """The round trips from the first guest, in milliseconds, the shortest first."""
     command = ["ping", "-i", "0.01", "-c", str(count), "-W", "1", bed.ipv4(target)]
+    lan.guests[0].wait_for_ping()
     said = lan.guests[0].run(command, timeout=60).stdout
     return sorted(float(trip) for trip in re.findall(r"time=([\d.]+) ms", said))
