@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::config::{Config, PortConfig, PortKind};
+use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::network::{AddError, Network, PortTerms};
@@ -21,6 +21,7 @@ use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
 use crate::port::{Offer, Port, default_address, loopback, null};
 use crate::shared::Shared;
+use crate::uplink::{Uplink, UplinkError, UplinkReport};
 
 /// Why a network cannot be started, or a port attached.
 #[derive(Debug, Error)]
@@ -53,12 +54,37 @@ pub enum StartError {
         /// What the kernel says.
         cause: io::Error,
     },
+    /// A segment cannot go on at other hosts.
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    /// What its guest would be offered does not pass its segment's uplink.
+    #[error("port {port}: {cause}")]
+    Mtu {
+        /// The port.
+        port: String,
+        /// Why not.
+        cause: MtuError,
+    },
     /// The network does not take it.
     #[error(transparent)]
     Add(#[from] AddError),
     /// The kernel refuses something else.
     #[error("the network cannot be started: {0}")]
     System(#[from] io::Error),
+}
+
+/// A port's MTU is larger than what passes its segment's uplink.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error(
+    "an mtu of {mtu} is more than the {most} bytes that segment {segment} carries to other hosts: lower it, or raise the underlay's"
+)]
+pub struct MtuError {
+    /// The port's MTU.
+    pub mtu: u16,
+    /// The segment.
+    pub segment: String,
+    /// The segment's MTU.
+    pub most: u16,
 }
 
 /// There is no port of this name.
@@ -75,6 +101,9 @@ pub enum ChangeError {
     /// Its address is another port's.
     #[error(transparent)]
     Address(#[from] AddError),
+    /// See there.
+    #[error(transparent)]
+    Mtu(#[from] MtuError),
 }
 
 /// What is to be changed of a port; what is left out stays as it is.
@@ -96,8 +125,10 @@ pub struct PortChange {
 #[derive(Debug)]
 pub struct Daemon {
     network: Arc<Network>,
-    /// As it was started, without its ports.
+    /// As it was started, without its ports and uplinks.
     config: Config,
+    /// Segments that go on at other hosts. Locked after `attached`, by whoever needs both.
+    uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<Vec<Attached>>,
 }
 
@@ -137,9 +168,18 @@ impl Daemon {
         let meetings = config.ports.iter().map(meeting).collect::<Result<Vec<_>, _>>()?;
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let network = Network::start(shared, &config.cpus)?;
-        let daemon = Self { network, config: Config { ports: Vec::new(), ..config.clone() }, attached: Mutex::default() };
+        let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
+        let daemon = Self { network, config: bare, uplinks: Mutex::default(), attached: Mutex::default() };
         let mut members: HashMap<&str, usize> = HashMap::new();
         config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
+        for uplink in &config.uplinks {
+            let members = members.entry(&uplink.segment).or_default();
+            *members += 1;
+            if let Err(error) = daemon.lead_on(uplink, *members) {
+                daemon.stop();
+                return Err(error);
+            }
+        }
         for (port, meeting) in config.ports.iter().zip(meetings) {
             if let Err(error) = daemon.open(port, meeting, members[port.segment.as_str()]) {
                 daemon.stop();
@@ -153,10 +193,51 @@ impl Daemon {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As it was started, but for its ports, which are those that it has now, in the order in which they came.
+    fn led_on(&self) -> MutexGuard<'_, Vec<Uplink>> {
+        self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As it was started, but for its ports and uplinks, which are those that it has now, in the order in which they came.
     pub fn config(&self) -> Config {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
-        Config { ports, ..self.config.clone() }
+        let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
+        Config { ports, uplinks, ..self.config.clone() }
+    }
+
+    /// A segment goes on at other hosts from now on. Its guests are offered its MTU when they connect next.
+    ///
+    /// # Errors
+    /// A [`StartError`]: something is in the way, or a port's MTU does not pass; nothing has changed then.
+    pub fn add_uplink(&self, uplink: &UplinkConfig) -> Result<(), StartError> {
+        self.lead_on(uplink, USUAL_MEMBERS)
+    }
+
+    fn lead_on(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
+        let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
+        let attached = self.attached();
+        let its_ports = || attached.iter().filter(|attached| attached.config.segment == config.segment);
+        if let Some(port) = its_ports().find(|attached| attached.config.mtu.is_some_and(|mtu| mtu > uplink.mtu())) {
+            let cause = MtuError { mtu: port.config.mtu.unwrap_or_default(), segment: config.segment.clone(), most: uplink.mtu() };
+            uplink.stop(&self.network);
+            return Err(StartError::Mtu { port: port.config.name.clone(), cause });
+        }
+        self.led_on().push(uplink);
+        its_ports().for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
+        Ok(())
+    }
+
+    /// A segment ends at this host from now on; false if it did so before.
+    pub fn remove_uplink(&self, segment: &str) -> bool {
+        let attached = self.attached();
+        let uplink = {
+            let mut all = self.led_on();
+            let Some(index) = all.iter().position(|uplink| uplink.segment() == segment) else { return false };
+            all.remove(index)
+        };
+        uplink.stop(&self.network);
+        let its_ports = attached.iter().filter(|attached| attached.config.segment == segment);
+        its_ports.for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
+        true
     }
 
     /// A port comes; when this returns, its socket can be connected to.
@@ -172,6 +253,7 @@ impl Daemon {
     }
 
     fn open(&self, config: &PortConfig, meeting: Meeting, members: usize) -> Result<(), StartError> {
+        self.check_mtu(config, config.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
         let terms = PortTerms {
             name: &config.name,
             segment: &config.segment,
@@ -220,7 +302,8 @@ impl Daemon {
         let pool = || Arc::clone(&self.network.shared().pool);
         Ok(match &port.kind {
             PortKind::Tap { name, netns } => {
-                let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: port.mtu };
+                let mtu = self.offer(port).mtu;
+                let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu };
                 let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
                 Some(tap.into_ends(pool())?)
             }
@@ -231,7 +314,21 @@ impl Daemon {
     }
 
     fn offer(&self, port: &PortConfig) -> Offer {
-        Offer { mac: port.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu: port.mtu }
+        let mtu = port.mtu.or_else(|| self.uplink_mtu(&port.segment));
+        Offer { mac: port.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu }
+    }
+
+    /// What passes the segment's uplink, if it has one.
+    fn uplink_mtu(&self, segment: &str) -> Option<u16> {
+        self.led_on().iter().find(|uplink| uplink.segment() == segment).map(Uplink::mtu)
+    }
+
+    /// Whether frames of a port with this `mtu` pass the uplink of its segment, if it has one.
+    fn check_mtu(&self, port: &PortConfig, mtu: Option<u16>) -> Result<(), MtuError> {
+        match (mtu, self.uplink_mtu(&port.segment)) {
+            (Some(mtu), Some(most)) if mtu > most => Err(MtuError { mtu, segment: port.segment.clone(), most }),
+            _ => Ok(()),
+        }
     }
 
     /// A port goes: whoever is behind it is told as when the network ends. Returns what it was.
@@ -261,6 +358,7 @@ impl Daemon {
         let mut all = self.attached();
         let attached = all.iter_mut().find(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
         let Attached { config, port, .. } = attached;
+        self.check_mtu(config, change.mtu.unwrap_or_default())?;
         if let Some(mac) = change.mac.filter(|mac| *mac != config.mac) {
             self.network.set_address(port, mac)?;
             config.mac = mac;
@@ -296,6 +394,11 @@ impl Daemon {
         }
     }
 
+    /// What is to be seen of segments that go on at other hosts.
+    pub fn uplinks(&self) -> Vec<UplinkReport> {
+        self.led_on().iter().map(Uplink::report).collect()
+    }
+
     /// The network, for the control interface.
     pub fn network(&self) -> &Arc<Network> {
         &self.network
@@ -315,6 +418,8 @@ impl Daemon {
         }
         Session::stop(sessions);
         streams.into_iter().for_each(stream::Session::stop);
+        let uplinks = std::mem::take(&mut *self.led_on());
+        uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();
     }
 }

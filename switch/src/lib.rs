@@ -75,9 +75,11 @@ pub mod system;
 pub mod time;
 pub mod watchdog;
 
-// Who brings rings to workers: ports, and the network that they make.
+// Who brings rings to workers: ports, and the network that they make; where it goes on at other hosts.
+pub mod netns;
 pub mod network;
 pub mod port;
+pub mod uplink;
 
 // The operator's side.
 pub mod cli;

@@ -10,7 +10,7 @@ use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::table::Table;
 
 /// Table entries that a port may hold.
-const ADDRESSES: u32 = 1024;
+pub const ADDRESSES: u32 = 1024;
 
 /// See the module.
 #[derive(Debug)]

@@ -171,6 +171,16 @@ impl Table {
         self.remove_of(port, |_| true);
     }
 
+    /// Forgets that `address` was learned behind `port`; no more if it is elsewhere by now, or tied.
+    pub fn unlearn(&self, address: MacAddress, port: PortId) {
+        let learned = Entry::new(address, port);
+        for slot in &self.buckets[self.bucket(address)].0 {
+            if Entry(slot.load(Ordering::Relaxed)) == learned {
+                self.remove(slot, learned);
+            }
+        }
+    }
+
     /// The port that `address` is tied to.
     pub fn pinned(&self, address: MacAddress) -> Option<PortId> {
         let bucket = &self.buckets[self.bucket(address)];
@@ -394,6 +404,17 @@ mod tests {
         assert_eq!(table.held(PortId(0)), 1);
         table.forget(PortId(0));
         assert_eq!(table.entries().len(), 1);
+    }
+
+    #[test]
+    fn one_address_is_forgotten_where_it_was_learned_and_nowhere_else() {
+        let table = Table::new(2, 64, 7);
+        table.learn(address(1), PortId(0), u32::MAX);
+        table.learn(address(2), PortId(1), 0);
+        table.pin(address(3), PortId(0));
+        (1..=3).for_each(|n| table.unlearn(address(n), PortId(0)));
+        assert_eq!([1, 2, 3].map(|n| table.find(address(n))), [None, Some(PortId(1)), Some(PortId(0))]);
+        assert_eq!(table.held(PortId(0)), 1);
     }
 
     #[test]

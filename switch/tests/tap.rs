@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use common::{PATIENCE, wait_until};
+use common::{PATIENCE, in_a_namespace, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
@@ -17,27 +17,8 @@ use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
 use memlane_rig::guest::{Layout, ToyGuest};
 
-const INSIDE: &str = "MEMLANE_TEST_IN_NAMESPACE";
 const GUEST: u16 = 2;
 const KERNEL: u16 = 1;
-
-/// Runs the test `name` of this file again where it has a network to itself.
-fn in_a_namespace(name: &str, test: fn()) {
-    if std::env::var_os(INSIDE).is_some() {
-        return test();
-    }
-    // SAFETY: geteuid takes nothing, changes nothing and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    let mut command = Command::new("unshare");
-    command.arg("--net").args(if root { &[][..] } else { &["--user", "--map-root-user"] });
-    command.arg("--").arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
-    let status = command.status().expect("`unshare` of util-linux can be started");
-    assert!(
-        status.success(),
-        "{name} failed in its namespace, or the namespace was refused ({status}; see above). Run the tests as root, or allow users to make \
-         namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_net_namespaces=1000, and allow them to open /dev/net/tun"
-    );
-}
 
 /// A network of a guest and the kernel; the kernel is host 1, the guest host 2.
 struct Bed {

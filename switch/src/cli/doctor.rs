@@ -59,6 +59,7 @@ impl Doctor {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let mut findings =
             vec![kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
+        findings.extend([overlay(), frr()]);
         findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
         if self.json {
             output::print_json(&findings)?;
@@ -216,6 +217,33 @@ fn transparent_huge_pages() -> Finding {
     } else {
         let remedy = "not needed; guest memory gets huge pages by itself with: echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
         Finding::note("transparent huge pages", format!("for shared memory: {chosen}"), remedy)
+    }
+}
+
+/// What an uplink needs of the kernel: bridge and VXLAN, in it or as modules that it loads by itself.
+fn overlay() -> Finding {
+    let release = read("/proc/sys/kernel/osrelease");
+    let modules: String = ["modules.dep", "modules.builtin"].map(|list| read(&format!("/lib/modules/{release}/{list}"))).concat();
+    let is_there = |name: &str| Path::new("/sys/module").join(name).exists() || modules.contains(&format!("/{name}.ko"));
+    let lacking: Vec<_> = ["bridge", "vxlan"].into_iter().filter(|name| !is_there(name)).collect();
+    if lacking.is_empty() {
+        Finding::good("uplinks", "the kernel has bridge and vxlan; making devices also needs CAP_NET_ADMIN")
+    } else {
+        let remedy = "not needed on one host; for segments that go on at others, use a kernel with CONFIG_BRIDGE and CONFIG_VXLAN";
+        Finding::note("uplinks", format!("the kernel has no {}", lacking.join(", no ")), remedy)
+    }
+}
+
+fn frr() -> Finding {
+    // Where Debian, Fedora and FRR's own builds put its daemons.
+    let folders = ["/usr/lib/frr", "/usr/libexec/frr", "/usr/local/sbin", "/usr/sbin"];
+    match folders.iter().find(|folder| Path::new(folder).join("bgpd").exists()) {
+        Some(folder) => Finding::good("FRR", format!("bgpd is in {folder}; `memlane evpn` prints its configuration")),
+        None => {
+            let remedy =
+                "not needed on one host; for segments that go on at others: apt install frr, and bgpd=yes in /etc/frr/daemons";
+            Finding::note("FRR", "bgpd is not installed", remedy)
+        }
     }
 }
 

@@ -38,8 +38,8 @@ impl Reload {
         }
         match done.failed.len() {
             0 => Ok(()),
-            1 => Err(Failure::Running("one port could not be made what the file says".into())),
-            count => Err(Failure::Running(format!("{count} ports could not be made what the file says"))),
+            1 => Err(Failure::Running("one port or uplink could not be made what the file says".into())),
+            count => Err(Failure::Running(format!("{count} ports and uplinks could not be made what the file says"))),
         }
     }
 }
@@ -54,6 +54,8 @@ fn told(done: &Reloaded) -> String {
         line("changed", &format!("{}: {}{anew}", port.name, port.keys.join(", ")));
     }
     done.added.iter().for_each(|name| line("added", name));
+    done.ends_here.iter().for_each(|segment| line("ends here", &format!("segment {segment}")));
+    done.leads_on.iter().for_each(|segment| line("leads on", &format!("segment {segment}")));
     done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
     line(
         "untouched",
@@ -83,14 +85,17 @@ mod tests {
             removed: vec!["b".into()],
             changed: vec![ChangedPort { name: "c".into(), keys: vec!["mtu".into(), "queues".into()], anew: true }],
             untouched: vec!["d".into()],
+            leads_on: vec!["lan".into()],
+            ends_here: vec!["back".into()],
             restart: vec!["workers".into()],
             failed: vec![Failed { name: "e".into(), error: "it is taken".into() }],
             dry_run: true,
         };
         let text = told(&done);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 7, "{text}");
+        assert_eq!(lines.len(), 9, "{text}");
         assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached anew");
-        assert!(lines[3].contains("e: it is taken") && lines[4].ends_with("1 port") && lines[5].ends_with("workers"));
+        assert_eq!(lines[3..5], ["ends here  segment back", "leads on   segment lan"]);
+        assert!(lines[5].contains("e: it is taken") && lines[6].ends_with("1 port") && lines[7].ends_with("workers"));
     }
 }

@@ -6,6 +6,7 @@ use super::net::Net;
 use super::output::columns;
 use super::{Failure, output};
 use crate::control::{PortReport, Report};
+use crate::uplink::UplinkReport;
 
 /// Arguments of `memlane status`.
 #[derive(Debug, Args)]
@@ -33,6 +34,7 @@ fn table(report: &Report) -> String {
     for port in &report.ports {
         text.push_str(&explanation(port));
     }
+    text.push_str(&uplinks(&report.uplinks));
     text.push('\n');
     let heading = ["worker", "frames", "cycles/frame", "busy passes", "empty passes", "sleeps", "handed over"];
     let rows = report.workers.iter().enumerate().map(|(index, worker)| {
@@ -48,6 +50,53 @@ fn table(report: &Report) -> String {
         mib(report.memory_most)
     ));
     text
+}
+
+/// Stations of a host that are named in a line; the JSON has them all.
+const NAMED: usize = 8;
+
+/// Where segments go on, and who is there.
+fn uplinks(all: &[UplinkReport]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let heading =
+        ["uplink", "vni", "devices", "mtu", "from there", "to there", "dropped", "told of here", "hosts", "stations there"];
+    let row = |uplink: &UplinkReport| {
+        let dropped: u64 = uplink.totals.drops.values().sum();
+        let totals = [uplink.totals.intake_frames, uplink.totals.delivery_frames, dropped].map(|number| number.to_string());
+        let counts = [uplink.announced, uplink.hosts.len(), uplink.stations.len()].map(|number| number.to_string());
+        let words = [uplink.segment.clone(), uplink.vni.to_string(), uplink.devices.join(" "), uplink.mtu.to_string()];
+        words.into_iter().chain(totals).chain(counts).collect()
+    };
+    let rows = std::iter::once(heading.map(str::to_owned).to_vec()).chain(all.iter().map(row));
+    let explained: String = all.iter().map(explain_uplink).collect();
+    format!("\n{}{explained}", columns(rows))
+}
+
+fn explain_uplink(uplink: &UplinkReport) -> String {
+    let mut lines = Vec::new();
+    for host in &uplink.hosts {
+        let all: Vec<&str> =
+            uplink.stations.iter().filter(|station| station.host == *host).map(|station| &*station.address).collect();
+        let more = if all.len() > NAMED { format!(" and {} more", all.len() - NAMED) } else { String::new() };
+        lines.push(match all.is_empty() {
+            true => format!("host {host}: no stations"),
+            false => format!("host {host}: {}{more}", all[..all.len().min(NAMED)].join(" ")),
+        });
+    }
+    if uplink.more {
+        lines.push("there are more stations than the table holds; frames for those are flooded".into());
+    }
+    if uplink.held_back > 0 {
+        let text = "stations here are not told of: more than a port may have told, or another host has told of them";
+        lines.push(format!("{} {text}", uplink.held_back));
+    }
+    for station in &uplink.disputed {
+        lines.push(format!("{} is tied to a port here, and host {} says that it is there", station.address, station.host));
+    }
+    lines.extend(uplink.trouble.clone());
+    lines.into_iter().map(|line| format!("  {}: {line}\n", uplink.segment)).collect()
 }
 
 fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
@@ -116,6 +165,30 @@ mod tests {
         let text = table(&report(json!({ "intake-frames": 12 })));
         assert!(text.contains("web") && text.contains("12"), "{text}");
         assert!(!text.contains("web dropped") && !text.contains("kick "), "{text}");
+    }
+
+    #[test]
+    fn who_is_at_other_hosts_is_told() {
+        let station = |n: usize, host: &str| json!({ "address": format!("02:00:00:00:00:{n:02x}"), "host": host });
+        let stations: Vec<_> = (1..=10).map(|n| station(n, "10.0.0.2")).collect();
+        let uplink = json!({
+            "segment": "lan", "vni": 100, "devices": ["tap", "br", "vx"], "mtu": 1450, "announced": 2, "held-back": 3,
+            "hosts": ["10.0.0.2", "10.0.0.3"], "stations": stations, "more": false, "disputed": [station(77, "10.0.0.3")],
+            "trouble": "it is cut off", "intake-frames": 12
+        });
+        let report = Report { uplinks: vec![serde_json::from_value(uplink).unwrap()], ..report(json!({})) };
+        let text = table(&report);
+        for wanted in [
+            "tap br vx",
+            "  lan: host 10.0.0.2: 02:00:00:00:00:01 02",
+            "02:00:00:00:00:08 and 2 more\n",
+            "  lan: host 10.0.0.3: no stations\n",
+            "  lan: 3 stations here are not told of",
+            "  lan: 02:00:00:00:00:4d is tied to a port here, and host 10.0.0.3 says",
+            "  lan: it is cut off\n",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
     }
 
     #[test]

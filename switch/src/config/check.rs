@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use super::claim::Claim;
-use super::document::{Document, PortEntry};
+use super::document::{Document, PortEntry, SegmentEntry};
+use super::uplink::{MOST_VNI, OVERHEAD, UplinkConfig};
 use crate::frame::MacAddress;
 use crate::id::MAX_PAIRS;
 use crate::link::Impairment;
@@ -156,32 +157,47 @@ impl<'t> Checker<'t> {
         }
     }
 
-    /// Reads every key of the file and of each port by itself, and keeps those that can be read.
+    /// Reads every key of the file, of each segment and of each port by itself, and keeps those that can be read.
     fn readable(&mut self, whole: &DeTable<'t>) -> DeTable<'t> {
         let mut readable = DeTable::new();
         for (key, value) in whole {
-            if let ("port", DeValue::Array(ports)) = (key.get_ref().as_ref(), value.get_ref()) {
-                let read = |(index, port): (usize, &Spanned<DeValue<'t>>)| {
-                    Spanned::new(port.span(), DeValue::Table(self.readable_of_port(index, port)))
-                };
-                let ports = ports.iter().enumerate().map(read).collect();
-                readable.insert(key.clone(), Spanned::new(value.span(), DeValue::Array(ports)));
-            } else if self.can_read::<Document>("", key, value) {
-                readable.insert(key.clone(), value.clone());
-            }
+            let list = match (key.get_ref().as_ref(), value.get_ref()) {
+                ("port", DeValue::Array(list)) => self.readable_list::<PortEntry>("port", list),
+                ("segment", DeValue::Array(list)) => self.readable_list::<SegmentEntry>("segment", list),
+                _ => {
+                    if self.can_read::<Document>("", key, value) {
+                        readable.insert(key.clone(), value.clone());
+                    }
+                    continue;
+                }
+            };
+            readable.insert(key.clone(), Spanned::new(value.span(), DeValue::Array(list)));
         }
         readable
     }
 
-    /// What is no table becomes a port without keys, so that the others keep their places.
-    fn readable_of_port(&mut self, index: usize, port: &Spanned<DeValue<'t>>) -> DeTable<'t> {
+    /// What is no table becomes an entry without keys, so that the others keep their places.
+    fn readable_list<T: for<'d> Deserialize<'d>>(&mut self, what: &str, list: &DeArray<'t>) -> DeArray<'t> {
+        let read = |(index, entry): (usize, &Spanned<DeValue<'t>>)| {
+            Spanned::new(entry.span(), DeValue::Table(self.readable_entry::<T>(what, index, entry)))
+        };
+        list.iter().enumerate().map(read).collect()
+    }
+
+    fn readable_entry<T: for<'d> Deserialize<'d>>(
+        &mut self,
+        what: &str,
+        index: usize,
+        entry: &Spanned<DeValue<'t>>,
+    ) -> DeTable<'t> {
         let mut readable = DeTable::new();
-        let DeValue::Table(table) = port.get_ref() else {
-            self.note_at(port.span().start, &format!("port[{index}]"), "a port is a table: write it as [[port]]");
+        let DeValue::Table(table) = entry.get_ref() else {
+            let text = format_args!("a {what} is a table: write it as [[{what}]]");
+            self.note_at(entry.span().start, &format!("{what}[{index}]"), text);
             return readable;
         };
         for (key, value) in table {
-            if self.can_read::<PortEntry>(&format!("port[{index}]."), key, value) {
+            if self.can_read::<T>(&format!("{what}[{index}]."), key, value) {
                 readable.insert(key.clone(), value.clone());
             }
         }
@@ -231,12 +247,97 @@ impl<'t> Checker<'t> {
         if document.port.len() > MAX_PORTS {
             self.note(&top, "port", format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
         }
-        let places = Place::of_ports(whole.get_ref());
+        let places = Place::of_list(whole.get_ref(), "port");
         let ports: Vec<_> = document.port.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
         for (entry, place) in &ports {
             self.check_port(entry, place);
         }
         self.check_unique(&ports);
+        let places = Place::of_list(whole.get_ref(), "segment");
+        let segments: Vec<_> =
+            document.segment.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
+        for (entry, place) in &segments {
+            self.check_segment(entry, place);
+        }
+        self.check_uplinks(&segments, &ports);
+    }
+
+    fn check_segment(&mut self, entry: &SegmentEntry, place: &Place) {
+        match &entry.name {
+            Some(name) if name.is_empty() => self.note(place, "name", "a segment needs a name"),
+            None if !place.has("name") => self.note(place, "", "a segment needs a name"),
+            _ => {}
+        }
+        if !place.has("uplink") {
+            let text = "what is told here of a segment is for its uplink: add uplink = true, or leave the table out";
+            self.note(place, "", text);
+        }
+        if entry.uplink && !place.has("vni") {
+            self.note(place, "uplink", "an uplink needs a vni: a number from 1 to 16777215, the same at all hosts");
+        }
+        if entry.uplink && !place.has("local") && !place.has("vxlan") {
+            self.note(
+                place,
+                "uplink",
+                "an uplink needs local, this host's address on the underlay, or a vxlan device that is there",
+            );
+        }
+        if let Some(vni) = entry.vni {
+            self.check_range(place, "vni", vni.into(), 1..=MOST_VNI.into());
+        }
+        if let Some(mtu) = entry.mtu {
+            self.check_range(place, "mtu", mtu.into(), 68..=u64::from(u16::MAX) - u64::from(OVERHEAD));
+        }
+        self.check_range(place, "udp-port", entry.udp_port.into(), 1..=65535);
+        if let Some(local) = entry.local.filter(|local| local.is_unspecified() || local.is_multicast() || local.is_broadcast()) {
+            self.note(place, "local", format_args!("{local} is no host's address"));
+        }
+        for (key, name) in [("tap", &entry.tap), ("bridge", &entry.bridge), ("vxlan", &entry.vxlan)] {
+            if let Some(name) = name {
+                self.check_interface(place, key, name);
+            }
+        }
+    }
+
+    /// What only one segment, one uplink or one port can have; and ports whose frames would not pass their segment's uplink.
+    fn check_uplinks(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
+        let mut seen: HashMap<(&str, String, String), String> = HashMap::new();
+        for (entry, _) in ports {
+            if let Some(tap) = &entry.tap {
+                let port = format!("port '{}'", entry.name.as_deref().unwrap_or_default());
+                seen.insert(("interface", entry.netns.clone().unwrap_or_default(), tap.clone()), port);
+            }
+        }
+        for (entry, place) in segments {
+            let name = entry.name.clone().unwrap_or_default();
+            let mut claims = vec![("name", ("segment", String::new(), name.clone()))];
+            if let Some(uplink) = UplinkConfig::of(entry) {
+                let netns = || uplink.namespace().to_owned();
+                claims.push(("vni", ("vni", format!("{} {}", netns(), uplink.udp_port), uplink.vni.to_string())));
+                claims.extend(
+                    [("tap", &uplink.tap), ("bridge", &uplink.bridge), ("vxlan", &uplink.vxlan)]
+                        .map(|(key, device)| (key, ("interface", netns(), device.clone()))),
+                );
+                self.check_port_mtus(&uplink, ports);
+            }
+            for (key, claim) in claims {
+                let what = format!("{} {}", claim.0, claim.2);
+                if let Some(first) = seen.insert(claim, format!("segment '{name}'")) {
+                    self.note(place, key, format_args!("{what} is used twice, first by {first}"));
+                }
+            }
+        }
+    }
+
+    fn check_port_mtus(&mut self, uplink: &UplinkConfig, ports: &[(&PortEntry, &Place)]) {
+        for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == uplink.segment) {
+            if let (Some(mtu), Some(most)) = (entry.mtu, uplink.mtu)
+                && mtu > most
+            {
+                let text = format_args!("mtu is {mtu}, where segment {} carries {most} to other hosts", uplink.segment);
+                self.note(place, "mtu", text);
+            }
+        }
     }
 
     fn check_range(&mut self, place: &Place, key: &str, value: u64, range: RangeInclusive<u64>) {
@@ -277,7 +378,7 @@ impl<'t> Checker<'t> {
             }
         }
         if let Some(name) = &entry.tap {
-            self.check_tap(place, name);
+            self.check_interface(place, "tap", name);
         }
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
             self.note(place, "connect", "connect is for vhost-user and stream ports");
@@ -325,10 +426,10 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_tap(&mut self, place: &Place, name: &str) {
+    fn check_interface(&mut self, place: &Place, key: &str, name: &str) {
         let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
         if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
-            self.note(place, "tap", format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"));
+            self.note(place, key, format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"));
         }
     }
 
@@ -363,13 +464,13 @@ struct Place<'a, 't> {
 
 impl<'a, 't> Place<'a, 't> {
     /// `None` for those that are no tables.
-    fn of_ports(document: &'a DeTable<'t>) -> Vec<Option<Self>> {
-        let Some(DeValue::Array(ports)) = document.get("port").map(Spanned::get_ref) else { return Vec::new() };
-        let place = |(index, port): (usize, &'a Spanned<DeValue<'t>>)| match port.get_ref() {
-            DeValue::Table(table) => Some(Self { table, name: format!("port[{index}]."), start: port.span().start }),
+    fn of_list(document: &'a DeTable<'t>, what: &str) -> Vec<Option<Self>> {
+        let Some(DeValue::Array(list)) = document.get(what).map(Spanned::get_ref) else { return Vec::new() };
+        let place = |(index, entry): (usize, &'a Spanned<DeValue<'t>>)| match entry.get_ref() {
+            DeValue::Table(table) => Some(Self { table, name: format!("{what}[{index}]."), start: entry.span().start }),
             _ => None,
         };
-        ports.iter().enumerate().map(place).collect()
+        list.iter().enumerate().map(place).collect()
     }
 
     /// Whether `key` is there, readable or not.
@@ -466,6 +567,84 @@ netns = "x"
         let found = mistakes(text);
         let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
         assert_eq!(lines, [1, 6, 7, 8, 9, 10, 12], "{found:?}");
+    }
+
+    #[test]
+    fn mistakes_of_uplinks_are_told() {
+        let good = r#"[[segment]]
+name = "lan"
+uplink = true
+vni = 100
+local = "10.0.0.1"
+mtu = 1450
+[[segment]]
+name = "back"
+uplink = true
+vni = 101
+vxlan = "vx101"
+[[segment]]
+name = "idle"
+uplink = false
+vni = 102
+"#;
+        assert!(check(good).is_ok(), "{:?}", mistakes(good));
+        let bad = r#"[[segment]]
+name = "lan"
+vni = 0
+[[segment]]
+name = "back"
+uplink = true
+[[segment]]
+name = "back"
+uplink = true
+vni = 16777216
+local = "10.0.0.300"
+udp-port = 0
+bridge = "a/b"
+colour = 1
+[[port]]
+name = "a"
+null = true
+"#;
+        let found = mistakes(bad);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 3, 6, 6, 8, 10, 11, 12, 13, 14], "{found:?}");
+    }
+
+    #[test]
+    fn what_one_uplink_has_no_other_does() {
+        let text = r#"[[segment]]
+name = "a"
+uplink = true
+vni = 100
+local = "10.0.0.1"
+mtu = 1450
+[[segment]]
+name = "b"
+uplink = true
+vni = 100
+local = "10.0.0.1"
+tap = "tap0"
+bridge = "br"
+vxlan = "vx"
+[[segment]]
+name = "c"
+uplink = true
+vni = 102
+local = "10.0.0.1"
+bridge = "br"
+[[port]]
+name = "t"
+tap = "tap0"
+[[port]]
+name = "g"
+null = true
+segment = "a"
+mtu = 1500
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [10, 12, 20, 28], "{found:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What makes one network another: ports to add, to remove, to make anew, to change while they run.
+//! What makes one network another: ports to add, to remove, to make anew, to change while they run; uplinks to add and to remove.
 
-use super::{Config, PortConfig, PortKind};
+use super::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::daemon::PortChange;
 use crate::settings::Settings;
 
@@ -47,6 +47,10 @@ pub struct Difference {
     pub changed: Vec<Changed>,
     /// Names of the ports that do not.
     pub untouched: Vec<String>,
+    /// Uplinks that are only there after, or differ.
+    pub leads_on: Vec<UplinkConfig>,
+    /// Those that are only there before, or differ.
+    pub ends_here: Vec<UplinkConfig>,
     /// Keys beside the ports that differ, which only a restart changes.
     pub restart: Vec<&'static str>,
 }
@@ -65,12 +69,17 @@ impl Difference {
         }
         let wanted = after.by_name();
         difference.removed = before.ports.iter().filter(|port| !wanted.contains_key(port.name.as_str())).cloned().collect();
+        let only_in = |these: &Config, those: &Config| -> Vec<UplinkConfig> {
+            these.uplinks.iter().filter(|uplink| !those.uplinks.contains(uplink)).cloned().collect()
+        };
+        (difference.leads_on, difference.ends_here) = (only_in(after, before), only_in(before, after));
         difference
     }
 
-    /// Whether the ports are the same.
+    /// Whether ports and uplinks are the same.
     pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+        let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
+        ports && self.leads_on.is_empty() && self.ends_here.is_empty()
     }
 }
 

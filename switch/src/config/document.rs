@@ -1,10 +1,12 @@
 //! What may stand in the file.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::uplink::UDP_PORT;
 use crate::link::Impairment;
 use crate::policy::{Allowance, DEFAULT_STORM, Limit};
 use crate::port::vhost_user::access::Access;
@@ -51,6 +53,8 @@ pub struct Document {
     /// Most GiB of memory that the guest of one port may have.
     #[schemars(range(min = 1, max = 65536))]
     pub port_memory_gib: u64,
+    /// Segments of which more is to be said than which ports they have.
+    pub segment: Vec<SegmentEntry>,
     /// The ports.
     pub port: Vec<PortEntry>,
 }
@@ -73,7 +77,55 @@ impl Default for Document {
             memory_mib: settings.memory >> 20,
             guest_memory_gib: settings.guest_memory >> 30,
             port_memory_gib: settings.port_memory >> 30,
+            segment: Vec::new(),
             port: Vec::new(),
+        }
+    }
+}
+
+/// A segment that goes on at other hosts: memlane makes a TAP port, a bridge and a VXLAN device for it, and takes them away when it ends. FRR, which
+/// `memlane evpn` configures, tells hosts whose machines are where.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct SegmentEntry {
+    /// Name of the segment, as its ports state it.
+    pub name: Option<String>,
+    /// Whether it goes on at other hosts. Needs CAP_NET_ADMIN.
+    pub uplink: bool,
+    /// VXLAN network identifier: the segment's number, the same at all hosts.
+    #[schemars(range(min = 1, max = 16777215))]
+    pub vni: Option<u32>,
+    /// This host's IPv4 address on the underlay, the network between the hosts. Needed unless `vxlan` names a device that is there.
+    pub local: Option<Ipv4Addr>,
+    /// UDP port at which all hosts receive VXLAN.
+    #[schemars(range(min = 1))]
+    pub udp_port: u16,
+    /// Network namespace of the devices, by its name under /run/netns.
+    pub netns: Option<String>,
+    /// MTU of the segment, offered to guests whose port states none; by default the underlay's less 50.
+    #[schemars(range(min = 68, max = 65485))]
+    pub mtu: Option<u16>,
+    /// Name of the TAP device; by default ml-tapVNI.
+    pub tap: Option<String>,
+    /// Name of the bridge; by default ml-brVNI. One that is there is used, and stays.
+    pub bridge: Option<String>,
+    /// Name of the VXLAN device; by default ml-vxVNI. One that is there is used, and stays.
+    pub vxlan: Option<String>,
+}
+
+impl Default for SegmentEntry {
+    fn default() -> Self {
+        Self {
+            name: None,
+            uplink: false,
+            vni: None,
+            local: None,
+            udp_port: UDP_PORT,
+            netns: None,
+            mtu: None,
+            tap: None,
+            bridge: None,
+            vxlan: None,
         }
     }
 }

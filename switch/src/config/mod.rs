@@ -3,7 +3,8 @@
 //! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
 //! 2. [`check`]: every mistake in the file, each with its line.
 //! 3. [`Config`]: what the rest of the program works with.
-//! 4. [`claim`]: what only one port can have. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
+//! 4. [`uplink`]: segments that go on at other hosts.
+//! 5. [`claim`]: what only one port can have. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
 //!    another.
 
 pub mod check;
@@ -11,13 +12,15 @@ pub mod claim;
 pub mod difference;
 pub mod document;
 pub mod json;
+pub mod uplink;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use check::{Mistake, Mistakes};
-pub use document::{Document, PasstEntry, PortEntry};
+pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
+pub use uplink::UplinkConfig;
 
 use crate::frame::MacAddress;
 use crate::link::Impairment;
@@ -38,6 +41,8 @@ pub struct Config {
     pub settings: Settings,
     /// Where the control socket is.
     pub control: PathBuf,
+    /// Segments that go on at other hosts, in the order of the file.
+    pub uplinks: Vec<UplinkConfig>,
     /// The ports, in the order of the file.
     pub ports: Vec<PortConfig>,
 }
@@ -199,6 +204,7 @@ impl Config {
                 guest_memory: document.guest_memory_gib << 30,
                 port_memory: document.port_memory_gib << 30,
             },
+            uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }
     }

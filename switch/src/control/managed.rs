@@ -97,7 +97,10 @@ impl Managed {
     /// # Errors
     /// The network ends.
     pub fn report(&self) -> Result<Report, Refusal> {
-        self.ask(|daemon| Report::new(&daemon.config(), daemon.network(), self.started.elapsed()))
+        self.ask(|daemon| {
+            let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
+            Report { uplinks: daemon.uplinks(), ..report }
+        })
     }
 
     /// What is to be seen of its ports.

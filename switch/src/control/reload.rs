@@ -1,10 +1,11 @@
 //! From one network to another, port by port: what goes, then what changes, then what comes. Ports that are the same are not touched.
+//! Uplinks go before ports change, and come after: what is changed at a port may be its MTU.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::difference::{self, Changed, Difference};
-use crate::config::{Config, PortConfig};
+use crate::config::{Config, PortConfig, UplinkConfig};
 use crate::daemon::{Daemon, PortChange};
 
 /// What a reload did, or would do.
@@ -19,6 +20,10 @@ pub struct Reloaded {
     pub changed: Vec<ChangedPort>,
     /// Ports that stayed as they were.
     pub untouched: Vec<String>,
+    /// Segments that go on at other hosts from now on, or go on otherwise.
+    pub leads_on: Vec<String>,
+    /// Segments that end at this host from now on.
+    pub ends_here: Vec<String>,
     /// Keys beside the ports that differ, which only a restart changes.
     pub restart: Vec<String>,
     /// What could not be done; everything else was.
@@ -39,7 +44,7 @@ pub struct ChangedPort {
     pub anew: bool,
 }
 
-/// A port of which something could not be done.
+/// A port or a segment's uplink of which something could not be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failed {
@@ -58,6 +63,8 @@ impl Reloaded {
             removed: names(&difference.removed),
             changed: difference.changed.iter().map(told).collect(),
             untouched: difference.untouched.clone(),
+            leads_on: segments(&difference.leads_on),
+            ends_here: ending(difference),
             restart: difference.restart.iter().map(|&key| key.into()).collect(),
             failed: Vec::new(),
             dry_run: true,
@@ -73,6 +80,16 @@ fn told(changed: &Changed) -> ChangedPort {
     ChangedPort { name: changed.after.name.clone(), keys: changed.keys.clone(), anew: !changed.in_place() }
 }
 
+fn segments(uplinks: &[UplinkConfig]) -> Vec<String> {
+    uplinks.iter().map(|uplink| uplink.segment.clone()).collect()
+}
+
+/// Segments whose uplink goes and that get no other.
+fn ending(difference: &Difference) -> Vec<String> {
+    let goes_on = segments(&difference.leads_on);
+    segments(&difference.ends_here).into_iter().filter(|segment| !goes_on.contains(segment)).collect()
+}
+
 /// Makes the network what it is to be; tells what was done and what was not. There is no half port afterwards.
 pub(super) fn carry_out(daemon: &Daemon, difference: &Difference) -> Reloaded {
     let mut done = Reloaded {
@@ -86,6 +103,10 @@ pub(super) fn carry_out(daemon: &Daemon, difference: &Difference) -> Reloaded {
             Err(error) => done.fail(&port.name, error),
         }
     }
+    for uplink in &difference.ends_here {
+        daemon.remove_uplink(&uplink.segment);
+    }
+    done.ends_here = ending(difference);
     let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
     // All go before any comes: one may have what another is to have.
     for changed in &anew {
@@ -94,6 +115,9 @@ pub(super) fn carry_out(daemon: &Daemon, difference: &Difference) -> Reloaded {
         }
     }
     change_all(daemon, &in_place, &mut done);
+    for uplink in &difference.leads_on {
+        lead_on(daemon, uplink, difference, &mut done);
+    }
     for changed in anew {
         attach_anew(daemon, changed, &mut done);
     }
@@ -119,6 +143,18 @@ fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
             Err(error) => done.fail(&changed.after.name, error),
         }
     }
+}
+
+/// Has the segment go on as it is to, or else as it did.
+fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done: &mut Reloaded) {
+    let Err(error) = daemon.add_uplink(uplink) else { return done.leads_on.push(uplink.segment.clone()) };
+    let before = difference.ends_here.iter().find(|before| before.segment == uplink.segment);
+    let now = match before.map(|before| daemon.add_uplink(before)) {
+        None => "it ends here".into(),
+        Some(Ok(())) => "it goes on as before".into(),
+        Some(Err(again)) => format!("it ends here, since it cannot go on as before either: {again}"),
+    };
+    done.fail(&uplink.segment, format!("{error} ({now})"));
 }
 
 /// Attaches the port as it is to be, or else as it was.

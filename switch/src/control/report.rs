@@ -15,6 +15,7 @@ use crate::policy::Allowance;
 use crate::port::{self, default_address};
 use crate::stats::PortTotals;
 use crate::time;
+use crate::uplink::UplinkReport;
 
 /// A running network, as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +37,9 @@ pub struct Report {
     pub memory_most: u64,
     /// Ports, in the order in which they came.
     pub ports: Vec<PortReport>,
+    /// Segments that go on at other hosts.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub uplinks: Vec<UplinkReport>,
     /// Workers.
     pub workers: Vec<WorkerReport>,
 }
@@ -146,7 +150,7 @@ pub struct Station {
 }
 
 impl Report {
-    /// What is to be seen of `network` now.
+    /// What is to be seen of `network` now, without its uplinks.
     pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
         let shared = network.shared();
         let workers = (0..config.workers).map(|index| {
@@ -171,6 +175,7 @@ impl Report {
             memory_held: shared.budget.held(),
             memory_most: shared.budget.most(),
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
+            uplinks: Vec::new(),
             workers: workers.collect(),
         }
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memlane::config::Config;
@@ -170,4 +171,23 @@ pub fn assert_silent(guest: &mut ToyGuest) {
     if let Ok(frame) = guest.receive(GLANCE) {
         panic!("an unexpected frame of {} bytes arrived: {:02x?}", frame.bytes.len(), &frame.bytes[..frame.bytes.len().min(40)]);
     }
+}
+
+/// Runs the test `name` of this file again where it has a network to itself.
+pub fn in_a_namespace(name: &str, test: fn()) {
+    const INSIDE: &str = "MEMLANE_TEST_IN_NAMESPACE";
+    if std::env::var_os(INSIDE).is_some() {
+        return test();
+    }
+    // SAFETY: geteuid takes nothing, changes nothing and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    let mut command = Command::new("unshare");
+    command.arg("--net").args(if root { &[][..] } else { &["--user", "--map-root-user"] });
+    command.arg("--").arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
+    let status = command.status().expect("`unshare` of util-linux can be started");
+    assert!(
+        status.success(),
+        "{name} failed in its namespace, or the namespace was refused ({status}; see above). Run the tests as root, or allow users to make \
+         namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_net_namespaces=1000, and allow them to open /dev/net/tun"
+    );
 }

@@ -15,6 +15,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use thiserror::Error;
 
 use crate::frame::{MacAddress, NetHeader};
+use crate::netns;
 use crate::offload::Offloads;
 
 /// What the operator set for a TAP port.
@@ -61,53 +62,52 @@ impl Tap {
     /// # Errors
     /// A [`TapError`] with its remedy.
     pub fn open(settings: &TapSettings) -> Result<Self, TapError> {
-        match &settings.netns {
-            None => Self::open_here(settings),
-            Some(netns) => in_namespace(netns, || Self::open_here(settings)),
-        }
+        in_namespace(settings.netns.as_deref(), || {
+            let tap = Self::attach_here(&settings.name)?;
+            let remedy = "Changing an interface needs CAP_NET_ADMIN: run memlane as root, or bring the device up yourself.";
+            bring_up(settings).map_err(|cause| failed(&settings.name, cause, remedy))?;
+            Ok(tap)
+        })
     }
 
-    fn open_here(settings: &TapSettings) -> Result<Self, TapError> {
-        let failed = |remedy| move |cause| TapError { what: format!("tap {}", settings.name), cause, remedy };
+    /// Opens the device, makes it if needed, and leaves it as it is otherwise: somebody else brings it up.
+    ///
+    /// # Errors
+    /// A [`TapError`] with its remedy.
+    pub fn attach(name: &str, netns: Option<&str>) -> Result<Self, TapError> {
+        in_namespace(netns, || Self::attach_here(name))
+    }
+
+    fn attach_here(name: &str) -> Result<Self, TapError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/net/tun")
-            .map_err(failed("Load the module tun and allow access to /dev/net/tun, see `memlane doctor`."))?;
-        attach(&file, &settings.name).map_err(|cause| {
+            .map_err(|cause| failed(name, cause, "Load the module tun and allow access to /dev/net/tun, see `memlane doctor`."))?;
+        attach(&file, name).map_err(|cause| {
             let remedy = match cause.raw_os_error() {
                 Some(libc::EPERM) => "Run memlane as root or with CAP_NET_ADMIN, or give it a device of yours: ip tuntap add dev NAME mode tap vnet_hdr user USER.",
                 Some(libc::EBUSY) => "Another process has the device open: stop it, or choose another name.",
                 _ => "If the device exists, it must be a TAP made with vnet_hdr and without multi_queue.",
             };
-            TapError { what: format!("tap {}", settings.name), cause, remedy }
+            failed(name, cause, remedy)
         })?;
-        let offloads = set_offloads(&file).map_err(failed("The kernel is too old: Linux 5.10 or newer is needed."))?;
-        bring_up(settings)
-            .map_err(failed("Changing an interface needs CAP_NET_ADMIN: run memlane as root, or bring the device up yourself."))?;
+        let offloads =
+            set_offloads(&file).map_err(|cause| failed(name, cause, "The kernel is too old: Linux 5.10 or newer is needed."))?;
         Ok(Self { file, offloads })
     }
 }
 
-/// Runs `action` in a thread that is in the namespace.
-fn in_namespace<T: Send>(name: &str, action: impl FnOnce() -> Result<T, TapError> + Send) -> Result<T, TapError> {
-    let failed = |cause| TapError {
-        what: format!("network namespace {name}"),
-        cause,
-        remedy: "Make it with `ip netns add`, and run memlane as root to enter it.",
-    };
-    let namespace = File::open(format!("/run/netns/{name}")).map_err(failed)?;
-    std::thread::scope(|scope| {
-        let inside = scope.spawn(|| {
-            // SAFETY: a plain system call; it changes this thread only, which ends with the action.
-            if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
-                return Err(failed(io::Error::last_os_error()));
-            }
-            action()
-        });
-        inside.join().unwrap_or_else(|_| Err(failed(io::Error::other("the thread in the namespace panicked"))))
-    })
+fn failed(name: &str, cause: io::Error, remedy: &'static str) -> TapError {
+    TapError { what: format!("tap {name}"), cause, remedy }
+}
+
+/// Runs `action` where the device is to be.
+fn in_namespace<T: Send>(netns: Option<&str>, action: impl FnOnce() -> Result<T, TapError> + Send) -> Result<T, TapError> {
+    let Some(netns) = netns else { return action() };
+    let remedy = "Make it with `ip netns add`, and run memlane as root to enter it.";
+    netns::inside(netns, action).map_err(|cause| TapError { what: format!("network namespace {netns}"), cause, remedy })?
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {

@@ -1,0 +1,61 @@
+//! What a segment needs to go on at other hosts.
+
+use std::net::Ipv4Addr;
+
+use super::SegmentEntry;
+
+/// Bytes that VXLAN over IPv4 puts before a frame, beside the frame's own Ethernet header: so much more the underlay's MTU has to be
+/// (RFC 7348: Ethernet header of the frame within, VXLAN, UDP and IPv4 headers).
+pub const OVERHEAD: u32 = 14 + 8 + 8 + 20;
+/// UDP port of VXLAN (IANA).
+pub const UDP_PORT: u16 = 4789;
+/// VXLAN network identifiers have 24 bits.
+pub const MOST_VNI: u32 = (1 << 24) - 1;
+
+/// A checked uplink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UplinkConfig {
+    /// Name of its segment.
+    pub segment: String,
+    /// VXLAN network identifier, 1 to [`MOST_VNI`].
+    pub vni: u32,
+    /// This host's address on the underlay. Not needed where the VXLAN device is there already.
+    pub local: Option<Ipv4Addr>,
+    /// UDP port at which hosts receive VXLAN.
+    pub udp_port: u16,
+    /// Network namespace of the devices, by its name under `/run/netns`.
+    pub netns: Option<String>,
+    /// MTU of the segment; by default what the underlay leaves.
+    pub mtu: Option<u16>,
+    /// Name of the TAP device.
+    pub tap: String,
+    /// Name of the bridge.
+    pub bridge: String,
+    /// Name of the VXLAN device.
+    pub vxlan: String,
+}
+
+impl UplinkConfig {
+    /// The uplink that `entry` asks for, if it does and says what is needed. Devices without a name are called by the VNI, which has eight
+    /// digits at most: no name is longer than interfaces' may be.
+    pub fn of(entry: &SegmentEntry) -> Option<Self> {
+        let (segment, vni) = (entry.name.clone()?, entry.vni?);
+        let name = |stated: &Option<String>, kind: &str| stated.clone().unwrap_or_else(|| format!("ml-{kind}{vni}"));
+        entry.uplink.then(|| Self {
+            segment,
+            vni,
+            local: entry.local,
+            udp_port: entry.udp_port,
+            netns: entry.netns.clone(),
+            mtu: entry.mtu,
+            tap: name(&entry.tap, "tap"),
+            bridge: name(&entry.bridge, "br"),
+            vxlan: name(&entry.vxlan, "vx"),
+        })
+    }
+
+    /// The namespace as text, empty for memlane's own.
+    pub fn namespace(&self) -> &str {
+        self.netns.as_deref().unwrap_or_default()
+    }
+}

@@ -1,0 +1,102 @@
+//! A network device as the kernel tells of it, as far as uplinks need to know.
+
+use std::net::Ipv4Addr;
+
+use netlink_packet_route::link::{
+    InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its number in its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// In bytes, without Ethernet's header.
+    pub mtu: u32,
+    /// The bridge that it is in, or whatever else has it.
+    pub controller: Option<u32>,
+    /// What whoever made it wrote on it.
+    pub alias: Option<String>,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// Whether it is the loopback device.
+    pub is_loopback: bool,
+    /// Whether it is a bridge.
+    pub is_bridge: bool,
+    /// Whether it is one that filters VLANs.
+    pub vlan_filtering: bool,
+    /// What it is if it is a VXLAN device.
+    pub vxlan: Option<Vxlan>,
+    /// Whether its bridge learns from frames that come in there.
+    pub learning: bool,
+    /// Whether its bridge answers for those whom it knows to be there.
+    pub suppress: bool,
+}
+
+/// What a VXLAN device is set to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vxlan {
+    /// Its network identifier.
+    pub vni: u32,
+    /// The address that it sends from.
+    pub local: Option<Ipv4Addr>,
+    /// UDP port at which it receives.
+    pub udp_port: u16,
+    /// Whether it learns from frames who is where.
+    pub learning: bool,
+}
+
+impl Link {
+    /// What the kernel's `message` says.
+    pub fn of(message: LinkMessage) -> Self {
+        let flags = message.header.flags;
+        let mut link = Self {
+            index: message.header.index,
+            is_up: flags.contains(LinkFlags::Up),
+            is_loopback: flags.contains(LinkFlags::Loopback),
+            ..Self::default()
+        };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::Controller(index) => link.controller = Some(index),
+                LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
+                LinkAttribute::LinkInfo(info) => info.into_iter().for_each(|info| link.inform(info)),
+                _ => {}
+            }
+        }
+        link
+    }
+
+    fn inform(&mut self, info: LinkInfo) {
+        match info {
+            LinkInfo::Kind(kind) => self.is_bridge = kind == InfoKind::Bridge,
+            LinkInfo::Data(InfoData::Bridge(all)) => self.vlan_filtering = all.contains(&InfoBridge::VlanFiltering(true)),
+            LinkInfo::Data(InfoData::Vxlan(all)) => self.vxlan = Some(Vxlan::of(&all)),
+            LinkInfo::PortData(InfoPortData::BridgePort(all)) => {
+                self.learning = all.contains(&InfoBridgePort::Learning(true));
+                self.suppress = all.contains(&InfoBridgePort::NeighSupress(true));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Vxlan {
+    fn of(all: &[InfoVxlan]) -> Self {
+        let mut vxlan = Self::default();
+        for info in all {
+            match *info {
+                InfoVxlan::Id(vni) => vxlan.vni = vni,
+                InfoVxlan::Local(local) => vxlan.local = Some(local),
+                InfoVxlan::Port(port) => vxlan.udp_port = port,
+                InfoVxlan::Learning(learning) => vxlan.learning = learning,
+                _ => {}
+            }
+        }
+        vxlan
+    }
+}

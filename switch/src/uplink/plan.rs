@@ -1,0 +1,433 @@
+//! What has to be done so that a segment's devices are as they should be: a function of what there is, and a list of steps, each of which is a
+//! request to the kernel and, for operators without memlane's rights, a command.
+
+use std::net::Ipv4Addr;
+
+use super::link::Link;
+use crate::config::UplinkConfig;
+use crate::config::uplink::OVERHEAD;
+
+/// MTU of an underlay of which nothing is known: Ethernet's.
+const USUAL_UNDERLAY: u32 = 1500;
+/// Least MTU of IPv6 (RFC 8200, section 5): no segment should have less.
+const LEAST: u32 = 1280;
+
+/// What is to be done to one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A bridge comes.
+    Bridge {
+        /// Its name.
+        name: String,
+    },
+    /// A VXLAN device comes.
+    Vxlan {
+        /// Its name.
+        name: String,
+        /// Its network identifier.
+        vni: u32,
+        /// This host's address on the underlay.
+        local: Ipv4Addr,
+        /// UDP port at which hosts receive.
+        udp_port: u16,
+    },
+    /// A device is given this MTU.
+    Mtu {
+        /// Its name.
+        name: String,
+        /// See there.
+        mtu: u32,
+    },
+    /// The host gives itself no IPv6 address there: it is not on the segment.
+    NoAddress {
+        /// Its name.
+        name: String,
+    },
+    /// A device joins a bridge.
+    Join {
+        /// Its name.
+        name: String,
+        /// The bridge's.
+        bridge: String,
+    },
+    /// What a bridge does at this port of its.
+    Flags {
+        /// Name of the device.
+        name: String,
+        /// Whether it learns from frames that come in there.
+        learning: bool,
+        /// Whether it answers for whom it knows to be behind that port, instead of asking there (ARP, ND).
+        suppress: bool,
+    },
+    /// A device is brought up.
+    Up {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Step {
+    /// The command of iproute2 that does it, in the namespace `netns`.
+    pub fn command(&self, netns: &str) -> String {
+        let ip = if netns.is_empty() { "ip link".to_owned() } else { format!("ip -n {netns} link") };
+        let on = |flag: bool| if flag { "on" } else { "off" };
+        match self {
+            Self::Bridge { name } => format!("{ip} add name {name} type bridge mcast_snooping 0"),
+            Self::Vxlan { name, vni, local, udp_port } => {
+                format!("{ip} add name {name} type vxlan id {vni} dstport {udp_port} local {local} nolearning")
+            }
+            Self::Mtu { name, mtu } => format!("{ip} set dev {name} mtu {mtu}"),
+            Self::NoAddress { name } => format!("{ip} set dev {name} addrgenmode none"),
+            Self::Join { name, bridge } => format!("{ip} set dev {name} master {bridge}"),
+            Self::Flags { name, learning, suppress } => {
+                format!("{ip} set dev {name} type bridge_slave learning {} neigh_suppress {}", on(*learning), on(*suppress))
+            }
+            Self::Up { name } => format!("{ip} set dev {name} up"),
+        }
+    }
+}
+
+/// What there is.
+#[derive(Clone, Debug, Default)]
+pub struct Present {
+    /// All devices of the namespace.
+    pub links: Vec<Link>,
+    /// The device that has `local`, if any has.
+    pub underlay: Option<u32>,
+}
+
+impl Present {
+    /// The device of this name.
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    fn name_of(&self, index: u32) -> &str {
+        self.links.iter().find(|link| link.index == index).map_or("?", |link| &link.name)
+    }
+}
+
+/// The MTU that the segment has, in bytes.
+///
+/// # Errors
+/// A sentence: the underlay does not carry what is asked for, or next to nothing.
+pub fn mtu(config: &UplinkConfig, present: &Present) -> Result<u32, String> {
+    let link = present.underlay.and_then(|index| present.links.iter().find(|link| link.index == index));
+    // An address of the loopback device is reached over others, of which the routing table knows.
+    let known = link.filter(|link| !link.is_loopback);
+    if let (Some(local), None) = (config.local, link) {
+        return Err(format!("no device here has the address {local}: let local be this host's address on the underlay"));
+    }
+    let left = known.map_or(USUAL_UNDERLAY, |link| link.mtu).saturating_sub(OVERHEAD);
+    let wanted = config.mtu.map_or(left, u32::from);
+    if let Some(link) = known.filter(|_| wanted > left) {
+        let (name, mtu, needed) = (&link.name, link.mtu, wanted + OVERHEAD);
+        return Err(format!(
+            "the underlay's {name} has an MTU of {mtu}, where frames of {wanted} bytes need {needed} with VXLAN's headers: raise it, or \
+             set mtu = {left}"
+        ));
+    }
+    if config.mtu.is_none() && left < LEAST {
+        let name = known.map_or("", |link| &link.name);
+        return Err(format!(
+            "the underlay's {name} leaves the segment an MTU of {left}, less than IPv6 needs: raise it, or set mtu = {left}"
+        ));
+    }
+    Ok(wanted.min(u32::from(u16::MAX)))
+}
+
+/// What has to be done to bridge and VXLAN device so that they are right for a segment of this `mtu`.
+///
+/// # Errors
+/// A sentence: something is in the way that is the operator's to decide.
+pub fn steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
+    let mut steps = Vec::new();
+    let bridge = present.link(&config.bridge);
+    match bridge {
+        Some(link) => check_bridge(link)?,
+        None => steps.push(Step::Bridge { name: config.bridge.clone() }),
+    }
+    let vxlan = present.link(&config.vxlan);
+    match vxlan {
+        Some(link) => check_vxlan(config, present, link)?,
+        None => {
+            check_rivals(config, present)?;
+            let none =
+                || format!("there is no device {}, and memlane can make it only if local says this host's address", config.vxlan);
+            steps.push(Step::Vxlan {
+                name: config.vxlan.clone(),
+                vni: config.vni,
+                local: config.local.ok_or_else(none)?,
+                udp_port: config.udp_port,
+            });
+        }
+    }
+    // The VXLAN device first: a bridge without any port takes no MTU of its own from it.
+    steps.extend(finish(&config.vxlan, vxlan, mtu));
+    steps.extend(join(&config.vxlan, vxlan, &config.bridge, bridge, true));
+    steps.extend(finish(&config.bridge, bridge, mtu));
+    steps.extend(up(&config.vxlan, vxlan));
+    steps.extend(up(&config.bridge, bridge));
+    Ok(steps)
+}
+
+/// What has to be done to the TAP device, which is there.
+///
+/// # Errors
+/// As [`steps`].
+pub fn tap_steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
+    let (tap, bridge) = (present.link(&config.tap), present.link(&config.bridge));
+    if let (Some(controller), Some(bridge)) = (tap.and_then(|tap| tap.controller), bridge)
+        && controller != bridge.index
+    {
+        return Err(in_another_bridge(&config.tap, present.name_of(controller), &config.bridge));
+    }
+    let mut steps = finish(&config.tap, tap, mtu);
+    steps.extend(join(&config.tap, tap, &config.bridge, bridge, false));
+    steps.extend(up(&config.tap, tap));
+    Ok(steps)
+}
+
+fn check_bridge(link: &Link) -> Result<(), String> {
+    let name = &link.name;
+    if !link.is_bridge {
+        return Err(format!("{name} is there and is no bridge: remove it, or name another with bridge = \"...\""));
+    }
+    if link.vlan_filtering {
+        return Err(format!(
+            "bridge {name} filters VLANs, of which memlane knows nothing: name a bridge of its own for the segment"
+        ));
+    }
+    Ok(())
+}
+
+fn check_vxlan(config: &UplinkConfig, present: &Present, link: &Link) -> Result<(), String> {
+    let name = &link.name;
+    let Some(vxlan) = &link.vxlan else {
+        return Err(format!("{name} is there and is no VXLAN device: remove it, or name another with vxlan = \"...\""));
+    };
+    if vxlan.vni != config.vni {
+        return Err(format!(
+            "VXLAN device {name} is there with VNI {}, not {}: remove it, or name another with vxlan = \"...\"",
+            vxlan.vni, config.vni
+        ));
+    }
+    if vxlan.udp_port != config.udp_port {
+        return Err(format!(
+            "VXLAN device {name} receives at UDP port {}, not {}: set udp-port = {}",
+            vxlan.udp_port, config.udp_port, vxlan.udp_port
+        ));
+    }
+    if let (Some(wanted), Some(local)) = (config.local, vxlan.local)
+        && wanted != local
+    {
+        return Err(format!(
+            "VXLAN device {name} sends from {local}, where local says {wanted}: let both be this host's address on the underlay"
+        ));
+    }
+    if vxlan.local.is_none() {
+        return Err(format!(
+            "VXLAN device {name} has no local address, without which FRR tells nobody of its machines: ip link set dev {name} type vxlan local ADDRESS"
+        ));
+    }
+    if vxlan.learning {
+        return Err(format!(
+            "VXLAN device {name} learns from frames, against what FRR says: turn it off with ip link set dev {name} type vxlan nolearning"
+        ));
+    }
+    if let Some(controller) = link.controller {
+        if present.name_of(controller) != config.bridge {
+            return Err(in_another_bridge(name, present.name_of(controller), &config.bridge));
+        }
+        if link.learning {
+            return Err(format!(
+                "bridge {} learns from frames at {name}, against what FRR says: turn it off with bridge link set dev {name} learning off",
+                config.bridge
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Another device with the same identifier keeps the kernel from making ours.
+fn check_rivals(config: &UplinkConfig, present: &Present) -> Result<(), String> {
+    let has_it =
+        |link: &&Link| link.vxlan.as_ref().is_some_and(|vxlan| (vxlan.vni, vxlan.udp_port) == (config.vni, config.udp_port));
+    match present.links.iter().find(has_it) {
+        Some(Link { name, .. }) => {
+            Err(format!("VXLAN device {name} has VNI {} already: name it with vxlan = \"{name}\", or remove it", config.vni))
+        }
+        None => Ok(()),
+    }
+}
+
+fn in_another_bridge(name: &str, other: &str, bridge: &str) -> String {
+    format!("{name} is in bridge {other}, not in {bridge}: name that one with bridge = \"{other}\", or take {name} out of it")
+}
+
+/// Its MTU, and no address for the host. Bridges that are the operator's keep what they have.
+fn finish(name: &str, link: Option<&Link>, mtu: u32) -> Vec<Step> {
+    let is_others_bridge = link.is_some_and(|link| link.is_bridge);
+    let mut steps = Vec::new();
+    if link.is_none_or(|link| link.mtu != mtu) && !is_others_bridge {
+        steps.push(Step::Mtu { name: name.into(), mtu });
+    }
+    if link.is_none_or(|link| !link.is_up) && !is_others_bridge {
+        // Once it is up it has its address, and keeps it.
+        steps.push(Step::NoAddress { name: name.into() });
+    }
+    steps
+}
+
+/// It joins the bridge, which learns from its frames never: what is behind the TAP memlane tells, and what is behind VXLAN FRR.
+fn join(name: &str, link: Option<&Link>, bridge: &str, bridge_link: Option<&Link>, suppress: bool) -> Vec<Step> {
+    let is_in = link.is_some_and(|link| link.controller.is_some() && link.controller == bridge_link.map(|bridge| bridge.index));
+    let mut steps = Vec::new();
+    if !is_in {
+        steps.push(Step::Join { name: name.into(), bridge: bridge.into() });
+    }
+    if !is_in || link.is_some_and(|link| link.learning || link.suppress != suppress) {
+        steps.push(Step::Flags { name: name.into(), learning: false, suppress });
+    }
+    steps
+}
+
+fn up(name: &str, link: Option<&Link>) -> Option<Step> {
+    link.is_none_or(|link| !link.is_up).then(|| Step::Up { name: name.into() })
+}
+
+/// All commands that give an operator's memlane without rights what it needs, for devices of which none is there.
+pub fn commands(config: &UplinkConfig, present: &Present, mtu: u32, user: &str) -> Vec<String> {
+    let netns = config.namespace();
+    let ip = if netns.is_empty() { "ip".to_owned() } else { format!("ip -n {netns}") };
+    let mut all: Vec<String> = steps(config, present, mtu).unwrap_or_default().iter().map(|step| step.command(netns)).collect();
+    if present.link(&config.tap).is_none() {
+        all.push(format!("{ip} tuntap add dev {} mode tap vnet_hdr user {user}", config.tap));
+    }
+    let tap = tap_steps(config, present, mtu).unwrap_or_default().into_iter().map(|step| match step {
+        // Nobody tells the bridge what is there, so it has to find out.
+        Step::Flags { name, suppress, .. } => Step::Flags { name, learning: true, suppress },
+        other => other,
+    });
+    all.extend(tap.map(|step| step.command(netns)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::link::Vxlan;
+    use super::*;
+
+    fn config() -> UplinkConfig {
+        UplinkConfig {
+            segment: "lan".into(),
+            vni: 100,
+            local: Some([10, 0, 0, 1].into()),
+            udp_port: 4789,
+            netns: None,
+            mtu: None,
+            tap: "ml-tap100".into(),
+            bridge: "ml-br100".into(),
+            vxlan: "ml-vx100".into(),
+        }
+    }
+
+    fn link(index: u32, name: &str, mtu: u32) -> Link {
+        Link { index, name: name.into(), mtu, is_up: true, ..Link::default() }
+    }
+
+    /// An underlay of this MTU and nothing else.
+    fn bare(mtu: u32) -> Present {
+        Present { links: vec![link(2, "eth0", mtu)], underlay: Some(2) }
+    }
+
+    /// All as it should be.
+    fn complete() -> Present {
+        let mut present = bare(1500);
+        let vxlan = Vxlan { vni: 100, local: Some([10, 0, 0, 1].into()), udp_port: 4789, learning: false };
+        present.links.push(Link { is_bridge: true, ..link(3, "ml-br100", 1450) });
+        present.links.push(Link { vxlan: Some(vxlan), controller: Some(3), suppress: true, ..link(4, "ml-vx100", 1450) });
+        present.links.push(Link { controller: Some(3), ..link(5, "ml-tap100", 1450) });
+        present
+    }
+
+    #[test]
+    fn the_segment_gets_what_the_underlay_leaves() {
+        let with = |mtu| UplinkConfig { mtu, ..config() };
+        assert_eq!(mtu(&config(), &bare(1500)), Ok(1450));
+        assert_eq!(mtu(&with(Some(1400)), &bare(1500)), Ok(1400));
+        assert_eq!(mtu(&config(), &bare(9000)), Ok(8950));
+        let small = mtu(&with(Some(1500)), &bare(1500)).unwrap_err();
+        assert!(
+            small.contains("eth0 has an MTU of 1500") && small.contains("need 1550") && small.contains("mtu = 1450"),
+            "{small}"
+        );
+        assert!(mtu(&config(), &bare(1300)).unwrap_err().contains("IPv6"));
+        assert_eq!(mtu(&with(Some(1250)), &bare(1300)), Ok(1250));
+        let loopback = Present { links: vec![Link { is_loopback: true, ..link(1, "lo", 65536) }], underlay: Some(1) };
+        assert_eq!(mtu(&config(), &loopback), Ok(1450));
+        assert!(mtu(&config(), &Present::default()).unwrap_err().contains("no device here has the address 10.0.0.1"));
+    }
+
+    #[test]
+    fn what_is_right_is_left_alone() {
+        assert_eq!(steps(&config(), &complete(), 1450), Ok(Vec::new()));
+        assert_eq!(tap_steps(&config(), &complete(), 1450), Ok(Vec::new()));
+        assert!(commands(&config(), &complete(), 1450, "me").is_empty());
+    }
+
+    #[test]
+    fn commands_make_all_of_it() {
+        let wanted = [
+            "ip -n blue link add name ml-br100 type bridge mcast_snooping 0",
+            "ip -n blue link add name ml-vx100 type vxlan id 100 dstport 4789 local 10.0.0.1 nolearning",
+            "ip -n blue link set dev ml-vx100 mtu 1450",
+            "ip -n blue link set dev ml-vx100 addrgenmode none",
+            "ip -n blue link set dev ml-vx100 master ml-br100",
+            "ip -n blue link set dev ml-vx100 type bridge_slave learning off neigh_suppress on",
+            "ip -n blue link set dev ml-br100 mtu 1450",
+            "ip -n blue link set dev ml-br100 addrgenmode none",
+            "ip -n blue link set dev ml-vx100 up",
+            "ip -n blue link set dev ml-br100 up",
+            "ip -n blue tuntap add dev ml-tap100 mode tap vnet_hdr user me",
+            "ip -n blue link set dev ml-tap100 mtu 1450",
+            "ip -n blue link set dev ml-tap100 addrgenmode none",
+            "ip -n blue link set dev ml-tap100 master ml-br100",
+            "ip -n blue link set dev ml-tap100 type bridge_slave learning on neigh_suppress off",
+            "ip -n blue link set dev ml-tap100 up",
+        ];
+        let config = UplinkConfig { netns: Some("blue".into()), ..config() };
+        assert_eq!(commands(&config, &bare(1500), 1450, "me"), wanted);
+    }
+
+    /// What is told where one thing about `name` is other than it should be.
+    fn told(name: &str, change: impl FnOnce(&mut Link)) -> String {
+        let mut present = complete();
+        change(present.links.iter_mut().find(|link| link.name == name).unwrap());
+        let both = steps(&config(), &present, 1450).and_then(|_| tap_steps(&config(), &present, 1450));
+        both.expect_err("a sentence")
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_told_in_a_sentence() {
+        let vxlan = |change: fn(&mut Vxlan)| told("ml-vx100", |link| change(link.vxlan.as_mut().unwrap()));
+        assert!(vxlan(|vxlan| vxlan.vni = 7).contains("is there with VNI 7, not 100"));
+        assert!(vxlan(|vxlan| vxlan.udp_port = 8472).contains("set udp-port = 8472"));
+        assert!(vxlan(|vxlan| vxlan.local = Some([10, 0, 0, 9].into())).contains("sends from 10.0.0.9"));
+        assert!(vxlan(|vxlan| vxlan.local = None).contains("no local address"));
+        assert!(vxlan(|vxlan| vxlan.learning = true).contains("nolearning"));
+        assert!(told("ml-vx100", |link| link.vxlan = None).contains("no VXLAN device"));
+        assert!(told("ml-vx100", |link| link.learning = true).contains("bridge ml-br100 learns"));
+        assert!(told("ml-vx100", |link| link.controller = Some(2)).contains("is in bridge eth0, not in ml-br100"));
+        assert!(told("ml-br100", |link| link.is_bridge = false).contains("is no bridge"));
+        assert!(told("ml-br100", |link| link.vlan_filtering = true).contains("filters VLANs"));
+        assert!(told("ml-tap100", |link| link.controller = Some(2)).contains("is in bridge eth0"));
+        assert!(told("ml-vx100", |link| link.name = "vx7".into()).contains("vxlan = \"vx7\""));
+    }
+
+    #[test]
+    fn without_an_address_no_device_can_be_made() {
+        let config = UplinkConfig { local: None, ..config() };
+        assert!(steps(&config, &bare(1500), 1450).unwrap_err().contains("only if local says"));
+    }
+}
