@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.ports import Uplink
 
 _NAMESPACES = Path("/run/netns")
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
@@ -102,6 +103,12 @@ def add_bridge(name: str, *, namespace: str, mtu: int) -> None:
         f"link add dev {name} mtu {mtu} type bridge stp_state 0 forward_delay 0",
         f"link set dev {name} up",
     )
+
+
+def add_vxlan(name: str, uplink: Uplink, *, mtu: int) -> None:
+    """Creates a VXLAN device of a host, which learns nothing by itself (RFC 7348); it is down."""
+    what = f"type vxlan id {uplink.vni} dstport 4789 local {uplink.local} nolearning"
+    _ip(uplink.namespace, f"link add dev {name} mtu {mtu} {what}", f"link set dev {name} addrgenmode none")
 
 
 def join(device: str, bridge: str, *, namespace: str) -> None:

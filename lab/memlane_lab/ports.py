@@ -78,6 +78,16 @@ Endpoint = VhostUser | Tap | Device
 
 
 @dataclass(frozen=True)
+class Uplink:
+    """Where a path's segment goes on at other hosts: by a VXLAN device in a namespace, which is the host."""
+
+    namespace: str
+    local: str
+    """The host's address on the underlay."""
+    vni: int
+
+
+@dataclass(frozen=True)
 class Nic:
     """A port and what it is plugged into."""
 

@@ -26,6 +26,7 @@ from memlane_lab.experiment import Boot, Experiment
 from memlane_lab.meters import account, inside, placement
 from memlane_lab.meters.account import Account
 from memlane_lab.paths.apart import Apart
+from memlane_lab.paths.overlay import Overlay
 from memlane_lab.plan import Turn, Variant, guests_kind, kinds
 from memlane_lab.ports import GuestKind
 from memlane_lab.results import FlowRecord, Sample
@@ -225,7 +226,8 @@ def _apart(
     """The path of clients, joined with one like it on another host, where the servers are."""
     other = session.enter_context(Session(session.logs / "other-host"))
     servers = [machine for machine in setting.machines() if machine.startswith("s")]
-    return Apart(session, near, (other, paths.make(other, setting.path, **options)), servers)
+    joined = Overlay if setting.apart == "vxlan" else Apart
+    return joined(session, near, (other, paths.make(other, setting.path, **options)), servers)
 
 
 def _cpus(pinning: Pinning, machines: Sequence[str]) -> list[Sequence[int]]:

@@ -6,7 +6,7 @@ Nouns: **machines** come in pairs: clients c1, c2, ... and servers s1, s2, ... (
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -93,8 +93,9 @@ class Setting(Strict):
     guest: str | None = None
     """The kind of the guests; none: the kind that is chosen when it is measured."""
     ends: Ends = Ends.GUEST_GUEST
-    apart: bool = False
-    """Whether servers are on another host than clients: each host has a path of its own, and a cable joins them."""
+    apart: bool | Literal["vxlan"] = False
+    """Whether servers are on another host than clients, each with a path of its own: true has a cable join them,
+    "vxlan" the kernel's VXLAN over an underlay, with FRR to tell each host who is at the other."""
     pairs: int = Field(default=1, ge=0, le=64)
     """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
     shop: Shop | None = None

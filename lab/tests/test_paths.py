@@ -16,10 +16,11 @@ from memlane_lab import guests, network, paths, procfs
 from memlane_lab.bed import Bed, ipv4
 from memlane_lab.errors import LabError, NotAvailable
 from memlane_lab.guests.uml import UmlGuest
-from memlane_lab.paths import ovs_dpdk
+from memlane_lab.paths import frr, ovs_dpdk
 from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
+from memlane_lab.paths.overlay import Overlay
 from memlane_lab.ports import Device, GuestKind, Nic, Port, Tap, VhostUser, mac
 from memlane_lab.session import Session
 from memlane_lab.wait import until
@@ -237,3 +238,21 @@ def test_guests_of_two_hosts_reach_each_other_over_the_cable(session: Session, p
     assert both.tallies()["frames"] >= 12
     far.run(f"ping -c 3 -i 0.1 -W 5 {ipv4(2)}").check()
     assert network.counters("cable0", namespace=f"{session.name}-cable")["tx_packets"] <= cable["tx_packets"] + 8
+
+
+@pytest.mark.skipif(frr.missing() is not None, reason="FRR is not installed, or the switch not built")
+@pytest.mark.parametrize("path", ["bridge", "memlane"])
+def test_guests_of_two_hosts_reach_each_other_over_vxlan(session: Session, path: str) -> None:
+    other = session.enter_context(Session(session.logs / "other"))
+    both = Overlay(session, paths.make(session, path), (other, paths.make(other, path)), ["s1", "s2"])
+    bed = Bed(session, both, [GuestKind.NETNS, GuestKind.UML, GuestKind.NETNS], names=["c1", "s1", "s2"])
+    near, _, third = bed.guests
+    # At first FRR may still be getting to know its neighbour.
+    until(
+        lambda: near.run(f"ping -c 1 -W 1 {ipv4(1)}").status == 0, timeout=40, what="the other host's guest to answer"
+    )
+    assert third.run(f"ping -c 1 -W 5 {ipv4(1)}").status == 0
+    near.run(
+        ["ping", "-c", "2", "-i", "0.1", "-W", "5", "-M", "do", "-s", "1472", ipv4(2)]
+    ).check()  # 1500 bytes, whole
+    assert len(both.helpers()) == 4

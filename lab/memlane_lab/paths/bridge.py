@@ -22,6 +22,7 @@ class Bridge(NetworkPath):
     title: ClassVar[str] = "TAP + Linux bridge, virtio-net: the standard path"
     rank: ClassVar[int] = 10
     limits: ClassVar[bool] = True
+    spreads: ClassVar[bool] = True
     emulated: ClassVar[bool] = False
 
     @classmethod
@@ -33,9 +34,18 @@ class Bridge(NetworkPath):
         return None
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
-        self._namespace = self.session.namespace(self.name)
+        self._namespace = self.uplink.namespace if self.uplink else self.session.namespace(self.name)
         network.silence(self._namespace)
-        network.add_bridge(_BRIDGE, namespace=self._namespace, mtu=max(port.mtu for port in ports))
+        mtu = max(port.mtu for port in ports)
+        network.add_bridge(_BRIDGE, namespace=self._namespace, mtu=mtu)
+        if self.uplink:
+            network.add_vxlan("vxlan", self.uplink, mtu=mtu)
+            network.join("vxlan", _BRIDGE, namespace=self._namespace)
+            network.change(
+                self._namespace,
+                "link set dev vxlan type bridge_slave learning off neigh_suppress on",
+                "link set dev vxlan up",
+            )
         return {port.name: self._plug(port) for port in ports}
 
     def _plug(self, port: Port) -> Endpoint:

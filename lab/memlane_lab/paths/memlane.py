@@ -14,7 +14,7 @@ from memlane_lab import network, procfs, rust
 from memlane_lab.errors import LabError
 from memlane_lab.guests import KINDS
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.ports import Device, Endpoint, GuestKind, Port, Uplink, VhostUser
 from memlane_lab.process import HostProcess
 from memlane_lab.session import Session
 from memlane_lab.wait import until
@@ -32,6 +32,7 @@ class Memlane(NetworkPath):
     title: ClassVar[str] = "memlane: one copy, guest to guest"
     rank: ClassVar[int] = 40
     limits: ClassVar[bool] = True
+    spreads: ClassVar[bool] = True
 
     def __init__(self, session: Session, *, program: str | None = None, **settings: Any) -> None:  # noqa: ANN401
         """`settings` go to the top of the network's file: workers, cpus, poll; `ports` holds keys of ports, by name.
@@ -60,6 +61,8 @@ class Memlane(NetworkPath):
         self._folder.mkdir(exist_ok=True)
         self._ports = list(ports)
         stated = {**self._settings, "control": str(self._control), "port": [self._port(port) for port in ports]}
+        if self.uplink:
+            stated["segment"] = [_spread(self.uplink)]
         self._file.write_text(tomli_w.dumps(stated))
         self.start()
         return {port.name: self._endpoint(port) for port in ports}
@@ -165,3 +168,9 @@ class Memlane(NetworkPath):
 
     def clear(self) -> None:
         self.stop()
+
+
+def _spread(uplink: Uplink) -> dict[str, Any]:
+    """The ports' segment as the network's file states it, if it goes on at other hosts."""
+    place = {"local": uplink.local, "netns": uplink.namespace}
+    return {"name": "lan", "uplink": True, "vni": uplink.vni, **place}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from memlane_lab.errors import NotAvailable
-from memlane_lab.ports import Endpoint, GuestKind, Nic, Port
+from memlane_lab.ports import Endpoint, GuestKind, Nic, Port, Uplink
 from memlane_lab.process import HostProcess
 from memlane_lab.session import Session
 
@@ -28,6 +28,11 @@ class NetworkPath(ABC):
 
     limits: ClassVar[bool] = False
     """Whether it can keep to a port's delivery rate."""
+
+    spreads: ClassVar[bool] = False
+    """Whether its segment can go on at other hosts."""
+    uplink: Uplink | None = None
+    """Where its segment goes on at other hosts; set before it is laid."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -59,6 +64,8 @@ class NetworkPath(ABC):
                 raise NotAvailable(
                     f"path {self.name} cannot limit what port {port.name} is sent: leave delivery_rates out"
                 )
+        if self.uplink and not self.spreads:
+            raise NotAvailable(f"path {self.name} cannot go on at other hosts")
         endpoints = self._lay(ports)
         self.nics = {port.name: Nic(port, endpoints[port.name]) for port in ports}
         return list(self.nics.values())

@@ -1,0 +1,144 @@
+"""Segments that go on at other hosts, with FRR: who is told of whom, moves, failures."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from memlane_lab import guests, network
+from memlane_lab.guests import Guest
+from memlane_lab.paths import frr
+from memlane_lab.ports import GuestKind, Nic, Port, VhostUser, mac
+from memlane_lab.session import Session
+from memlane_lab.underlay import DEVICE
+from memlane_lab.wait import until
+from tests.end_to_end import hosts
+from tests.end_to_end.hosts import Host
+
+pytestmark = pytest.mark.skipif(network.may_change() is not None, reason="namespaces need root")
+_FORGOTTEN = 30.0
+"""Seconds after which hosts must have noticed that one of them is gone: three times FRR's hold timer."""
+
+
+def test_frr_is_there() -> None:
+    assert frr.missing() is None
+
+
+def _answers(guest: Guest, address: str) -> Callable[[], bool]:
+    return lambda: guest.run(["ping", "-n", "-c", "1", "-W", "1", address]).status == 0
+
+
+def test_a_machine_is_reached_from_another_host_though_it_has_said_nothing(
+    session: Session, record_property: Callable[[str, object], None]
+) -> None:
+    near, far = hosts.start(session, 2)
+    asks = near.guest("asks", mac(1), "10.77.0.1/16")
+    began = time.monotonic()
+    quiet = far.guest("quiet", mac(2), "10.77.0.2/16")
+    until(lambda: near.knows(mac(2)), timeout=30, what="the other host to know of the machine")
+    record_property("seconds from attach until another host knew", time.monotonic() - began)
+    before = far.uplink()["intake-frames"]
+    until(_answers(asks, "10.77.0.2"), timeout=30, what="the machine to answer")
+    assert far.uplink()["intake-frames"] > before
+    far.memlane_does("detach", "quiet")
+    until(lambda: not near.knows(mac(2)), timeout=30, what="the other host to forget the machine")
+    quiet.kill()
+
+
+def test_a_connection_survives_a_move_to_another_host(
+    session: Session, record_property: Callable[[str, object], None]
+) -> None:
+    """The machine's QEMU finds another host's memlane at the other end of its socket, as after a live migration."""
+    first, second = hosts.start(session, 2)
+    server = first.guest("server", mac(1), "10.77.0.1/16")
+    way = session.folder / "moving.sock"
+    way.symlink_to(first.socket("moving"))
+    first.memlane_does("attach", "moving", "--vhost-user", first.socket("moving"), "--mac", mac(2))
+    nic = Nic(Port("moving", GuestKind.TCG, mac(2)), VhostUser(way))
+    moving = guests.make(session, GuestKind.TCG, "moving", [nic])
+    moving.boot()
+    moving.address(0, "10.77.0.2/16")
+    server.spawn(["iperf3", "--server", "--one-off"])
+    server.wait_listening(5201)
+    client = moving.spawn(["iperf3", "--client", "10.77.0.1", "--time", "12", "--interval", "0.1", "--json"])
+    time.sleep(4)
+    first.memlane_does("detach", "moving")
+    way.unlink()
+    way.symlink_to(second.socket("moving"))
+    second.memlane_does("attach", "moving", "--vhost-user", second.socket("moving"), "--mac", mac(2))
+    said = json.loads(client.wait(120).check().stdout)
+    assert "error" not in said
+    assert first.knows(mac(2))
+    sent = [interval["sum"] for interval in said["intervals"]]
+    assert sum(each["bytes"] for each in sent[-20:]) > 0, "it sends again at its new place"
+    record_property("seconds without a byte", _gap(sent))
+
+
+def _gap(intervals: list[dict[str, Any]]) -> float:
+    longest, begin = 0.0, 0.0
+    for each in intervals:
+        if each["bytes"]:
+            longest, begin = max(longest, each["start"] - begin), each["end"]
+    return longest
+
+
+def test_hosts_that_fall_silent_are_forgotten_and_found_again(session: Session) -> None:
+    first, second, third = hosts.start(session, 3)
+    a = first.guest("a", mac(1), "10.77.0.1/16")
+    b = second.guest("b", mac(2), "10.77.0.2/16")
+    second.guest("c", mac(3), "10.77.0.3/16")
+    third.guest("d", mac(4), "10.77.0.4/16")
+    _all_know(first, second, third)
+    local = b.spawn(["ping", "-n", "-i", "0.2", "-c", "10000", "10.77.0.3"])
+
+    second.kill_frr()
+    until(lambda: not first.knows(mac(2)), timeout=_FORGOTTEN, what="the first host to forget the second's machines")
+    assert first.knows(mac(4)), "others are known as before"
+    second.start_frr(3)
+    _all_know(first, second, third)
+    until(_answers(a, "10.77.0.2"), timeout=30, what="an answer after FRR has come back")
+
+    network.change(second.namespace, f"link set dev {DEVICE} down")
+    until(lambda: not first.knows(mac(2)), timeout=_FORGOTTEN, what="the first host to forget who is cut off")
+    until(lambda: not second.knows(mac(1)), timeout=_FORGOTTEN, what="who is cut off to forget the first host")
+    network.change(second.namespace, f"link set dev {DEVICE} up")
+    _all_know(first, second, third)
+    until(_answers(a, "10.77.0.2"), timeout=30, what="an answer after the underlay has healed")
+
+    local.signal(2)
+    assert " 0% packet loss" in local.wait(10).stdout, "meanwhile who is on one host heard each other"
+
+
+def _all_know(first: Host, second: Host, third: Host) -> None:
+    """Waits until each knows exactly the others' machines: nothing is missing, nothing is stale."""
+    there = {first: {mac(1)}, second: {mac(2), mac(3)}, third: {mac(4)}}
+    for host in there:
+        others = set().union(*(machines for other, machines in there.items() if other is not host))
+        until(
+            lambda at=host, wanted=others: {each["address"] for each in at.uplink()["stations"]} == wanted,  # type: ignore[misc]
+            timeout=60,
+            what=f"host {host.number} to know the others' machines",
+        )
+
+
+def test_a_thousand_machines_on_three_hosts_are_known(
+    session: Session, record_property: Callable[[str, object], None]
+) -> None:
+    ports = [
+        [{"name": f"m{at}", "null": True, "mac": mac(1000 * (host + 1) + at)} for at in range(333)] for host in range(3)
+    ]
+    began = time.monotonic()
+    all_hosts = hosts.start(session, 3, ports)
+    for host in all_hosts:
+        until(lambda at=host: len(at.uplink()["stations"]) == 666, timeout=60, what="all machines to be known")  # type: ignore[misc]
+    record_property("seconds from the start until all knew all", time.monotonic() - began)
+    asks = all_hosts[0].guest("asks", mac(1), "10.77.0.1/16")
+    until(lambda: all_hosts[2].knows(mac(1)), timeout=30, what="one more to be known")
+    before = [host.uplink()["intake-frames"] for host in all_hosts]
+    asks.run(["ip", "neighbour", "replace", "10.77.0.9", "lladdr", mac(2005), "dev", "net0"]).check()
+    asks.run(["ping", "-n", "-c", "20", "-i", "0.05", "-W", "1", "10.77.0.9"])  # nobody answers
+    after = [host.uplink()["intake-frames"] for host in all_hosts]
+    assert after[1] - before[1] >= 20, "the host that has the machine gets its frames"
+    assert after[2] - before[2] < 10, "the other is not flooded with them"
