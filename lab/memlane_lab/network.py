@@ -111,6 +111,12 @@ def add_vxlan(name: str, uplink: Uplink, *, mtu: int) -> None:
     _ip(uplink.namespace, f"link add dev {name} mtu {mtu} {what}", f"link set dev {name} addrgenmode none")
 
 
+def forwarding(namespace: str) -> list[str]:
+    """The entries of all forwarding tables there, as `bridge fdb` shows them."""
+    command = [*enter(namespace), "bridge", "fdb", "show"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def join(device: str, bridge: str, *, namespace: str) -> None:
     """Makes a device a port of a bridge."""
     _ip(namespace, f"link set dev {device} master {bridge}")

@@ -226,8 +226,14 @@ def _apart(
     """The path of clients, joined with one like it on another host, where the servers are."""
     other = session.enter_context(Session(session.logs / "other-host"))
     servers = [machine for machine in setting.machines() if machine.startswith("s")]
-    joined = Overlay if setting.apart == "vxlan" else Apart
-    return joined(session, near, (other, paths.make(other, setting.path, **options)), servers)
+    far = other, paths.make(other, setting.path, **options)
+    match setting.apart:
+        case "vxlan":
+            return Overlay(session, near, far, servers)
+        case "vxlan-idle":
+            return Overlay(session, near, far, [])
+        case _:
+            return Apart(session, near, far, servers)
 
 
 def _cpus(pinning: Pinning, machines: Sequence[str]) -> list[Sequence[int]]:

@@ -93,9 +93,10 @@ class Setting(Strict):
     guest: str | None = None
     """The kind of the guests; none: the kind that is chosen when it is measured."""
     ends: Ends = Ends.GUEST_GUEST
-    apart: bool | Literal["vxlan"] = False
+    apart: bool | Literal["vxlan", "vxlan-idle"] = False
     """Whether servers are on another host than clients, each with a path of its own: true has a cable join them,
-    "vxlan" the kernel's VXLAN over an underlay, with FRR to tell each host who is at the other."""
+    "vxlan" the kernel's VXLAN over an underlay, with FRR to tell each host who is at the other. With "vxlan-idle" all
+    are on one host, and the other is there for nothing."""
     pairs: int = Field(default=1, ge=0, le=64)
     """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
     shop: Shop | None = None

@@ -36,7 +36,7 @@ class Bridge(NetworkPath):
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._namespace = self.uplink.namespace if self.uplink else self.session.namespace(self.name)
         network.silence(self._namespace)
-        mtu = max(port.mtu for port in ports)
+        mtu = max((port.mtu for port in ports), default=1500)
         network.add_bridge(_BRIDGE, namespace=self._namespace, mtu=mtu)
         if self.uplink:
             network.add_vxlan("vxlan", self.uplink, mtu=mtu)

@@ -5,15 +5,19 @@ them, whose MTU leaves guests theirs.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
-from memlane_lab import underlay
+from memlane_lab import network, underlay
 from memlane_lab.errors import NotAvailable
 from memlane_lab.paths import frr
 from memlane_lab.paths.apart import Apart
 from memlane_lab.ports import Endpoint, Port, Uplink
 from memlane_lab.process import HostProcess
+from memlane_lab.wait import until
 
 _VNI = 100
+_PATIENCE = 60.0
+"""Seconds that two hosts' FRR may take to get to know each other."""
 
 
 class Overlay(Apart):
@@ -34,7 +38,16 @@ class Overlay(Apart):
             path.uplink = Uplink(places[number], local, _VNI)
             laid |= {nic.port.name: nic.endpoint for nic in path.lay(members)}
             self._frr += frr.start(sessions[number], "frr", places[number], local, [peer])
+        for number, place in enumerate(places):
+            peer = underlay.address(1 - number)
+            until(partial(self._floods, place, peer), timeout=_PATIENCE, what=f"FRR to tell host {number} of the other")
         return laid
+
+    def _floods(self, place: str, peer: str) -> bool:
+        """Whether a host sends to the other what is for everybody: then each has heard of the other's segment."""
+        for daemon in self._frr:
+            daemon.check()
+        return any(peer in line and "00:00:00:00:00:00" in line for line in network.forwarding(place))
 
     def helpers(self) -> list[HostProcess]:
         return [*super().helpers(), *self._frr]

@@ -24,8 +24,9 @@ def memories(setting: Setting, kind: GuestKind) -> dict[str, int]:
         return {}
     data = (found.tree / images.PLACE / "database" / "data.tar").stat().st_size >> 20
     keeper = "web" if setting.shop.together else "db"
-    # Some guests unpack their whole tree into their memory, from a copy that is there too.
-    tree = _UNPACKED * (found.initramfs.stat().st_size >> 20) if KINDS[kind].unpacks_its_tree else 0
+    packed = found.initramfs.stat().st_size >> 20
+    # Some guests unpack their whole tree into their memory, from a copy that is there too; files fill whole pages.
+    tree = packed + _UNPACKED * (packed + packed // 8) if KINDS[kind].unpacks_its_tree else 0
     needed = {name: _UNPACKED * (data + _FOR_PROGRAMS) for name in setting.shop.machines() if name.startswith(keeper)}
     others = setting.machines() if tree else []
     return dict.fromkeys(others, _FOR_PROGRAMS + tree) | {name: mib + tree for name, mib in needed.items()}
