@@ -1,10 +1,9 @@
 //! Network namespaces by their names under `/run/netns`, as `ip netns` makes them.
 
-#![expect(unsafe_code, reason = "no safe crate moves one thread into a namespace")]
-
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+
+use nix::sched::{CloneFlags, setns};
 
 /// Runs `action` in a thread that is in the namespace called `name`.
 ///
@@ -14,10 +13,8 @@ pub fn inside<T: Send>(name: &str, action: impl FnOnce() -> T + Send) -> io::Res
     let namespace = File::open(format!("/run/netns/{name}"))?;
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
-            // SAFETY: a plain system call; it changes this thread only, which ends with the action.
-            if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            // Changes this thread only, which ends with the action.
+            setns(&namespace, CloneFlags::CLONE_NEWNET)?;
             Ok(action())
         });
         inside.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
