@@ -20,6 +20,7 @@ from memlane_lab import procfs, topo
 from memlane_lab.errors import LabError
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
+from memlane_lab.topo.machines import Machine
 from memlane_lab.wait import until
 
 pytestmark = pytest.mark.real
@@ -174,7 +175,14 @@ def test_what_a_node_cannot_do_ends_the_topology_with_its_name(quick: Path) -> N
 
 
 def test_a_node_that_never_boots_is_named(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memlane_lab.topo.machines._BOOT", 0.0)
+    begin = Machine.begin
+
+    def begin_and_hold(machine: Machine) -> None:
+        begin(machine)
+        machine.guest.process.signal(signal.SIGSTOP)
+
+    monkeypatch.setattr(Machine, "begin", begin_and_hold)
+    monkeypatch.setattr("memlane_lab.topo.machines._BOOT", 0.5)
     with pytest.raises(LabError, match="a does not boot"), topo.up(quick):
         pass
     assert _left() == []
