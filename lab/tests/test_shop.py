@@ -201,12 +201,13 @@ def test_users_shop_in_three_tiers(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_a_switch_that_starts_again_fails_only_who_was_asking(tmp_path: Path) -> None:
-    taken = _sample(tmp_path, seconds=9, rate=10, fault="network restarts")
+    taken = _sample(tmp_path, seconds=9, rate=30, fault="network restarts")
     assert taken.error is None
     assert taken.values["failed_after"] == 0
     assert taken.values["gap"] > 0.05
-    assert taken.values["felt_max"] > taken.values["gap"] / 2  # whoever was to come meanwhile is charged for it
-    assert taken.values["interactions"] > 5
+    # Whoever was to come meanwhile is charged for it; that nobody came for so long is next to impossible.
+    assert taken.values["felt_max"] > taken.values["gap"] / 4
+    assert taken.values["interactions"] > 15
 
 
 @pytest.mark.real
