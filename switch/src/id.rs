@@ -53,7 +53,7 @@ pub struct RingKey {
 
 /// Where a worker keeps something: an index, and how often it was used before. So a slot that is written down somewhere never means whoever has
 /// the index by then.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u32);
 
 impl Slot {

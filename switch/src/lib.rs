@@ -60,7 +60,9 @@ pub mod copy;
 pub mod handover;
 pub mod worker;
 
-// A worker's two sides: where frames come in, where they leave.
+// A worker's two sides: where frames come in, where they leave; and when something is to be done there.
+mod agenda;
+mod notice;
 mod outlets;
 mod slots;
 mod sources;

@@ -125,7 +125,7 @@ pub struct PortCounters {
     pub kicks: Counter,
     /// Calls made.
     pub calls: Counter,
-    /// Times that a ring was found to have entries for which a kick was asked and none came, see `worker/lost_notifications.rs`.
+    /// Times that a ring was found to have entries for which a kick was asked and none came, see [`crate::notice`].
     pub missed_kicks: Counter,
     /// Times that a driver was called for what it had been shown a while ago: it asks to hear of that, so it missed it, or took it and left its
     /// wish as it was.

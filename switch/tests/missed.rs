@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use memlane_rig::frontend::notify::{Kick, KickKind};
-use memlane_rig::guest::{Queue, ToyGuest};
+use memlane_rig::guest::{Queue, ReceiveBuffers, ToyGuest};
 use memlane_rig::ring::Interrupts;
 
 /// After this, rings that fell quiet were looked at as often as ever.
@@ -77,6 +77,29 @@ fn a_driver_whose_wish_came_too_late_is_called() {
     ask_for_a_call_too_late(&mut b.pair(0).delivery.queue);
     assert_eq!(bed.totals(1).repeated_calls - before, 1);
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+}
+
+#[test]
+fn and_so_is_one_for_whom_frames_had_to_wait_before() {
+    let bed = Bed::with("poll = \"never\"", &["", ""]);
+    let four = ReceiveBuffers { count: Some(4), ..ReceiveBuffers::SMALL };
+    let (mut a, mut b) = (bed.guest(0), bed.guest_like(1, bed.builder(1).receive_buffers(four)));
+    announce(&mut [&mut a, &mut b]);
+    // More than b has room for: the last ones wait until it has taken the first.
+    for number in 0..10 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    bed.wait_for(|bed| bed.totals(1).waiting > 0, "a frame waits");
+    for number in 0..10 {
+        assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
+    }
+    std::thread::sleep(ALL_LOOKS);
+    let (before, had) = (bed.totals(1).repeated_calls, bed.totals(1).delivery_frames);
+    ask_for_no_calls(&mut b.pair(0).delivery.queue);
+    a.send(&frame(mac(0), mac(1), 100, 10)).unwrap();
+    bed.wait_for(|bed| bed.totals(1).delivery_frames == had + 1, "the frame is there");
+    ask_for_a_call_too_late(&mut b.pair(0).delivery.queue);
+    assert_eq!(bed.totals(1).repeated_calls - before, 1);
 }
 
 #[test]

@@ -12,6 +12,9 @@ pub mod slot;
 #[path = "../../src/worker/mailbox/post.rs"]
 pub mod post;
 
+#[path = "../../src/notice.rs"]
+pub mod notice;
+
 #[path = "../../src/table.rs"]
 pub mod table;
 
@@ -22,6 +25,11 @@ pub mod stopwatch;
 pub mod time {
     /// A moment or a span.
     pub type Cycles = u64;
+
+    /// A span.
+    pub fn in_cycles(span: std::time::Duration) -> Cycles {
+        span.as_nanos() as u64
+    }
 }
 
 /// What the table needs of frames.

@@ -183,6 +183,11 @@ impl Line {
         self.placed.clear();
     }
 
+    /// True if frames were placed and not let go of since.
+    pub fn has_placed(&self) -> bool {
+        !self.placed.is_empty()
+    }
+
     /// When the next frame arrives.
     #[inline]
     pub fn due(&self) -> Option<Cycles> {

@@ -7,10 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::agenda::Agenda;
 use crate::airtime::effort;
 use crate::frame::{self, Pattern, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
+use crate::notice::Spans;
 use crate::parcel::{Fate, Parcel, Reach};
 use crate::ring::{Intake, Ring, RingFault, express};
 use crate::schedule::race::Race;
@@ -20,7 +22,7 @@ use crate::slots::Slots;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 pub(crate) use outlet::{Health, Outlet, Sent};
-use outlet::{Stuck, TURN, Work};
+use outlet::{TURN, Times, Work};
 pub(crate) use sink::Sink;
 
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
@@ -59,15 +61,17 @@ pub(crate) struct Outlets {
     waiting: VecDeque<Slot>,
     /// Outlets with a race.
     races: usize,
-    /// Slots at the end of a line, the one that is served next first.
+    /// Slots at the end of a line at which a frame has arrived or will soon, the one that is served next first.
     lines: VecDeque<Slot>,
+    /// When frames arrive at the ends of the other lines, or a little before.
+    arrivals: Agenda,
+    /// When notices are due.
+    notices: Agenda,
     /// What was done.
     pub work: Work,
     /// Ports whose rings broke a rule here.
     faults: Vec<(PortId, RingFault)>,
-    patience: Cycles,
-    stuck_after: Cycles,
-    early: Cycles,
+    times: Times,
     now: Cycles,
 }
 
@@ -82,11 +86,16 @@ impl Outlets {
             waiting: VecDeque::new(),
             races: 0,
             lines: VecDeque::new(),
+            arrivals: Agenda::default(),
+            notices: Agenda::default(),
             work: Work::default(),
             faults: Vec::new(),
-            patience: in_cycles(settings.patience),
-            stuck_after: in_cycles(STUCK_AFTER),
-            early: in_cycles(EARLY),
+            times: Times {
+                patience: in_cycles(settings.patience),
+                stuck_after: in_cycles(STUCK_AFTER),
+                early: in_cycles(EARLY),
+                spans: Spans::default(),
+            },
             now: 0,
         }
     }
@@ -104,26 +113,16 @@ impl Outlets {
     }
 
     pub(crate) fn add(&mut self, outlet: Outlet) -> Slot {
-        let has_line = outlet.line.is_some();
         let mut outlet = outlet;
-        let slot = self.slots.add(|slot| {
+        self.slots.add(|slot| {
             outlet.slot = slot;
             outlet
-        });
-        if has_line {
-            self.lines.push_back(slot);
-        }
-        slot
+        })
     }
 
     #[inline]
     pub(crate) fn get(&mut self, slot: Slot) -> Option<&mut Outlet> {
         self.slots.get_mut(slot)
-    }
-
-    /// All slots that are taken.
-    pub(crate) fn taken(&self) -> Vec<Slot> {
-        self.slots.taken()
     }
 
     pub(crate) fn find(&self, key: RingKey) -> Option<Slot> {
@@ -147,6 +146,8 @@ impl Outlets {
         outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
+        self.arrivals.forget(slot);
+        self.notices.forget(slot);
         self.races -= usize::from(outlet.race.is_some());
         Some(outlet)
     }
@@ -161,12 +162,11 @@ impl Outlets {
                 (Some(line), Some(path)) => line.set_path(path),
                 // It ends once what is under way has arrived.
                 (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
-                (None, Some(_)) => {
-                    outlet.line = outlet.port.line(outlet.key.pair).map(Box::new);
-                    self.lines.push_back(slot);
-                }
+                (None, Some(_)) => outlet.line = outlet.port.line(outlet.key.pair).map(Box::new),
                 (None, None) => {}
             }
+            // Its line may be over.
+            self.arrivals.expect(slot, 0);
         }
     }
 
@@ -198,6 +198,9 @@ impl Outlets {
             let taken = line.take(parcel, self.now);
             self.work.effort += effort::FRAME + u64::from(parcel.length);
             outlet.touch(slot, &mut self.touched);
+            if let Some(due) = outlet.arrival().filter(|_| !outlet.at_hand) {
+                self.arrivals.expect(slot, due.saturating_sub(self.times.early));
+            }
             return taken.map_or_else(Sent::Dropped, |()| Sent::Done);
         }
         if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now, &mut self.races) {
@@ -308,12 +311,13 @@ impl Outlets {
     pub(crate) fn note_postponed(&mut self, slot: Slot, sender: PortId) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let last = outlet.postponed_last.replace((sender, self.now));
-        let among_others = last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.stuck_after);
+        let among_others =
+            last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.times.stuck_after);
         if among_others && outlet.race.is_none() {
-            outlet.race = Some(Box::new(Race::new(self.now, 100 * self.stuck_after)));
+            outlet.race = Some(Box::new(Race::new(self.now, 100 * self.times.stuck_after)));
             self.races += 1;
         }
-        let lets_pass = outlet.lets_pass(self.stuck_after, self.now);
+        let lets_pass = outlet.lets_pass(self.times.stuck_after, self.now);
         match &mut outlet.race {
             Some(race) if lets_pass => race.is_satisfied(sender),
             Some(race) => race.came(sender),
@@ -346,10 +350,10 @@ impl Outlets {
 
     /// How the receiver at `slot` is doing.
     pub(crate) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
-        let stuck_after = self.stuck_after;
+        let stuck_after = self.times.stuck_after;
         match self.get(slot) {
             Some(outlet) if outlet.stalled => Health::Stalled,
-            Some(outlet) if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(stuck_after, now)) => Health::Stuck,
+            Some(outlet) if outlet.is_stuck_for(stuck_after, now) => Health::Stuck,
             _ => Health::Moving,
         }
     }
@@ -374,11 +378,12 @@ impl Outlets {
         let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
-            outlet.stuck = Some(Stuck::begin(now));
+            outlet.notice.begin_to_stand(now, &self.times.spans);
             self.waiting.push_back(slot);
         }
         outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
         outlet.touch(slot, &mut self.touched);
+        self.expect(slot, now);
         Ok(())
     }
 
@@ -426,7 +431,7 @@ impl Outlets {
                 Sent::Dropped(reason) => met(parcel, port, Fate::Dropped(port, reason)),
             }
             if sent == Sent::MustWait {
-                if outlet.lets_pass(self.stuck_after, now) {
+                if outlet.lets_pass(self.times.stuck_after, now) {
                     too_long = length;
                     continue;
                 }
@@ -440,20 +445,26 @@ impl Outlets {
         }
         // Where a limit holds back, it is not the receiver that does.
         if advanced || !outlet.port.policy.delivery.is_open(now) {
-            outlet.stuck = Some(Stuck::begin(now));
-        } else if outlet.stuck.is_some_and(|stuck| stuck.lasts_longer(self.patience, now)) {
+            outlet.notice.begin_to_stand(now, &self.times.spans);
+        } else if outlet.is_stuck_for(self.times.patience, now) {
             outlet.touch(slot, &mut self.touched);
             // A receiver that has posted something just now does not stand still: what waits is too long for it, and others are not.
             let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
-            outlet.give_up(too_long, &mut self.parking, now, |parcel, reason| met(parcel, port, Fate::Dropped(port, reason)));
-        } else if outlet.call_again_if_stuck(now, &mut self.faults) {
+            let times = (now, &self.times);
+            outlet.give_up(too_long, &mut self.parking, times, |parcel, reason| met(parcel, port, Fate::Dropped(port, reason)));
+        } else if outlet.call_again_if_stuck(now, &self.times, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }
+        if outlet.turns.waiting() == 0 {
+            outlet.notice.move_on();
+        }
+        self.expect(slot, now);
     }
 
     /// Delivers what has come to the end of its line; returns the number of frames. `dropped` hears of those that were not delivered.
     /// `parcel` is scratch.
     pub(crate) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
+        self.take_arrivals();
         let mut frames = 0;
         let enough = self.work.effort + effort::WAITING;
         for _ in 0..self.lines.len() {
@@ -462,35 +473,58 @@ impl Outlets {
             }
             let Some(slot) = self.lines.pop_front() else { break };
             let Some(outlet) = self.slots.get_mut(slot) else { continue };
-            let (served, moved) =
-                outlet.serve_line(parcel, self.now, self.patience, &mut self.faults, &mut self.work, &mut dropped);
+            let (served, moved) = outlet.serve_line(parcel, self.now, &self.times, &mut self.faults, &mut self.work, &mut dropped);
             if moved {
                 outlet.touch(slot, &mut self.touched);
             }
             frames += served;
-            if outlet.line.is_some() {
-                self.lines.push_back(slot);
-            }
+            self.keep_at_hand(slot);
+            self.expect(slot, self.now);
         }
         frames
     }
 
-    /// True if some ports are on links.
-    #[inline]
-    pub(crate) fn have_lines(&self) -> bool {
-        !self.lines.is_empty()
+    /// Has the lines served at whose ends frames arrive about now.
+    fn take_arrivals(&mut self) {
+        if !self.arrivals.is_due(self.now) {
+            return;
+        }
+        let mut due = Vec::new();
+        self.arrivals.take_due(self.now, &mut due);
+        for slot in due {
+            if let Some(outlet) = self.slots.get_mut(slot).filter(|outlet| !outlet.at_hand) {
+                outlet.at_hand = true;
+                self.lines.push_back(slot);
+            }
+        }
     }
 
-    /// When the next frame comes to the end of its line, or is given up there.
-    fn line_deadline(&self, now: Cycles) -> Option<Cycles> {
-        let at_lines = self.lines.iter().filter_map(|&slot| self.slots.get(slot));
-        at_lines.filter_map(|outlet| outlet.line_deadline(self.patience, now)).min()
+    /// The line of `slot` was served: it is so in the next pass too if its next frame arrives soon, or if frames were placed to which its receiver may
+    /// refer until this pass ends. Else it is left alone until a frame arrives.
+    fn keep_at_hand(&mut self, slot: Slot) {
+        let Some(outlet) = self.slots.get_mut(slot) else { return };
+        let soon = self.now.saturating_add(self.times.early);
+        let arrival = outlet.arrival();
+        outlet.at_hand = arrival.is_some_and(|due| due <= soon) || outlet.line.as_ref().is_some_and(|line| line.has_placed());
+        if outlet.at_hand {
+            self.lines.push_back(slot);
+        } else if let Some(due) = arrival {
+            self.arrivals.expect(slot, due.saturating_sub(self.times.early));
+        }
+    }
+
+    /// True if frames arrive at the ends of some lines about now.
+    #[inline]
+    pub(crate) fn have_arrivals(&self) -> bool {
+        !self.lines.is_empty() || self.arrivals.is_due(self.now)
     }
 
     /// True if something comes to the end of its line before a sleep would be worth it.
     #[inline]
     pub(crate) fn expect_soon(&self, now: Cycles) -> bool {
-        self.have_lines() && self.line_deadline(now).is_some_and(|due| due < now.saturating_add(self.early))
+        let soon = now.saturating_add(self.times.early);
+        let mut at_hand = self.lines.iter().filter_map(|&slot| self.slots.get(slot));
+        self.arrivals.is_due(now) || at_hand.any(|outlet| outlet.needs_pass_before(soon))
     }
 
     /// The next port whose ring broke a rule here.
@@ -504,8 +538,16 @@ impl Outlets {
             let port = outlet.key.port;
             outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
         }
-        let slots = &self.slots;
-        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0));
+        let slots = &mut self.slots;
+        self.waiting.retain(|&slot| {
+            slots.get_mut(slot).is_some_and(|outlet| {
+                let waits = outlet.turns.waiting() > 0;
+                if !waits {
+                    outlet.notice.move_on();
+                }
+                waits
+            })
+        });
     }
 
     /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.
@@ -527,32 +569,57 @@ impl Outlets {
                     outlet.fail(fault, &mut self.faults);
                 }
                 outlet.count(counters(outlet.key.port));
+                if outlet.notice.happened() {
+                    self.expect(slot, self.now);
+                }
             }
         }
     }
 
-    /// Makes the call of the driver at `slot` that was kept, if there is one and it may be made; whether it is kept still. `None` if there is no such
-    /// outlet, or the call blocked.
-    pub(crate) fn call_kept(&mut self, slot: Slot, counters: &PortCounters) -> Option<bool> {
-        let outlet = self.slots.get_mut(slot)?;
+    /// True if some notice is due.
+    #[inline]
+    pub(crate) fn has_due(&self, now: Cycles) -> bool {
+        self.notices.is_due(now)
+    }
+
+    /// Looks after the notices that are due: makes calls that were kept, and again those that seem to be missed. The calls of receivers that something
+    /// waits for are made where they are served.
+    pub(crate) fn look_after_due<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
+        let mut due = Vec::new();
+        self.notices.take_due(self.now, &mut due);
+        for slot in due {
+            self.look_after(slot, &counters);
+        }
+    }
+
+    fn look_after<'c>(&mut self, slot: Slot, counters: &impl Fn(PortId) -> &'c PortCounters) {
+        let Some(outlet) = self.slots.get_mut(slot) else { return };
+        let counters = counters(outlet.key.port);
         match outlet.ring().map_or(Ok(false), Ring::call_kept) {
-            Ok(kept) => {
-                outlet.count(counters);
-                Some(kept)
+            // It is kept still: nothing has settled.
+            Ok(true) => _ = outlet.notice.happened(),
+            Ok(false) if outlet.look() => {
+                outlet.call_again(&mut self.faults);
+                counters.repeated_calls.add(1);
             }
-            Err(fault) => {
-                outlet.fail(fault, &mut self.faults);
-                None
-            }
+            Ok(false) => {}
+            Err(fault) => outlet.fail(fault, &mut self.faults),
+        }
+        outlet.count(counters);
+        self.expect(slot, self.now.saturating_add(1));
+    }
+
+    /// A call of the driver at `slot` may have been kept.
+    pub(crate) fn happened(&mut self, slot: Slot) {
+        if self.slots.get_mut(slot).is_some_and(|outlet| outlet.notice.happened()) {
+            self.expect(slot, self.now);
         }
     }
 
-    /// Calls the driver at `slot` once more, and counts.
-    pub(crate) fn call_again(&mut self, slot: Slot, counters: &PortCounters) {
-        if let Some(outlet) = self.slots.get_mut(slot) {
-            outlet.call_again(&mut self.faults);
-            outlet.count(counters);
-        }
+    /// Writes on the agenda when the notice of `slot` is due, as things are at `now`.
+    fn expect(&mut self, slot: Slot, now: Cycles) {
+        let due = self.slots.get(slot).and_then(|outlet| outlet.due(now, &self.times));
+        due.into_iter().for_each(|due| self.notices.expect(slot, due.max(now)));
     }
 
     /// Shuts the outlet of `port` at `slot` for good, or until the next pass.
@@ -592,12 +659,8 @@ impl Outlets {
         (!limiter.is_open(now)).then(|| limiter.opens_at())
     }
 
-    /// When something is to be done for those that something waits for: patience ends, or a limit opens.
-    pub(crate) fn deadline(&self, now: Cycles) -> Option<Cycles> {
-        let waited_for = self.waiting.iter().filter_map(|&slot| self.slots.get(slot));
-        waited_for
-            .map(|outlet| outlet.deadline(self.patience, now))
-            .chain(self.line_deadline(now).map(|due| due.saturating_sub(self.early)))
-            .min()
+    /// When something is to be done: a notice is due, patience ends, a limit opens, a frame comes to the end of its line.
+    pub(crate) fn deadline(&self) -> Option<Cycles> {
+        self.notices.next().into_iter().chain(self.arrivals.next()).min()
     }
 }

@@ -7,9 +7,10 @@ use super::sink::Sink;
 use crate::airtime::effort::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
+use crate::notice::{Missed, Notice, Spans};
 use crate::parcel::Parcel;
 use crate::port::Port;
-use crate::ring::{Missed, Placed, Quiet, Ring, RingFault};
+use crate::ring::{Placed, Ring, RingFault};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
@@ -18,9 +19,6 @@ use crate::time::{Cycles, in_cycles};
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
 /// its turns are worth.
 pub(super) const TURN: usize = BATCH;
-/// How long a driver may leave what it was called for, while more waits for it, before it is called again: an interrupt that comes just as a
-/// guest goes idle is lost on User Mode Linux (7.2), which then sleeps until its next timer.
-const CALL_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A sink and its circumstances.
 #[derive(Debug)]
@@ -38,13 +36,11 @@ pub(crate) struct Outlet {
     /// Broke its ring.
     faulty: bool,
     pub(super) turns: Turns,
-    /// It takes nothing though something waits.
-    pub(super) stuck: Option<Stuck>,
+    /// What its driver has perhaps not heard of, and whether it takes nothing though something waits.
+    pub(super) notice: Notice,
     /// It took nothing for longer than the patience, and nothing since.
     pub(super) stalled: bool,
     pub(super) touched: bool,
-    /// How far its ring was looked at since something happened there.
-    pub quiet: Quiet,
     /// What its driver was seen to have posted when there was no room.
     posted: Posted,
     /// Whose frame was postponed last, and when.
@@ -53,6 +49,8 @@ pub(crate) struct Outlet {
     pub(super) race: Option<Box<Race>>,
     /// What frames take before they are here, if the port is on a link.
     pub(super) line: Option<Box<Line>>,
+    /// It is among the lines that are served in every pass.
+    pub(super) at_hand: bool,
     /// Frames and bytes since the counters were last told.
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -62,6 +60,18 @@ pub(crate) struct Outlet {
     pub(super) shut_until: Cycles,
 }
 
+/// How long things may take at outlets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// A receiver may take nothing before what waits for it is given up.
+    pub patience: Cycles,
+    /// A receiver may take nothing before it counts as stuck.
+    pub stuck_after: Cycles,
+    /// Before a frame comes to the end of its line a worker gets up, for waking takes that long.
+    pub early: Cycles,
+    pub spans: Spans,
+}
+
 /// What was done at outlets.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
@@ -69,28 +79,6 @@ pub(crate) struct Work {
     pub effort: u64,
     /// At which outlets buffers were a burden, whose, and how much.
     pub burdens: Vec<(Slot, PortId, u64)>,
-}
-
-/// Since when a receiver has taken nothing, and how often its driver was called again meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stuck {
-    since: Cycles,
-    calls: u32,
-}
-
-impl Stuck {
-    pub(super) fn begin(now: Cycles) -> Self {
-        Self { since: now, calls: 0 }
-    }
-
-    pub(super) fn lasts_longer(self, than: Cycles, now: Cycles) -> bool {
-        now.wrapping_sub(self.since) > than
-    }
-
-    /// When the driver is to be called again: each time after twice as long.
-    fn calls_again_at(self) -> Cycles {
-        self.since.saturating_add(in_cycles(CALL_AGAIN_AFTER) << self.calls.min(10))
-    }
 }
 
 /// What a receiver without room has posted, and for how long that was seen to be all.
@@ -148,14 +136,14 @@ impl Outlet {
             started,
             faulty: false,
             turns: Turns::default(),
-            stuck: None,
+            notice: Notice::default(),
             stalled: false,
             touched: false,
-            quiet: Quiet::default(),
             posted: Posted::default(),
             postponed_last: None,
             race: None,
             line: port.line(pair).map(Box::new),
+            at_hand: false,
             frames: 0,
             bytes: 0,
             slot: Slot::default(),
@@ -175,22 +163,22 @@ impl Outlet {
         self.port.policy.delivery.is_open(now) && self.sink.arm()
     }
 
-    /// See [`super::Outlets::deadline`].
-    pub(super) fn deadline(&self, patience: Cycles, now: Cycles) -> Cycles {
+    /// When its notice is due: while something waits for its driver, that is when a limit opens, the driver is to be called again, or patience
+    /// ends.
+    pub(super) fn due(&self, now: Cycles, times: &Times) -> Option<Cycles> {
+        let due = self.notice.due(now, &times.spans)?;
+        let Some(since) = self.notice.stuck_since() else { return Some(due) };
         let limiter = &self.port.policy.delivery;
-        if !limiter.is_open(now) {
-            return limiter.opens_at();
-        }
-        let stuck = self.stuck.unwrap_or(Stuck::begin(now));
-        stuck.calls_again_at().min(stuck.since.saturating_add(patience))
+        Some(if limiter.is_open(now) { due.min(since.saturating_add(times.patience)) } else { limiter.opens_at() })
     }
 
     /// Calls a driver again that may have missed a call, if it is time for that.
-    pub(super) fn call_again_if_stuck(&mut self, now: Cycles, faults: &mut Vec<(PortId, RingFault)>) -> bool {
-        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.calls_again_at()) else { return false };
-        stuck.calls += 1;
-        self.call_again(faults);
-        true
+    pub(super) fn call_again_if_stuck(&mut self, now: Cycles, times: &Times, faults: &mut Vec<(PortId, RingFault)>) -> bool {
+        let again = self.notice.calls_again(now, &times.spans);
+        if again {
+            self.call_again(faults);
+        }
+        again
     }
 
     /// Calls the driver once more.
@@ -200,10 +188,10 @@ impl Outlet {
         }
     }
 
-    /// What its driver seems to have missed. Where something waits for it, see [`Self::call_again_if_stuck`].
-    pub(crate) fn missed(&mut self) -> Option<Missed> {
-        let misses = self.stuck.is_none() && self.sink.ring().is_some_and(|ring| ring.awaits_call());
-        misses.then_some(Missed::Call)
+    /// Looks again whether its driver seems to have missed a call; true if it has done so for two looks.
+    pub(super) fn look(&mut self) -> bool {
+        let ring = self.sink.ring();
+        self.notice.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
     }
 
     /// The patience is over: all that waits is dropped; only frames `too_long`, of so many bytes or more, if there is room for others.
@@ -211,7 +199,7 @@ impl Outlet {
         &mut self,
         too_long: u32,
         parking: &mut Parking,
-        now: Cycles,
+        (now, times): (Cycles, &Times),
         mut dropped: impl FnMut(&Parcel, DropReason),
     ) {
         if too_long < u32::MAX {
@@ -220,20 +208,20 @@ impl Outlet {
                 |parcel| parcel.length >= too_long,
                 |parcel| dropped(parcel, DropReason::TooLongForReceiver),
             );
-            self.stuck = Some(Stuck::begin(now));
+            self.notice.begin_to_stand(now, &times.spans);
         } else {
             self.stalled = true;
             self.turns.remove_if(parking, |_| true, |parcel| dropped(parcel, DropReason::ReceiverStalled));
         }
     }
 
-    /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after `patience` gives up what finds no
+    /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after the patience gives up what finds no
     /// room; returns the number of frames delivered, and whether the driver is to be shown anything.
     pub(super) fn serve_line(
         &mut self,
         parcel: &mut Parcel,
         now: Cycles,
-        patience: Cycles,
+        times: &Times,
         faults: &mut Vec<(PortId, RingFault)>,
         work: &mut Work,
         dropped: &mut impl FnMut(PortId, DropReason),
@@ -252,7 +240,7 @@ impl Outlet {
             }
             // Where a limit holds back, it is not the receiver that does.
             let open = self.port.policy.delivery.is_open(now);
-            let given_up = open && self.stuck.is_some_and(|stuck| stuck.lasts_longer(patience, now));
+            let given_up = open && self.is_stuck_for(times.patience, now);
             let place = |parcel: &mut Parcel| {
                 let sent = self.place(parcel, now, faults, work);
                 moved |= sent == Sent::Done;
@@ -265,12 +253,12 @@ impl Outlet {
             match line.serve(now, parcel, place) {
                 Some(Sent::Done) => {
                     served += 1;
-                    self.stuck = None;
+                    self.notice.move_on();
                 }
                 Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
                 Some(Sent::MustWait) => {
-                    self.stuck = self.stuck.filter(|_| open).or(Some(Stuck::begin(now)));
-                    moved |= self.call_again_if_stuck(now, faults);
+                    self.stand_still(open, now, times);
+                    moved |= self.call_again_if_stuck(now, times, faults);
                     break;
                 }
                 None => break,
@@ -290,21 +278,41 @@ impl Outlet {
     pub(super) fn touch(&mut self, slot: Slot, touched: &mut Vec<Slot>) {
         if !self.touched {
             self.touched = true;
-            self.quiet = Quiet::default();
             touched.push(slot);
         }
     }
 
-    /// See [`super::Outlets::line_deadline`].
-    pub(super) fn line_deadline(&self, patience: Cycles, now: Cycles) -> Option<Cycles> {
-        let due = self.line.as_ref()?.due()?;
-        Some(if self.stuck.is_some() { due.max(self.deadline(patience, now)) } else { due })
+    /// When the next frame comes to the end of its line.
+    #[inline]
+    pub(super) fn arrival(&self) -> Option<Cycles> {
+        self.line.as_ref().and_then(|line| line.due())
+    }
+
+    /// Whether its line has something for a pass before `moment`: the next frame comes to its end, and will find room as far as is known; or frames
+    /// that were placed are to be let go of.
+    pub(super) fn needs_pass_before(&self, moment: Cycles) -> bool {
+        let arrives = self.arrival().is_some_and(|due| due < moment);
+        (arrives && self.notice.stuck_since().is_none()) || self.line.as_ref().is_some_and(|line| line.has_placed())
     }
 
     /// True if something would be delivered now if there were room.
     pub(super) fn awaits_room(&self, now: Cycles) -> bool {
-        let at_end = self.line.as_ref().and_then(|line| line.due()).is_some_and(|due| due <= now);
-        self.turns.waiting() > 0 || (at_end && self.stuck.is_some())
+        let at_end = self.arrival().is_some_and(|due| due <= now);
+        self.turns.waiting() > 0 || (at_end && self.notice.stuck_since().is_some())
+    }
+
+    /// Something waits for its driver, which is to blame if its limit is `open`.
+    fn stand_still(&mut self, open: bool, now: Cycles, times: &Times) {
+        if open {
+            self.notice.stand_still(now, &times.spans);
+        } else {
+            self.notice.begin_to_stand(now, &times.spans);
+        }
+    }
+
+    /// Whether it has taken nothing for longer `than` that, though something waits for it.
+    pub(super) fn is_stuck_for(&self, than: Cycles, now: Cycles) -> bool {
+        self.notice.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
     }
 
     /// Whether `sender` may have room, as far as others are concerned whose frames are postponed.

@@ -21,7 +21,6 @@ mod intake;
 mod notify;
 #[cfg(test)]
 mod proofs;
-mod quiet;
 mod rooms;
 pub mod shared;
 
@@ -33,7 +32,6 @@ pub use delivery::{Delivery, Placed, Refusal};
 pub use gate::Gate;
 pub use intake::{Intake, Taken};
 pub use notify::{Call, Called, NotNotifier, Notifier};
-pub(crate) use quiet::{Missed, Quiet};
 pub use shared::{Areas, SplitRing, full_fence};
 
 use crate::memory::{Hint, MemoryMap};

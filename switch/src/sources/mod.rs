@@ -1,25 +1,25 @@
 //! Sources: where frames come in, and what a worker keeps about each.
 
-pub(crate) mod deferred_calls;
 mod doze;
 mod feed;
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use crate::agenda::Agenda;
 use crate::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use crate::memory::MemoryMap;
+use crate::notice::{Missed, Notice, Spans};
 use crate::offload::Offloads;
 use crate::outlets::Health;
 use crate::parcel::Parcel;
 use crate::port::Port;
-use crate::ring::{Missed, Quiet, Ring, RingFault, SplitRing};
+use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::slots::Slots;
 use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
 use crate::verdict::Memo;
-use deferred_calls::DeferredCalls;
 use doze::Stream;
 pub(crate) use feed::Feed;
 
@@ -63,8 +63,8 @@ pub(crate) struct Source {
     /// Bytes taken since its driver was last called.
     pub bytes_back: u64,
     touched: bool,
-    /// How far its ring was looked at since something happened there.
-    pub quiet: Quiet,
+    /// What its driver has perhaps not heard of, or we of it.
+    notice: Notice,
     /// When it last had frames.
     pub active: Cycles,
     /// Whether it sends without waiting for answers.
@@ -151,7 +151,7 @@ impl Source {
             in_a_row: 0,
             bytes_back: 0,
             touched: false,
-            quiet: Quiet::default(),
+            notice: Notice::default(),
             active: 0,
             stream: Stream::default(),
         }
@@ -219,8 +219,9 @@ impl Source {
         }
     }
 
-    /// Whether its driver has looked at what it was shown before used index `shown`; if so, it need not hear of that.
-    fn has_looked(&mut self, shown: u16) -> bool {
+    /// Whether its driver has looked at what it was shown when its call was put off: then it need not hear of that.
+    fn has_looked(&mut self) -> bool {
+        let Some(shown) = self.notice.put_off_at() else { return false };
         let looked = self.feed.ring().is_some_and(|ring| ring.has_looked(shown));
         if looked {
             self.bytes_back = 0;
@@ -231,11 +232,6 @@ impl Source {
     /// Whether its driver was shown anything that calls were not considered for.
     fn owes_call(&mut self) -> bool {
         self.feed.ring().is_some_and(|ring| ring.unconsidered() > 0)
-    }
-
-    /// Used index that its driver was shown.
-    fn shown(&mut self) -> u16 {
-        self.feed.ring().map_or(0, |ring| ring.shown())
     }
 
     /// Has its ring make this `call`, and counts.
@@ -253,17 +249,24 @@ impl Source {
         result
     }
 
+    /// Has the call for what its driver was shown wait; false if it has waited long enough.
+    fn put_off(&mut self, now: Cycles, spans: &Spans) -> bool {
+        let shown = self.feed.ring().map_or(0, |ring| ring.shown());
+        self.notice.put_off(shown, now, spans)
+    }
+
     /// Whether so little went back to the driver that it need not hear of it at once.
     fn may_call_later(&mut self) -> bool {
         let few = self.bytes_back < LITTLE_BYTES;
         self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
-    /// What its driver seems to have missed, or we of it.
-    pub(crate) fn missed(&mut self) -> Option<Missed> {
+    /// Looks again whether its driver seems to have missed something, or we of it; returns what has been missed for two looks.
+    pub(crate) fn look(&mut self) -> Option<Missed> {
         let asleep = self.state == State::Asleep;
         let ring = self.feed.ring()?;
-        if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
+        let missed = || if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) };
+        self.notice.look(missed)
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
@@ -296,8 +299,9 @@ pub(crate) struct Sources {
     pub touched: Vec<Slot>,
     /// Sources that are armed.
     pub asleep: usize,
-    /// Sources whose drivers are to be called later.
-    pub deferred_calls: DeferredCalls,
+    /// When notices are due.
+    agenda: Agenda,
+    spans: Spans,
 }
 
 impl Sources {
@@ -310,18 +314,13 @@ impl Sources {
         self.slots.get_mut(slot)
     }
 
-    /// All slots that are taken.
-    pub(crate) fn taken(&self) -> Vec<Slot> {
-        self.slots.taken()
-    }
-
     pub(crate) fn find(&self, key: RingKey) -> Option<Slot> {
         self.slots.find(|source| source.key == key)
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<Source> {
         self.set_state(slot, State::Closed);
-        self.deferred_calls.forget(slot);
+        self.agenda.forget(slot);
         self.slots.remove(slot)
     }
 
@@ -342,10 +341,7 @@ impl Sources {
         }
         match state {
             State::Awake => self.awake.push(slot),
-            State::Asleep => {
-                self.asleep += 1;
-                source.quiet = Quiet::default();
-            }
+            State::Asleep => self.asleep += 1,
             State::Unstarted | State::Closed => {}
         }
     }
@@ -412,7 +408,6 @@ impl Sources {
             && !source.touched
         {
             source.touched = true;
-            source.quiet = Quiet::default();
             self.touched.push(slot);
         }
     }
@@ -427,32 +422,80 @@ impl Sources {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Drivers of whom
-    /// little went back are called [later](DeferredCalls).
+    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Calls of drivers to whom
+    /// little went back are [put off](Notice::put_off).
     pub(crate) fn call<'c>(
         &mut self,
         now: Cycles,
         counters: impl Fn(PortId) -> &'c PortCounters,
         mut faulty: impl FnMut(PortId, RingFault),
     ) {
-        self.deferred_calls.take_due(now, &mut self.touched);
         while let Some(slot) = self.touched.pop() {
             let Some(source) = self.slots.get_mut(slot) else { continue };
             source.touched = false;
-            if self.deferred_calls.shown(slot).is_some_and(|shown| source.has_looked(shown)) {
-                self.deferred_calls.forget(slot);
+            let mut changed = source.notice.happened() | (source.has_looked() && source.notice.told());
+            if source.owes_call() {
+                if source.may_call_later() && source.put_off(now, &self.spans) {
+                    changed = true;
+                } else {
+                    changed |= source.notice.told();
+                    source.bytes_back = 0;
+                    if let Err(fault) = source.call(Ring::call_if_wanted, &counters) {
+                        faulty(source.port(), fault);
+                    }
+                }
             }
-            if !source.owes_call() {
-                continue;
-            }
-            if source.may_call_later() && self.deferred_calls.put_off(slot, source.shown(), now) {
-                continue;
-            }
-            self.deferred_calls.forget(slot);
-            source.bytes_back = 0;
-            if let Err(fault) = source.call(Ring::call_if_wanted, &counters) {
-                faulty(source.port(), fault);
+            if changed {
+                self.expect(slot, now);
             }
         }
+    }
+
+    /// Something happened at the ring of `slot`, which may have fallen quiet with that.
+    #[inline]
+    pub(crate) fn happened(&mut self, slot: Slot, now: Cycles) {
+        if self.slots.get_mut(slot).is_some_and(|source| source.notice.happened()) {
+            self.expect(slot, now);
+        }
+    }
+
+    /// Writes on the agenda when the notice of `slot` is due.
+    fn expect(&mut self, slot: Slot, now: Cycles) {
+        let due = self.slots.get(slot).and_then(|source| source.notice.due(now, &self.spans));
+        due.into_iter().for_each(|due| self.agenda.expect(slot, due));
+    }
+
+    /// True if some notice is due.
+    #[inline]
+    pub(crate) fn has_due(&self, now: Cycles) -> bool {
+        self.agenda.is_due(now)
+    }
+
+    /// When the next notice is due.
+    pub(crate) fn deadline(&self) -> Option<Cycles> {
+        self.agenda.next()
+    }
+
+    /// Takes the slots whose notices are due. Those of which calls were put off are considered again by [`Self::call`]; the others are for the
+    /// caller to look at.
+    pub(crate) fn take_due(&mut self, now: Cycles) -> Vec<Slot> {
+        let mut due = Vec::new();
+        self.agenda.take_due(now, &mut due);
+        due.retain(|&slot| {
+            let put_off = self.slots.get(slot).is_some_and(|source| source.notice.put_off_at().is_some());
+            if put_off {
+                self.touch(slot);
+            }
+            !put_off
+        });
+        due
+    }
+
+    /// The notice of `slot` was due and is looked after: it is so again later, and so it is for a call that is `kept`.
+    pub(crate) fn looked_after(&mut self, slot: Slot, kept: bool, now: Cycles) {
+        if kept {
+            self.happened(slot, now);
+        }
+        self.expect(slot, now);
     }
 }

@@ -4,8 +4,8 @@
 //! - The **directory** knows the ports and segments that there are ([`directory`]).
 //! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it (`outlets`).
 //! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
-//! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]);
-//!   rings that fell quiet get a second look ([`lost_notifications`]).
+//!   Before drivers are told of what a pass did, those are looked after of whom an agenda says that it is time ([`lost_notifications`]).
+//! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]).
 //!
 //! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
 

@@ -64,7 +64,7 @@ impl Worker {
         if self.outlets.anything_waits() {
             frames += self.serve_waiting();
         }
-        if self.outlets.have_lines() {
+        if self.outlets.have_arrivals() {
             frames += self.serve_lines();
         }
         self.flush();
@@ -320,9 +320,11 @@ impl Worker {
 
     /// Tells drivers and other workers what happened.
     fn flush(&mut self) {
-        if self.outlets.publish() | self.sources.publish() | self.sources.deferred_calls.is_due(self.now) {
+        if self.sources.has_due(self.now) || self.outlets.has_due(self.now) {
+            self.look_after_due();
+        }
+        if self.outlets.publish() | self.sources.publish() {
             full_fence();
-            self.rest.lost_notifications.expect();
             let directory = &self.directory;
             let counters = |port: PortId| directory.counters(port);
             self.outlets.call(counters);

@@ -1,9 +1,8 @@
 //! Rest: what a worker does when a pass moved nothing.
 //!
-//! First it looks again at rings that fell quiet a while ago ([`super::lost_notifications`]). Then it may **linger** (poll on) for a while; then it **arms**
-//! every ring that was awake, but for senders that stream, over which it only **dozes**; it looks once more, says that it sleeps, looks once
-//! more, and **waits** for kicks, the bell, the end of a doze, or the end of somebody's patience. While other rings keep it busy it only
-//! **glances** at the events from time to time.
+//! It may **linger** (poll on) for a while; then it **arms** every ring that was awake, but for senders that stream, over which it only
+//! **dozes**; it looks once more, says that it sleeps, looks once more, and **waits** for kicks, the bell, the end of a doze, or what comes next on
+//! the agendas of its sources and outlets. While other rings keep it busy it only **glances** at the events from time to time.
 
 mod home;
 mod linger;
@@ -15,7 +14,6 @@ use std::time::Duration;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::timerfd::TimerFd;
 
-use super::lost_notifications::LostNotificationCheck;
 use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
@@ -28,8 +26,8 @@ const EVENTS: usize = 64;
 /// The token of the bell; kicks have slot and direction in theirs.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
-/// See [`LostNotificationCheck`].
-const LOOK: u64 = TIMER - 1;
+/// What is further away may find the timer set for something before it: setting it each time costs more than to wake in vain now and then.
+const FAR: Duration = Duration::from_millis(10);
 /// How often drivers that never kick are looked at.
 const POLLED: Duration = Duration::from_millis(1);
 
@@ -39,12 +37,14 @@ pub(super) struct Rest {
     epoll: Epoll,
     /// Wakes for what is to be done at a certain moment: finer than the milliseconds of epoll.
     timer: TimerFd,
+    /// When the timer does so; in the past if it is not set.
+    timer_at: Cycles,
+    far: Cycles,
     events: Vec<EpollEvent>,
     kicks: Vec<(Slot, Direction, File)>,
     poll: Poll,
     linger: Linger,
     home: Home,
-    pub(super) lost_notifications: LostNotificationCheck,
     /// When the last pass moved something.
     busy_at: Cycles,
     glanced_at: Cycles,
@@ -57,22 +57,20 @@ impl Rest {
     pub(super) fn new(mailbox: &Mailbox, settings: &Settings) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
         let timer = TimerFd::new().map_err(std::io::Error::from)?;
-        let lost_notifications = LostNotificationCheck::new()?;
-        for (descriptor, token) in
-            [(mailbox.bell().as_raw_fd(), BELL), (timer.as_raw_fd(), TIMER), (lost_notifications.descriptor(), LOOK)]
-        {
+        for (descriptor, token) in [(mailbox.bell().as_raw_fd(), BELL), (timer.as_raw_fd(), TIMER)] {
             epoll.ctl(ControlOperation::Add, descriptor, each_time(token))?;
         }
         let now = cycles();
         Ok(Self {
             epoll,
             timer,
+            timer_at: 0,
+            far: in_cycles(FAR),
             events: vec![EpollEvent::default(); EVENTS],
             kicks: Vec::new(),
             poll: settings.poll,
             linger: Linger::new(),
             home: Home::default(),
-            lost_notifications,
             busy_at: now,
             glanced_at: now,
             glance_every: frequency() / 50_000,
@@ -135,7 +133,6 @@ impl Worker {
 
     /// After a pass that moved nothing.
     pub(super) fn rest(&mut self) {
-        self.look_again();
         if self.rest.poll == Poll::Always {
             self.glance_now_and_then();
             return;
@@ -159,7 +156,6 @@ impl Worker {
             self.rest.glanced_at = self.now;
             self.await_events(0);
             self.check_memory();
-            self.look_again();
         }
     }
 
@@ -190,7 +186,7 @@ impl Worker {
                 index += 1;
             } else {
                 self.sources.set_state(slot, State::Asleep);
-                self.rest.lost_notifications.expect();
+                self.sources.happened(slot, self.now);
             }
         }
         news | self.outlets.arm_waiting()
@@ -240,17 +236,19 @@ impl Worker {
     fn set_timer(&mut self, now: Cycles) -> i32 {
         let Some(deadline) = self.deadline() else { return -1 };
         let left = deadline.saturating_sub(now);
+        let is_set = (now + 1..=deadline).contains(&self.rest.timer_at) && left > self.rest.far;
         // No time at all would stop the timer; and a timer that cannot be set, or is missed, is no reason to sleep too long.
         let left = duration(left).max(Duration::from_micros(1));
-        let set = self.rest.timer.reset(left, None).is_ok();
-        if set { left.as_millis().min(1000) as i32 + 1 } else { 0 }
+        if !is_set {
+            self.rest.timer_at = if self.rest.timer.reset(left, None).is_ok() { deadline } else { return 0 };
+        }
+        left.as_millis().min(1000) as i32 + 1
     }
 
     /// When to wake if nothing happens before.
     fn deadline(&mut self) -> Option<Cycles> {
         let polled = self.now.saturating_add(in_cycles(POLLED));
-        let calls = self.sources.deferred_calls.deadline();
-        let mut deadline = self.outlets.deadline(self.now).into_iter().chain(calls).min();
+        let mut deadline = self.outlets.deadline().into_iter().chain(self.sources.deadline()).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
             let Some(source) = self.sources.get(slot) else { continue };
@@ -279,10 +277,9 @@ impl Worker {
         // A descriptor whose other end was closed is ready too, and that is no kick.
         for event in events[..count].iter().filter(|event| event.event_set().intersects(EventSet::IN | EventSet::OUT)) {
             let token = event.data();
-            woken |= !matches!(token, TIMER | LOOK);
+            woken |= token != TIMER;
             match token {
                 BELL | TIMER => {}
-                LOOK => self.rest.lost_notifications.come(),
                 kick => self.kicked(kick),
             }
         }

@@ -241,7 +241,7 @@ impl Worker {
             self.fault(key.port, fault);
         }
         // A call that is kept is made by one of the next looks.
-        self.rest.lost_notifications.expect();
+        self.happened(key);
     }
 
     /// Moves a ring to a new memory map; answers once the old one is not used any more.

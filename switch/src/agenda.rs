@@ -1,0 +1,130 @@
+//! An agenda: when a worker is to do something for which of its slots, so that what is not due costs a pass nothing.
+
+use std::collections::BTreeSet;
+
+use crate::id::Slot;
+use crate::time::Cycles;
+
+/// Moments of slots, each with one at most, the earliest first.
+///
+/// Moments are only made earlier from outside. Whoever takes a slot out and finds that there is nothing to do yet says when there will be.
+/// So what happens in every pass, and puts a moment off each time, costs nothing.
+#[derive(Debug)]
+pub(crate) struct Agenda {
+    order: BTreeSet<(Cycles, Slot)>,
+    /// The same by index of the slot.
+    of: Vec<Option<(Cycles, Slot)>>,
+    /// The earliest moment, [`Cycles::MAX`] if there is none.
+    next: Cycles,
+}
+
+impl Default for Agenda {
+    fn default() -> Self {
+        Self { order: BTreeSet::new(), of: Vec::new(), next: Cycles::MAX }
+    }
+}
+
+impl Agenda {
+    /// `slot` is due at `when`, unless it is so before.
+    pub(crate) fn expect(&mut self, slot: Slot, when: Cycles) {
+        let index = slot.index();
+        if self.of.len() <= index {
+            self.of.resize(index + 1, None);
+        }
+        if let Some(old) = self.of[index] {
+            if old.1 == slot && old.0 <= when {
+                return;
+            }
+            self.order.remove(&old);
+        }
+        self.of[index] = Some((when, slot));
+        self.order.insert((when, slot));
+        self.next = self.next.min(when);
+    }
+
+    /// The earliest moment.
+    pub(crate) fn next(&self) -> Option<Cycles> {
+        (!self.order.is_empty()).then_some(self.next)
+    }
+
+    /// True if some slot is due.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Cycles) -> bool {
+        self.next <= now && !self.order.is_empty()
+    }
+
+    /// Appends the slots that are due to `due`, the one that was so first in front: they are on the agenda no more.
+    pub(crate) fn take_due(&mut self, now: Cycles, due: &mut Vec<Slot>) {
+        while let Some(&entry) = self.order.first().filter(|entry| entry.0 <= now) {
+            self.order.pop_first();
+            self.of[entry.1.index()] = None;
+            due.push(entry.1);
+        }
+        self.find_next();
+    }
+
+    /// Nothing is to be done for `slot` any more.
+    pub(crate) fn forget(&mut self, slot: Slot) {
+        let Some(entry) = self.of.get_mut(slot.index()) else { return };
+        if let Some(old) = entry.take_if(|(_, tenant)| *tenant == slot) {
+            self.order.remove(&old);
+            self.find_next();
+        }
+    }
+
+    fn find_next(&mut self) {
+        self.next = self.order.first().map_or(Cycles::MAX, |entry| entry.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(index: u16) -> Slot {
+        Slot::new(index, 0)
+    }
+
+    fn due(agenda: &mut Agenda, now: Cycles) -> Vec<usize> {
+        let mut due = Vec::new();
+        agenda.take_due(now, &mut due);
+        due.into_iter().map(Slot::index).collect()
+    }
+
+    #[test]
+    fn slots_come_in_the_order_of_their_moments_and_once() {
+        let mut agenda = Agenda::default();
+        for (index, when) in [(3, 30), (1, 10), (2, 20)] {
+            agenda.expect(slot(index), when);
+        }
+        assert_eq!((agenda.next(), agenda.is_due(9), agenda.is_due(10)), (Some(10), false, true));
+        assert_eq!(due(&mut agenda, 25), [1, 2]);
+        assert_eq!((due(&mut agenda, 25), agenda.next()), (vec![], Some(30)));
+    }
+
+    #[test]
+    fn a_moment_is_made_earlier_and_not_later() {
+        let mut agenda = Agenda::default();
+        for when in [20, 30, 10] {
+            agenda.expect(slot(0), when);
+        }
+        assert_eq!(agenda.next(), Some(10));
+        assert_eq!((due(&mut agenda, 100), agenda.next()), (vec![0], None));
+        assert!(!agenda.is_due(Cycles::MAX));
+    }
+
+    #[test]
+    fn a_slot_that_is_gone_is_not_due_and_its_index_is_the_next_ones() {
+        let mut agenda = Agenda::default();
+        agenda.expect(slot(0), 10);
+        agenda.forget(slot(0).next());
+        assert_eq!(agenda.next(), Some(10));
+        agenda.forget(slot(0));
+        assert_eq!(agenda.next(), None);
+        agenda.expect(slot(0), 10);
+        agenda.expect(slot(0).next(), 20);
+        let mut due = Vec::new();
+        agenda.take_due(100, &mut due);
+        assert_eq!(due, [slot(0).next()]);
+    }
+}
