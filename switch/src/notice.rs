@@ -29,11 +29,12 @@ pub struct Spans {
 }
 
 impl Default for Spans {
-    /// A call may be put off for longer than most answers take, too short for a sender to run out of room.
+    /// A call may be put off for longer than most answers take between two guests, and no longer: on User Mode Linux (7.2) an interrupt for an answer is
+    /// lost now and then, and the next call is what wakes the guest.
     fn default() -> Self {
         Self {
             look: in_cycles(Duration::from_millis(50)),
-            put_off: in_cycles(Duration::from_micros(250)),
+            put_off: in_cycles(Duration::from_micros(125)),
             call_again: in_cycles(Duration::from_millis(1)),
         }
     }

@@ -191,6 +191,11 @@ impl Port {
         self.counters.iter().map(|counters| counters.delivery_frames.get()).sum()
     }
 
+    /// Bytes delivered to it by all workers.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.counters.iter().map(|counters| counters.delivery_bytes.get()).sum()
+    }
+
     /// Stations seen behind it.
     pub fn stations(&self) -> usize {
         self.segment.table().held(self.id) as usize

@@ -62,6 +62,8 @@ pub(crate) struct Source {
     in_a_row: u32,
     /// Bytes taken since its driver was last called.
     pub bytes_back: u64,
+    /// Bytes that were delivered to its port until it was last considered whether a call may wait.
+    delivered: u64,
     touched: bool,
     /// What its driver has perhaps not heard of, or we of it.
     notice: Notice,
@@ -150,6 +152,7 @@ impl Source {
             receiver: PortId::default(),
             in_a_row: 0,
             bytes_back: 0,
+            delivered: 0,
             touched: false,
             notice: Notice::default(),
             active: 0,
@@ -255,9 +258,12 @@ impl Source {
         self.notice.put_off(shown, now, spans)
     }
 
-    /// Whether so little went back to the driver that it need not hear of it at once.
+    /// Whether so little went back to the driver that it need not hear of it at once: it exchanges requests and answers. Who acknowledges a stream is
+    /// called, for a stream is faster so.
     fn may_call_later(&mut self) -> bool {
-        let few = self.bytes_back < LITTLE_BYTES;
+        let delivered = self.port.delivered_bytes();
+        let got = delivered.wrapping_sub(std::mem::replace(&mut self.delivered, delivered));
+        let few = self.bytes_back < LITTLE_BYTES && got < LITTLE_BYTES;
         self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
