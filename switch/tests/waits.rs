@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::*;
 use memlane::id::PortId;
@@ -71,6 +71,23 @@ fn a_worker_sleeps_while_what_came_over_a_link_finds_no_room() {
     let (spinning, passes) = (empty_passes_of_a_patience("always"), empty_passes_of_a_patience("never"));
     // It wakes shortly before each moment at which there is something to do, by as much as it learned to oversleep, and polls until then.
     assert!(passes < spinning / 10, "{passes} passes, {spinning} of one that never sleeps");
+}
+
+#[test]
+fn a_worker_sleeps_once_what_came_over_a_link_is_given_up() {
+    let bed = Bed::with("poll = \"never\"", &["", "link = { delay = \"1ms\" }"]);
+    let mut a = bed.guest(0);
+    let mut b = bed.guest_with_four_buffers(1);
+    announce(&mut [&mut a, &mut b]);
+    for number in 0..10 {
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+    }
+    bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the patience is over");
+    // Longer than rings are looked at that fell quiet.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = empty_passes(&bed);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(empty_passes(&bed), before);
 }
 
 #[test]

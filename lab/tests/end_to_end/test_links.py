@@ -21,7 +21,7 @@ def test_pings_meet_the_delay_and_the_losses_that_were_asked_for(build: Builder)
     lost = _COUNT - len(trips)
     # The way back has no link; beside it there is what two guests take on a machine that has other things to do.
     assert trips[0] >= 16
-    # Four standard deviations: of the median of so many delays, all of 8 ms alike likely; of a binomial distribution.
+    # Four standard deviations: of the median of so many delays spread evenly over 8 ms; of a binomial distribution.
     assert 20 - 4 * 8 / (2 * len(trips) ** 0.5) <= trips[len(trips) // 2] < 40, trips
     assert abs(lost - 0.1 * _COUNT) < 4 * (_COUNT * 0.1 * 0.9) ** 0.5
     assert lan.switch.port("b")["drops"]["link-loss"] >= lost

@@ -455,9 +455,7 @@ impl Outlets {
         } else if outlet.call_again_if_stuck(now, &self.times, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }
-        if outlet.turns.waiting() == 0 {
-            outlet.notice.move_on();
-        }
+        outlet.move_on_if_served(now);
         self.expect(slot, now);
     }
 
@@ -478,6 +476,7 @@ impl Outlets {
                 outlet.touch(slot, &mut self.touched);
             }
             frames += served;
+            outlet.move_on_if_served(self.now);
             self.keep_at_hand(slot);
             self.expect(slot, self.now);
         }
@@ -537,17 +536,10 @@ impl Outlets {
         for (_, outlet) in self.slots.iter_mut() {
             let port = outlet.key.port;
             outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
+            outlet.move_on_if_served(self.now);
         }
-        let slots = &mut self.slots;
-        self.waiting.retain(|&slot| {
-            slots.get_mut(slot).is_some_and(|outlet| {
-                let waits = outlet.turns.waiting() > 0;
-                if !waits {
-                    outlet.notice.move_on();
-                }
-                waits
-            })
-        });
+        let slots = &self.slots;
+        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0));
     }
 
     /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.

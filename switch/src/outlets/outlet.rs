@@ -310,6 +310,13 @@ impl Outlet {
         }
     }
 
+    /// It was served, or what waited for it was taken back: if nothing does any more, its driver has nothing to take.
+    pub(super) fn move_on_if_served(&mut self, now: Cycles) {
+        if !self.awaits_room(now) {
+            self.notice.move_on();
+        }
+    }
+
     /// Whether it has taken nothing for longer `than` that, though something waits for it.
     pub(super) fn is_stuck_for(&self, than: Cycles, now: Cycles) -> bool {
         self.notice.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)

@@ -499,8 +499,8 @@ impl Sources {
 
     /// The notice of `slot` was due and is looked after: it is so again later, and so it is for a call that is `kept`.
     pub(crate) fn looked_after(&mut self, slot: Slot, kept: bool, now: Cycles) {
-        if kept {
-            self.happened(slot, now);
+        if kept && let Some(source) = self.slots.get_mut(slot) {
+            source.notice.happened();
         }
         self.expect(slot, now);
     }
