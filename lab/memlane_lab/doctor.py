@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from memlane_lab import cache, cgroup, guests, network, paths
+from memlane_lab.counting import machine as counting
 from memlane_lab.errors import LabError
 from memlane_lab.images import debian
 from memlane_lab.meters import host, placement
@@ -37,6 +38,7 @@ def examine() -> Iterator[Finding]:
     yield from _quiet()
     for kind, guest in guests.KINDS.items():
         yield Finding(f"guest {kind}", guest.missing(), guest.note(), needed=False)
+    yield Finding("counting instructions", counting.missing(), "a host in QEMU, with a plugin", needed=False)
     for name, path in paths.PATHS.items():
         yield Finding(f"path {name}", path.missing(), path.title, needed=False)
 

@@ -20,7 +20,7 @@ from memlane_lab import events, measures, workloads
 from memlane_lab.errors import LabError
 from memlane_lab.measures import Measure
 from memlane_lab.setting import listed
-from memlane_lab.strict import Strict
+from memlane_lab.strict import Strict, told
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 """The experiments that come with the lab."""
@@ -38,6 +38,15 @@ class Boot(StrEnum):
     """Anew for every sample, so that samples do not share the luck of one boot."""
     ONCE = "once"
     """Once for all samples of the same bed: quicker."""
+
+
+class Where(StrEnum):
+    """What kind of host is measured."""
+
+    LIVE = "live"
+    """This one, by its clock."""
+    COUNTED = "counted"
+    """One that is emulated, by its instructions (`counting/`): every one of them, the same each time."""
 
 
 class PaperFigure(Strict):
@@ -109,6 +118,7 @@ class Experiment(Strict):
     warm_up: int = Field(default=1, ge=0, le=60)
     """Seconds of the workload before that."""
     boot: Boot = Boot.EACH_SAMPLE
+    bed: Where = Where.LIVE
     same_placement: bool = True
     """Whether more samples are taken, up to half as many again, until those that are compared have enough alike."""
     setting: dict[str, Any]
@@ -157,17 +167,6 @@ def load(path: Path) -> Experiment:
         raise BadExperiment(f"{path} is no TOML: {error}") from error
     except ValidationError as error:
         raise BadExperiment(f"{path}: {told(error)}") from error
-
-
-def told(error: ValidationError) -> str:
-    """All mistakes of a checked model, in one sentence."""
-    return "; ".join(_mistake(found["loc"], found["msg"]) for found in error.errors())
-
-
-def _mistake(place: tuple[int | str, ...], message: str) -> str:
-    where = ".".join(map(str, place))
-    said = message.removeprefix("Value error, ")
-    return f"{where}: {said}" if where else said
 
 
 def files(named: Sequence[str]) -> list[Path]:

@@ -15,11 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from memlane_lab import claims, guests, workloads
-from memlane_lab.experiment import BadExperiment, Experiment, told
+from memlane_lab.experiment import BadExperiment, Experiment
 from memlane_lab.labels import Labels, words
 from memlane_lab.paths import PATHS
 from memlane_lab.ports import GuestKind
 from memlane_lab.setting import Setting
+from memlane_lab.strict import told
 
 
 @dataclass(frozen=True)

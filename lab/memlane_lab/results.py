@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from memlane_lab.errors import LabError
-from memlane_lab.experiment import Experiment, measure, told
+from memlane_lab.experiment import Experiment, measure
 from memlane_lab.labels import Labels
-from memlane_lab.strict import Strict
+from memlane_lab.strict import Strict, told
 
 VERSION = 2
 """Of the JSON files' format. A reader knows its own version only."""

@@ -15,8 +15,10 @@ from pathlib import Path
 from rich.table import Table
 
 from memlane_lab import alike, cgroup, comparison, experiment, machine, plan, results
+from memlane_lab.counting import sampler as counting
+from memlane_lab.counting.sampler import CountingSampler
 from memlane_lab.errors import LabError
-from memlane_lab.experiment import Experiment
+from memlane_lab.experiment import Experiment, Where
 from memlane_lab.meters import placement
 from memlane_lab.plan import Turn, Variant
 from memlane_lab.ports import GuestKind
@@ -27,6 +29,10 @@ from memlane_lab.scoreboard import Scoreboard
 
 _OVERHEAD = 2.5
 """Seconds that a sample takes beside warm-up and measured part, until the first ones have shown it."""
+
+
+_COUNTED = 8.0
+"""Seconds that a sample takes in a counted host, its share of the boot included."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Planned:
     @property
     def seconds(self) -> float:
         """About how long they take."""
+        if self.experiment.bed is Where.COUNTED:
+            return self.samples * _COUNTED
         return self.samples * (self.experiment.warm_up + self.experiment.seconds + _OVERHEAD)
 
 
@@ -178,7 +186,8 @@ def _added(before: RunRecord, now: RunRecord, out: Path, *, resume: bool) -> Run
 def _planned(stated: Experiment, file: Path, kind: GuestKind) -> Planned:
     found, missing = [], []
     for variant in plan.variants(stated):
-        if reason := plan.missing(variant, kind):
+        counted = stated.bed is Where.COUNTED
+        if reason := counting.missing(variant.setting) if counted else plan.missing(variant, kind):
             missing.append(Missing(variant=variant.name, labels=variant.labels, reason=reason))
         else:
             found.append(variant)
@@ -205,7 +214,7 @@ def _measure(planned: Planned, result: ExperimentResult, kind: GuestKind, out: P
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     raw = out / planned.experiment.name / "raw"
-    with Sampler(planned.experiment, kind, raw, first=len(result.samples) + 1) as sampler:
+    with _sampler(planned, kind, raw, first=len(result.samples) + 1) as sampler:
 
         def take(turn: Turn) -> Sample:
             nonlocal result
@@ -221,7 +230,13 @@ def _measure(planned: Planned, result: ExperimentResult, kind: GuestKind, out: P
     board.end()
 
 
-def _with(result: ExperimentResult, sample: Sample, sampler: Sampler) -> ExperimentResult:
+def _sampler(planned: Planned, kind: GuestKind, raw: Path, first: int) -> Sampler | CountingSampler:
+    if planned.experiment.bed is Where.COUNTED:
+        return CountingSampler(planned.variants, raw, first=first)
+    return Sampler(planned.experiment, kind, raw, first=first)
+
+
+def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingSampler) -> ExperimentResult:
     variants = [
         each if each.facts else each.model_copy(update={"facts": sampler.facts.get(each.name, {})})
         for each in result.variants

@@ -20,8 +20,7 @@ from typing import Self
 from pydantic import PrivateAttr, ValidationError, model_validator
 
 from memlane_lab.errors import LabError
-from memlane_lab.experiment import told
-from memlane_lab.strict import Strict
+from memlane_lab.strict import Strict, told
 
 FILE = Path(__file__).with_name("stages.toml")
 REST = "the rest"
@@ -31,6 +30,10 @@ IDLE = "idle"
 
 _ADDED = re.compile(r"(\.(constprop|isra|part|cold|lto_priv|llvm)(\.\d+)*)+$|::h[0-9a-f]{16}$")
 """What compilers add to a function's name."""
+
+
+_LONGEST = 1 << 15
+"""Bytes of the longest function whose size is not known: what lies beyond belongs to something without a name."""
 
 
 class Place(StrEnum):
@@ -129,21 +132,15 @@ class Symbols:
         for address, size, name in functions:
             found.setdefault(address, (size, name))
         addresses = sorted(found)
-        following = [*addresses[1:], (addresses[-1] + 4096) if addresses else 0]
-        ends = [
-            min(at + found[at][0], after) if found[at][0] else after
-            for at, after in zip(addresses, following, strict=False)
-        ]
+        following = [*addresses[1:], addresses[-1] + _LONGEST] if addresses else []
+        ends = [min(at + (found[at][0] or _LONGEST), after) for at, after in zip(addresses, following, strict=False)]
         return cls(addresses, [found[at][1] for at in addresses], ends)
 
     @classmethod
     def of_kallsyms(cls, text: str) -> Self:
         """From /proc/kallsyms of a kernel: its own functions and its modules'. Raises if it shows no addresses."""
-        functions = []
-        for line in text.splitlines():
-            address, kind, name = line.split(maxsplit=3)[:3]
-            if kind in "tTwW":
-                functions.append((int(address, 16), 0, name))
+        rows = (re.match(r"([0-9a-f]+) [tTwW] (\S+)", line) for line in text.splitlines())
+        functions = [(int(row[1], 16), 0, row[2]) for row in rows if row]
         if not any(address for address, _, _ in functions):
             raise LabError(
                 "this kernel hides the addresses of its functions (/proc/kallsyms shows zeros): set "

@@ -4,6 +4,7 @@ import hashlib
 import lzma
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,7 +13,7 @@ from memlane_lab import cache
 from memlane_lab.errors import LabError
 from memlane_lab.images import cpio, debian
 
-_MODULES = ("virtio_pci", "virtio_console", "virtio_net", "e1000", "sch_netem", "8021q")
+_MODULES = ("virtio_pci", "virtio_console", "e1000", "sch_netem", "8021q", "virtio_net")
 """Loaded by `/init`, with what they depend on; those that a flavour builds in or lacks are left out."""
 
 
@@ -49,17 +50,18 @@ def _make(folder: Path, flavour: Flavour) -> None:
         debian.unpack(package, unpacked)
         next(unpacked.glob("boot/vmlinuz-*")).rename(folder / "vmlinuz")
         tree = unpacked / "initramfs"
-        _collect_modules(unpacked, tree / "modules")
+        collect_modules(unpacked, _MODULES, tree / "modules")
         cpio.write(tree, folder / "modules.cpio")
 
 
-def _collect_modules(package: Path, target: Path) -> None:
+def collect_modules(package: Path, names: Sequence[str], target: Path) -> None:
+    """Puts the modules of an unpacked kernel package, and those they depend on, into the folder `target`."""
     found = {_module_name(path): path for path in package.glob("**/kernel/**/*.ko*")}
     contents: dict[str, bytes] = {}
-    for name in _MODULES:
+    for name in names:
         _add_with_dependencies(name, found, contents)
-    if "virtio_net" not in contents:
-        raise LabError(f"Debian's kernel package has no virtio_net among its {len(found)} modules")
+    if names[-1] not in contents:
+        raise LabError(f"Debian's kernel package has no {names[-1]} among its {len(found)} modules")
     target.mkdir(parents=True)
     for name, content in contents.items():
         (target / f"{name}.ko").write_bytes(content)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 
+from memlane_lab.counting import host as counted_host
+from memlane_lab.counting import machine
 from memlane_lab.guests import KINDS
 from memlane_lab.images import shop
 from memlane_lab.ports import GuestKind
 
 
 def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()) -> None:
-    """Builds or downloads what guests of that kind boot, or of any kind, if it is not in the cache yet.
+    """Builds or downloads what guests of that kind boot, or of any kind and the counted host, if it is not there yet.
 
     `shops` are numbers of books and customers; for any kind, the shop that tests use is among them.
     """
@@ -16,3 +18,5 @@ def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()
         shop.image(items, customers)
     for guest in KINDS.values() if kind is None else [KINDS[kind]]:
         guest.prepare()
+    if kind is None and not machine.missing():
+        counted_host.prepare()

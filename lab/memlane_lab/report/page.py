@@ -13,8 +13,10 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from memlane_lab import results, summary
+from memlane_lab.experiment import Where
 from memlane_lab.measures import significant
-from memlane_lab.report import plots, shop_plots, tables
+from memlane_lab.report import counted_plots, plots, shop_plots, tables
+from memlane_lab.report.counted_plots import Breakdown
 from memlane_lab.report.tables import MeasureTable, Text
 from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.summary import Judgement, Verdict
@@ -30,6 +32,8 @@ class Section:
 
     result: ExperimentResult
     tables: list[MeasureTable]
+    breakdowns: list[Breakdown]
+    """Where instructions went, of counted experiments."""
     plots: list[tuple[Markup, bool]]
     """Each with whether it wants the page's whole width."""
     verdicts: list[tuple[str, str, str, Text, str]]
@@ -128,6 +132,7 @@ def _section(record: RunRecord, result: ExperimentResult, judged: list[Verdict],
     return Section(
         result=result,
         tables=[table for table in made if table],
+        breakdowns=list(counted_plots.tables(result)),
         plots=[
             _html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result) if draw else ())
         ],
@@ -153,8 +158,16 @@ def _noise(result: ExperimentResult) -> str:
 
 def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
     drawn: list[Any] = [plots.bars(result, name) for name in result.experiment.measures]
-    drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result), *shop_plots.figures(result)]
+    if _counted(result):
+        drawn += counted_plots.figures(result)
+    else:
+        drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result), *shop_plots.figures(result)]
     yield from (figure for figure in drawn if figure is not None)
+
+
+def _counted(result: ExperimentResult) -> bool:
+    """Whether the experiment was counted, so that there are no clocks and no CPU time."""
+    return result.experiment.bed is Where.COUNTED
 
 
 def _html(figure: go.Figure, name: str) -> tuple[Markup, bool]:

@@ -18,9 +18,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from memlane_lab.errors import LabError
-from memlane_lab.experiment import told
 from memlane_lab.progress import say
-from memlane_lab.strict import Strict
+from memlane_lab.strict import Strict, told
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
 from memlane_lab.topo.net import Net

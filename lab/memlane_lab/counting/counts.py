@@ -1,0 +1,195 @@
+"""What was counted, told for people: tasks become parties, addresses functions, functions stages.
+
+Parties are the sender, the receiver and the switch, each with its program, its guest's kernel where it has a guest, and
+the host's kernel on its behalf (what that ran while one of its tasks was current); the host's own threads and its idle
+task; and the lab itself, which is left out.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from memlane_lab import stages
+from memlane_lab.counting.host import Told, Window
+from memlane_lab.stages import Place, Symbols
+
+_KERNEL = 1 << 63
+_PROGRAM_END = 0x1000000
+"""Below lies the program that sends and receives, linked to a fixed address; above, what a guest's kernel put there."""
+
+
+class Party(StrEnum):
+    """Whose instructions; in the order of tables and bars."""
+
+    SENDER_PROGRAM = "sender's program"
+    SENDER_GUEST = "sender's guest kernel"
+    SENDER_HOST = "host kernel for the sender"
+    RECEIVER_PROGRAM = "receiver's program"
+    RECEIVER_GUEST = "receiver's guest kernel"
+    RECEIVER_HOST = "host kernel for the receiver"
+    SWITCH = "switch"
+    SWITCH_HOST = "host kernel for the switch"
+    HOST = "host's own threads"
+    LAB = "the lab itself"
+
+
+_OF = {
+    "c1": (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST),
+    "s1": (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST),
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of what was counted."""
+
+    party: Party
+    place: Place
+    stage: str
+    function: str
+    instructions: int
+    loads: int
+    stores: int
+    repeats: int
+    """Repetitions of string instructions, each of which is one of `instructions` only once."""
+
+
+class Tables:
+    """The symbol tables of a boot: the host's kernel with its modules, the guests' kernel, the switch."""
+
+    def __init__(self, told: Told, kernel: Path, switch: Path | None) -> None:
+        """`kernel` holds the host's /proc/kallsyms; what `init` told adds modules, guests and load addresses."""
+        self.host = Symbols.of_kallsyms(kernel.read_text() + "\n" + told.parts.get("modules", ""))
+        guest = told.parts.get("guest", "")
+        self.guest = Symbols.of_kallsyms(guest) if guest else None
+        self.switch: Symbols | None = None
+        self._objects = {name: _objects(told.parts.get(f"maps {name}", "")) for name in ("linux-s1", "memlane")}
+        if switch and (base := self._base("memlane", "/plan/memlane")) is not None:
+            self.switch = Symbols.of_program(switch, base)
+
+    def _base(self, process: str, name: str) -> int | None:
+        return next((low for low, _, path in self._objects[process] if path == name), None)
+
+    def in_guest_kernel(self, address: int) -> str:
+        """The function of a guest's kernel, or of the library it runs with."""
+        return (self.guest and self.guest.name(address)) or self._object("linux-s1", address)
+
+    def in_switch(self, address: int) -> str:
+        """The function of the switch, or of a library."""
+        return (self.switch and self.switch.name(address)) or self._object("memlane", address)
+
+    def _object(self, process: str, address: int) -> str:
+        """The library that holds the address."""
+        for low, high, path in self._objects[process]:
+            if low <= address < high:
+                return f"({Path(path).name})"
+        return "(unknown)"
+
+
+def _objects(maps: str) -> list[tuple[int, int, str]]:
+    """What is mapped where: from, to, path; one entry a file."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in maps.splitlines():
+        if row := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s+(\S+)", line):
+            low, high, path = int(row[1], 16), int(row[2], 16), row[3]
+            found[path] = (min(low, found.get(path, (low, high))[0]), high)
+    return [(low, high, path) for path, (low, high) in found.items()]
+
+
+def shares(window: Window, tables: Tables) -> Iterator[Share]:
+    """All that was counted of a flow."""
+    table = stages.usual()
+    virtual = any(leader.startswith("linux-") for _, leader, _ in window.tasks)
+    for number, address, instructions, loads, stores, repeats in window.counts:
+        party, place = whose(window.tasks[number], address, virtual=virtual)
+        function = _function(place, address, tables)
+        stage = _SYSTEM_CALL if _runs_program(window.tasks[number], function) else table.of(place, function)
+        yield Share(party, place, stage, function, instructions, loads, stores, repeats)
+
+
+_STUB = "(stub of User Mode Linux)"
+_SYSTEM_CALL = "system call"
+
+
+def _runs_program(task: Sequence[str], function: str) -> bool:
+    """Whether it is what User Mode Linux does to run a program, which is what each of its system calls costs.
+
+    A guest's programs are processes of the host that only run: their hand-over to the guest's kernel is all that the
+    host's kernel does for them.
+    """
+    return function == _STUB or (task[1] == "uml-userspace" and function != "counted")
+
+
+def _function(place: Place, address: int, tables: Tables) -> str:
+    if address >= _KERNEL:
+        return tables.host.name(address) or "(compiled filter)"
+    match place:
+        case Place.GUEST_KERNEL:
+            return tables.in_guest_kernel(address)
+        case Place.SWITCH:
+            return tables.in_switch(address)
+        case _:
+            return "counted" if address < _PROGRAM_END else _STUB
+
+
+def whose(task: Sequence[str], address: int, *, virtual: bool) -> tuple[Party, Place]:
+    """The party and the place of an instruction; `virtual`: whether the machines are guests.
+
+    `task` are the names of the task, of its process and of its parent process.
+    """
+    _, leader, parent = task
+    in_kernel = address >= _KERNEL
+    for process in (leader, parent):
+        name = process.rpartition("-")[2]
+        if name in _OF and process.startswith(("linux-", "program-")):
+            program, guest, host = _OF[name]
+            if in_kernel:
+                return host, Place.HOST_KERNEL if virtual else Place.NATIVE_KERNEL
+            return (guest, Place.GUEST_KERNEL) if leader.startswith("linux-") else (program, Place.PROGRAM)
+    if leader == "memlane":
+        return (Party.SWITCH_HOST, Place.SWITCH_KERNEL) if in_kernel else (Party.SWITCH, Place.SWITCH)
+    if in_kernel and (parent == "kthreadd" or leader.startswith("swapper")):
+        return Party.HOST, Place.HOST_KERNEL if virtual else Place.NATIVE_KERNEL
+    return Party.LAB, Place.PROGRAM
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a flow cost, idle time and the lab left out."""
+
+    by_stage: Mapping[str, int]
+    by_party: Mapping[str, int]
+    loads: Mapping[str, int]
+    """By stage."""
+    stores: Mapping[str, int]
+    functions: Mapping[str, int]
+    """By party, stage and function: the largest."""
+    repeats: int
+
+    @property
+    def instructions(self) -> int:
+        """All of them."""
+        return sum(self.by_stage.values())
+
+
+_FUNCTIONS = 150
+
+
+def summary(window: Window, tables: Tables) -> Summary:
+    """Sums up what was counted of a flow."""
+    by_stage, by_party, loads, stores = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    functions = Counter[str]()
+    repeats = 0
+    for share in shares(window, tables):
+        if share.party is Party.LAB or share.stage == stages.IDLE:
+            continue
+        by_stage[share.stage] += share.instructions
+        by_party[share.party] += share.instructions
+        loads[share.stage] += share.loads
+        stores[share.stage] += share.stores
+        functions[f"{share.party}: {share.stage}: {share.function}"] += share.instructions
+        repeats += share.repeats
+    return Summary(by_stage, by_party, loads, stores, dict(functions.most_common(_FUNCTIONS)), repeats)

@@ -1,0 +1,201 @@
+"""The counted host: an image that holds both machines, the path and a plan; a boot of it; what it wrote.
+
+/plan/init     lays the path, starts the machines, tells what came of it      /plan/path     which
+/plan/machine  what each machine runs: its part of each flow of               /plan/flows
+/plan/counted  the program that sends and receives                            /plan/linux    the guests' kernel
+/plan/memlane  the switch                                                     /plan/net.toml its network
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from memlane_lab import cache
+from memlane_lab.counting import kernel, machine
+from memlane_lab.counting.kernel import CountedKernel
+from memlane_lab.errors import LabError
+from memlane_lab.images import cpio, root, uml_kernel
+
+_HERE = Path(__file__).parent
+_PLUGIN = Path(__file__).parents[2] / "plugin"
+_FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+PATHS = {"none": "veth", "bridge": "bridge", "memlane": "memlane", "e1000": "e1000"}
+"""The lab's paths that can be laid in the counted host, as `init` calls them."""
+_SECONDS_A_FLOW = 240.0
+"""Of the real time, on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Messages that are counted."""
+
+    protocol: str
+    """tcp or udp."""
+    size: int
+    """Bytes a message."""
+    messages: int
+    """Between the marks; as many go before them."""
+    burst: int = 1
+    """Datagrams until the sender waits for a word."""
+
+    def line(self) -> str:
+        """As /plan/flows states it."""
+        return f"{self.protocol} {self.size} {self.messages} {self.messages} {self.burst}\n"
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was counted of a flow."""
+
+    flow: dict[str, int]
+    """What the sender says: sent, came (messages), size (bytes), frames_out, frames_in."""
+    tasks: list[tuple[str, str, str]]
+    """Names of each task, its process and its parent process."""
+    counts: list[tuple[int, int, int, int, int, int]]
+    """Task, address of a block, instructions, loads, stores, repetitions of string instructions."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that a boot wrote."""
+
+    windows: list[Window]
+    parts: dict[str, str]
+    """What `init` told, by part."""
+
+
+def prepare() -> None:
+    """Builds or downloads all that a counted host needs, but the guests' kernel."""
+    plugin()
+    program()
+    kernel.kernel()
+
+
+def plugin() -> Path:
+    """The plugin that counts, compiled now if this source never was."""
+    sources = [_PLUGIN / name for name in ("path.c", "qemu_plugin.h", "marks.h")]
+    return _compiled("path.so", sources, "-shared", "-fPIC", "-fvisibility=hidden")
+
+
+def program() -> Path:
+    """The program that sends and receives."""
+    return _compiled("counted", [_PLUGIN / "counted.c", _PLUGIN / "marks.h"], "-static")
+
+
+def _compiled(name: str, sources: Sequence[Path], *flags: str) -> Path:
+    def make(folder: Path) -> None:
+        command: list[str | Path] = ["gcc", *_FLAGS, *flags, "-o", folder / name, sources[0]]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise LabError("gcc is not installed: run make deps") from error
+        if done.returncode:
+            raise LabError(f"{sources[0].name} cannot be compiled:\n{done.stderr}")
+
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()[:12]
+    return cache.product(f"counting-{name}-{digest}", make) / name
+
+
+def run(path: str, options: dict[str, Any], flows: Sequence[Flow], switch: Path | None, folder: Path) -> Told:
+    """Boots the host with that path and counts the flows, one after the other, into the empty folder `folder`.
+
+    `options` go to the top of the network's file if the path is memlane, whose program is `switch`.
+    """
+    known = kernel.kernel()
+    tree = folder / "tree"
+    _lay_out(tree / "plan", path, options, flows, switch)
+    cpio.write(tree, folder / "plan.cpio")
+    parts = [root.image().initramfs, known.modules, folder / "plan.cpio"]
+    initramfs = machine.joined(folder / "initramfs.cpio", parts)
+    counts = folder / "counts"
+    wanted = machine.Boot(known.program, initramfs, "/plan/init", _plugin_words(known, counts), _devices(path))
+    text = machine.boot(wanted, folder, timeout=120 + _SECONDS_A_FLOW * len(flows))
+    shutil.rmtree(tree)
+    for file in (initramfs, folder / "plan.cpio"):
+        file.unlink()
+    return _read(text.decode(errors="replace").replace("\r", ""), counts, flows)
+
+
+def _lay_out(plan: Path, path: str, options: dict[str, Any], flows: Sequence[Flow], switch: Path | None) -> None:
+    plan.mkdir(parents=True)
+    root.install(_HERE / "init", plan / "init")
+    root.install(_HERE / "machine_init", plan / "machine")
+    root.install(program(), plan / "counted")
+    (plan / "path").write_text(f"{PATHS[path]}\n")
+    (plan / "flows").write_text("".join(flow.line() for flow in flows))
+    if path in {"bridge", "memlane"}:
+        guest = uml_kernel.kernel()
+        root.install(guest.program, plan / "linux")
+        (plan / "uml-arguments").write_text("seccomp=on\n" if guest.has_seccomp else "\n")
+    if path == "memlane":
+        if switch is None:
+            raise LabError("no memlane found in target/release, on $PATH or named by $MEMLANE: run make build")
+        root.install(switch, plan / "memlane")
+        ports = [{"name": name, "vhost-user": f"/run/{name}.sock"} for name in ("c1", "s1")]
+        (plan / "net.toml").write_text(tomli_w.dumps({**options, "control": "/run/control.sock", "port": ports}))
+        _take_libraries(plan.parent)
+
+
+def _take_libraries(tree: Path) -> None:
+    """What the switch loads and the usual image lacks: as this machine has it."""
+    (tree / "lib").mkdir()
+    library = Path("/lib/x86_64-linux-gnu/libgcc_s.so.1")
+    if not library.exists():
+        raise LabError(f"{library} is missing: install Debian's libgcc-s1")
+    root.install(library, tree / "lib" / library.name)
+
+
+def _plugin_words(known: CountedKernel, counts: Path) -> str:
+    arguments = {
+        "out": counts, "switch": known.switch, "switch_size": known.switch_size, "current": known.current,
+        **known.offsets,
+    }  # fmt: skip
+    return ",".join([str(plugin()), *(f"{name}={value}" for name, value in arguments.items())])
+
+
+def _devices(path: str) -> list[str]:
+    """Two NICs of the host that a cable joins, where the path is such a pair."""
+    if path != "e1000":
+        return []
+    words = []
+    for number in (0, 1):
+        words += ["-netdev", f"hubport,id=net{number},hubid=0"]
+        words += ["-device", f"e1000,netdev=net{number},mac=02:00:00:00:00:0{number + 1}"]
+    return words
+
+
+def _read(text: str, counts: Path, flows: Sequence[Flow]) -> Told:
+    parts: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("== "):
+            lines = parts.setdefault(line[3:], [])
+        else:
+            lines.append(line)
+    if "end" not in parts:
+        raise LabError("the counted host ended before it had told everything")
+    said = list(_flows_said(parts.get("c1", [])))
+    windows = [json.loads(line) for line in counts.read_text().splitlines()]
+    if len(said) != len(flows) or len(windows) != len(flows):
+        words = "; ".join([*parts.get("c1", [])[-3:], *parts.get("s1", [])[-3:]])
+        raise LabError(f"{len(said)} of {len(flows)} flows came to their end in the counted host: {words}")
+    return Told(
+        [
+            Window(flow, [tuple(task) for task in each["tasks"]], [tuple(count) for count in each["counts"]])
+            for flow, each in zip(said, windows, strict=True)
+        ],
+        {name: "\n".join(own) for name, own in parts.items()},
+    )
+
+
+def _flows_said(lines: Sequence[str]) -> Iterator[dict[str, int]]:
+    for line in lines:
+        if line.startswith("{"):
+            yield json.loads(line)

@@ -1,0 +1,94 @@
+"""A PC in QEMU that only counts: one emulated processor whose clock is the number of its instructions.
+
+Nothing of it depends on the real time or on chance, so that the same image gives the same instructions each time: the
+clock begins on a set date, time that nobody uses is skipped, addresses are not randomised, and there is no source of
+randomness. It tells what it has to tell over its second serial port.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.guests.qemu import PROGRAM
+from memlane_lab.progress import say
+
+_PROCESSOR = "max,-la57,-erms,-rdrand,-rdseed"
+"""Whatever QEMU emulates: AVX2 among it. Without ERMS the kernel copies words, not bytes, which takes an eighth of the
+time here and is one instruction either way."""
+_KERNEL = "console=ttyS0 nokaslr norandmaps mitigations=off no5lvl panic=-1 reboot=t audit=0 loglevel=4"
+MEMORY = 1536
+"""MiB."""
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What is booted."""
+
+    kernel: Path
+    initramfs: Path
+    init: str
+    """The first program."""
+    plugin: str = ""
+    """As QEMU's -plugin takes it."""
+    devices: Sequence[str] = ()
+    """Further words for QEMU."""
+
+
+def missing() -> str | None:
+    """Why this machine cannot count, with the remedy, or None."""
+    if not shutil.which(PROGRAM):
+        return f"{PROGRAM} is not installed: run make deps"
+    said = subprocess.run([PROGRAM, "-plugin", "help"], capture_output=True, text=True, check=False).stderr
+    return refused(said)
+
+
+def refused(said: str) -> str | None:
+    """Why QEMU takes no plugin, from what it said to one that is not there."""
+    if re.search(r"plugin.*(not|without).*(support|enabl|built)|invalid option", said):
+        return f"{PROGRAM} was built without TCG plugins: install Debian's qemu-system-x86"
+    return None
+
+
+def joined(target: Path, parts: Sequence[Path]) -> Path:
+    """One initramfs of several; the kernel reads archives that follow each other."""
+    with target.open("wb") as out:
+        for part in parts:
+            out.write(part.read_bytes())
+    return target
+
+
+def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:
+    """Runs the machine until it ends; returns what it told. Its console is FOLDER/console.log."""
+    told, console = folder / "told", folder / "console.log"
+    command = [
+        *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"),
+        *("-accel", "tcg,thread=single,tb-size=512", "-icount", "shift=0,sleep=off"),
+        *("-rtc", "base=2026-01-01,clock=vm"),
+        *("-seed", "1", "-cpu", _PROCESSOR, "-smp", "1", "-m", f"{MEMORY}M"),
+        *("-kernel", str(wanted.kernel), "-initrd", str(wanted.initramfs)),
+        *("-append", f"{_KERNEL} rdinit={wanted.init}"),
+        *("-serial", f"file:{console}", "-serial", f"file:{told}"),
+        *(("-plugin", wanted.plugin) if wanted.plugin else ()),
+        *wanted.devices,
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"the counted host was not done after {timeout:.0f} s; {_end(console)}") from error
+    except FileNotFoundError as error:
+        raise NotAvailable(f"{PROGRAM} is not installed: run make deps") from error
+    if done.returncode:
+        raise LabError(f"QEMU ended with status {done.returncode}: {refused(done.stderr) or done.stderr.strip()}")
+    if not told.exists() or not told.stat().st_size:
+        raise LabError(f"the counted host told nothing; {_end(console)}")
+    return told.read_bytes()
+
+
+def _end(console: Path) -> str:
+    lines = console.read_text(errors="replace").splitlines()[-12:] if console.exists() else []
+    say("\n".join(lines))
+    return f"its console's last words stand above, all of them in {console}" if lines else "its console said nothing"

@@ -1,0 +1,65 @@
+"""Messages whose every instruction is counted: not on the live host, but in one that QEMU emulates (`counting/`)."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from memlane_lab import stages
+from memlane_lab.counting.counts import Party
+from memlane_lab.errors import LabError
+from memlane_lab.measures import Across, Better, Measure
+from memlane_lab.sizes import Size
+from memlane_lab.workloads.workload import Flow, Run, Timing, Workload
+
+
+def _key(kind: str, name: str) -> str:
+    return f"{kind}_{''.join(each if each.isalnum() else '_' for each in name)}"
+
+
+STAGES = {stage: _key("stage", stage) for stage in stages.usual().stages if stage != stages.IDLE}
+"""By stage, the measure that tells its instructions per KB."""
+PARTIES = {party: _key("party", party) for party in Party if party is not Party.LAB}
+"""By party, the same."""
+TOTALS = (
+    Measure("instructions", "instructions between the marks, all parties", "", Better.LESS, Across.MEAN),
+    Measure("instructions_per_kb", "instructions per KB", "", Better.LESS, Across.MEAN),
+    Measure("instructions_per_packet", "instructions per packet", "", Better.LESS, Across.MEAN),
+    Measure("instructions_per_message", "instructions per message", "", Better.LESS, Across.MEAN),
+    Measure("sending_per_packet", "instructions per packet, sender", "", Better.LESS, Across.MEAN),
+    Measure("receiving_per_packet", "instructions per packet, receiver", "", Better.LESS, Across.MEAN),
+    Measure("switching_per_packet", "instructions per packet, switch", "", Better.LESS, Across.MEAN),
+    Measure("sending_per_kb", "instructions per KB, sender", "", Better.LESS, Across.MEAN),
+    Measure("receiving_per_kb", "instructions per KB, receiver", "", Better.LESS, Across.MEAN),
+    Measure("switching_per_kb", "instructions per KB, switch", "", Better.LESS, Across.MEAN),
+    Measure("loads_per_kb", "loads per KB", "", Better.LESS, Across.MEAN),
+    Measure("stores_per_kb", "stores per KB", "", Better.LESS, Across.MEAN),
+    Measure("repeats_per_kb", "repetitions of string instructions per KB", "", Better.LESS, Across.MEAN),
+    Measure("packets", "packets that the sender's NIC sent", ""),
+    Measure("packet_bytes", "bytes of messages per packet", "B"),
+    Measure("lost", "messages that did not come", "", Better.LESS, Across.MEAN),
+)
+
+
+class PathLength(Workload):
+    """A fixed number of messages, counted to the instruction."""
+
+    name: ClassVar[str] = "path-length"
+    title: ClassVar[str] = "a fixed number of messages, every instruction of the host counted (beds that count only)"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        *TOTALS,
+        *(Measure(key, f"instructions per KB: {name}", "", Better.LESS, Across.MEAN) for name, key in STAGES.items()),
+        *(Measure(key, f"instructions per KB: {name}", "", Better.LESS, Across.MEAN) for name, key in PARTIES.items()),
+    )
+
+    class Parameters(Workload.Parameters):
+        """What is sent, and how much of it."""
+
+        protocol: Literal["tcp", "udp"] = "tcp"
+        message: Size = Field(default=65536, le=1 << 20)
+        messages: int = Field(default=64, ge=1, le=100_000)
+        """Between the marks; as many go before them."""
+        burst: int = Field(default=1, ge=1, le=64)
+        """Datagrams until the sender waits for the receiver's word."""
+
+    def prepare(self, flow: Flow, timing: Timing) -> Run:  # noqa: ARG002
+        raise LabError('path-length is counted, not timed: only an experiment that states bed = "counted" has it')

@@ -1,0 +1,136 @@
+"""The counted host: whose an instruction is, what a kernel tells of itself, what is refused; and one real count."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import experiment, plan
+from memlane_lab.counting import btf, counts, host, kernel, machine, sampler
+from memlane_lab.counting.counts import Party, Tables
+from memlane_lab.counting.host import Flow, Told, Window
+from memlane_lab.errors import LabError
+from memlane_lab.stages import Place, Symbols
+
+_IN_KERNEL, _IN_PROGRAM = 0xFFFFFFFF81000000, 0x401000
+_COUNTED = """
+title = "t"
+question = "q"
+bed = "counted"
+baseline = "native"
+[setting]
+traffic = { workload = "path-length" }
+[vary.path]
+native = { path = "none" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "address", "virtual", "whose"),
+    [
+        (("program-c1", "program-c1", "machine"), _IN_PROGRAM, False, (Party.SENDER_PROGRAM, Place.PROGRAM)),
+        (("program-c1", "program-c1", "machine"), _IN_KERNEL, False, (Party.SENDER_HOST, Place.NATIVE_KERNEL)),
+        (("linux-s1", "linux-s1", "init"), 0x60001000, True, (Party.RECEIVER_GUEST, Place.GUEST_KERNEL)),
+        (("linux-s1", "linux-s1", "init"), _IN_KERNEL, True, (Party.RECEIVER_HOST, Place.HOST_KERNEL)),
+        (("uml-userspace", "uml-userspace", "linux-c1"), _IN_PROGRAM, True, (Party.SENDER_PROGRAM, Place.PROGRAM)),
+        (("worker-0", "memlane", "init"), 0x555555554000, True, (Party.SWITCH, Place.SWITCH)),
+        (("worker-0", "memlane", "init"), _IN_KERNEL, True, (Party.SWITCH_HOST, Place.SWITCH_KERNEL)),
+        (("kworker/0:1", "kworker/0:1", "kthreadd"), _IN_KERNEL, True, (Party.HOST, Place.HOST_KERNEL)),
+        (("swapper/0", "swapper/0", "swapper/0"), _IN_KERNEL, False, (Party.HOST, Place.NATIVE_KERNEL)),
+        (("sh", "sh", "init"), _IN_KERNEL, True, (Party.LAB, Place.PROGRAM)),
+    ],
+)
+def test_an_instruction_belongs_to_the_task_that_it_ran_for(
+    task: tuple[str, str, str], address: int, virtual: bool, whose: tuple[Party, Place]
+) -> None:
+    assert counts.whose(task, address, virtual=virtual) == whose
+
+
+def test_a_summary_leaves_out_the_lab_and_idle_time(tmp_path: Path) -> None:
+    symbols = "ffffffff81000000 T tcp_sendmsg\nffffffff81000100 T default_idle\nffffffff81000200 T ip_rcv\n"
+    (tmp_path / "kallsyms").write_text(symbols)
+    tasks = [("program-c1", "program-c1", "machine"), ("swapper/0", "swapper/0", "swapper/0"), ("sh", "sh", "init")]
+    counted = [
+        (0, _IN_KERNEL, 100, 20, 10, 3),
+        (0, _IN_KERNEL + 0x204, 50, 5, 5, 0),
+        (1, _IN_KERNEL + 0x100, 7, 0, 0, 0),
+    ]
+    counted += [(2, _IN_KERNEL, 1000, 0, 0, 0), (0, _IN_PROGRAM, 8, 1, 1, 0)]
+    tables = Tables(Told([], {}), tmp_path / "kallsyms", None)
+    flow = {"sent": 2, "came": 2, "size": 1024, "frames_out": 4, "frames_in": 1}
+    window = Window(flow, tasks, counted)
+    summary = counts.summary(window, tables)
+    assert summary.by_stage == {"socket and TCP/UDP": 100, "IP": 50, "program": 8}
+    assert summary.by_party == {Party.SENDER_HOST: 150, Party.SENDER_PROGRAM: 8}
+    values, parties = sampler.told_values(window, summary)
+    assert values["instructions_per_kb"] == 158 / 2
+    assert values["instructions_per_packet"] == 158 / 4
+    assert values["stage_IP"] == 25
+    assert parties["loads per KB"]["IP"] == 2.5
+
+
+def test_members_of_a_structure_are_found_in_the_kernels_own_description() -> None:
+    names = b"\0task_struct\0comm\0tgid\0"
+    members = struct.pack("<III", names.index(b"comm"), 0, 2976 * 8) + struct.pack("<III", names.index(b"tgid"), 0, 320)
+    integer = struct.pack("<III", 0, 1 << 24, 4) + bytes(4)
+    types = integer + struct.pack("<III", 1, 4 << 24 | 2, 0) + members
+    header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names))
+    kernel_file = b"\x7fELF some code" + header + types + names
+    assert btf.offsets(kernel_file, "task_struct") == {"comm": 2976, "tgid": 40}
+    with pytest.raises(LabError, match="has no structure nobody"):
+        btf.offsets(kernel_file, "nobody")
+    with pytest.raises(LabError, match="CONFIG_DEBUG_INFO_BTF"):
+        btf.offsets(b"\x7fELF", "task_struct")
+
+
+def test_a_kernel_that_is_packed_otherwise_is_told() -> None:
+    with pytest.raises(LabError, match="packed with zstd, not with xz"):
+        kernel.uncompressed(b"MZ" + b"\x28\xb5\x2f\xfd")
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ("qemu-system-x86_64: -plugin: invalid option", True),
+        ("qemu-system-x86_64: plugin interface not enabled in this build", True),
+        ("qemu-system-x86_64: Could not load plugin help: help.so: cannot open shared object file", False),
+    ],
+)
+def test_a_qemu_without_plugins_is_told(said: str, refused: bool) -> None:
+    assert bool(machine.refused(said)) is refused
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ('path = "none"', None),
+        ('path = "ovs-dpdk"', "path ovs-dpdk cannot be laid in the counted host"),
+        ('path = "none", pairs = 2', "holds one pair"),
+        ('path = "none", mtu = 9000', "an MTU of 1500"),
+        ('path = "none", traffic = { workload = "ping" }', "one flow of the workload path-length"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(tmp_path: Path, changed: str, said: str | None) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(_COUNTED.replace('path = "none"', changed))
+    setting = plan.variants(experiment.load(file))[0].setting
+    reason = sampler.refuses(setting)
+    assert (reason is None) if said is None else (reason is not None and said in reason)
+
+
+@pytest.mark.real
+def test_two_boots_agree_to_the_instruction(tmp_path: Path) -> None:
+    flows = [Flow("tcp", 65536, 4), Flow("udp", 1400, 8, 4)]
+    told = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        told.append(host.run("none", {}, flows, None, tmp_path / name))
+    assert [each.flow for each in told[0].windows] == [each.flow for each in told[1].windows]
+    assert [sorted(each.counts) for each in told[0].windows] == [sorted(each.counts) for each in told[1].windows]
+    tables = Tables(told[0], kernel.kernel().symbols, None)
+    bulk = counts.summary(told[0].windows[0], tables)
+    assert bulk.by_stage["copy user-kernel"] > 0
+    assert bulk.stores["copy user-kernel"] > 2 * 4 * 65536 / 8 * 0.9, "copied in and out, eight bytes a store"
+    assert bulk.by_stage["the rest"] < 0.15 * bulk.instructions
+    assert bulk.by_party[Party.RECEIVER_HOST] > 0
+    assert isinstance(tables.host, Symbols)
