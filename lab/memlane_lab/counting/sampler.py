@@ -138,6 +138,7 @@ def told_values(window: Window, summary: Summary) -> tuple[dict[str, float], dic
         "loads_per_kb": sum(summary.loads.values()) / kilobytes,
         "stores_per_kb": sum(summary.stores.values()) / kilobytes,
         "repeats_per_kb": repeats / kilobytes,
+        "steps_per_kb": (summary.instructions + repeats) / kilobytes,
         "packets": told["frames_out"],
         "packet_bytes": told["sent"] * told["size"] / packets,
         "lost": told["sent"] - told["came"],

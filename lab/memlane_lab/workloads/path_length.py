@@ -34,6 +34,13 @@ TOTALS = (
     Measure("loads_per_kb", "loads per KB", "", Better.LESS, Across.MEAN),
     Measure("stores_per_kb", "stores per KB", "", Better.LESS, Across.MEAN),
     Measure("repeats_per_kb", "repetitions of string instructions per KB", "", Better.LESS, Across.MEAN),
+    Measure(
+        "steps_per_kb",
+        "instructions per KB, each repetition of a string instruction counted",
+        "",
+        Better.LESS,
+        Across.MEAN,
+    ),
     Measure("packets", "packets that the sender's NIC sent", ""),
     Measure("packet_bytes", "bytes of messages per packet", "B"),
     Measure("lost", "messages that did not come", "", Better.LESS, Across.MEAN),
