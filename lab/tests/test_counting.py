@@ -69,6 +69,12 @@ def test_a_summary_leaves_out_the_lab_and_idle_time(tmp_path: Path) -> None:
     assert parties["loads per KB"]["IP"] == 2.5
 
 
+def test_a_guest_kernel_without_symbols_is_told(tmp_path: Path) -> None:
+    (tmp_path / "kallsyms").write_text("ffffffff81000000 T tcp_sendmsg\n")
+    with pytest.raises(LabError, match="CONFIG_KALLSYMS"):
+        Tables(Told([], {"maps linux-s1": ""}), tmp_path / "kallsyms", None)
+
+
 def test_members_of_a_structure_are_found_in_the_kernels_own_description() -> None:
     names = b"\0task_struct\0comm\0tgid\0"
     members = struct.pack("<III", names.index(b"comm"), 0, 2976 * 8) + struct.pack("<III", names.index(b"tgid"), 0, 320)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from memlane_lab import stages
 from memlane_lab.counting.host import Told, Window
+from memlane_lab.errors import LabError
 from memlane_lab.stages import Place, Symbols
 
 _KERNEL = 1 << 63
@@ -64,6 +65,11 @@ class Tables:
         """`kernel` holds the host's /proc/kallsyms; what `init` told adds modules, guests and load addresses."""
         self.host = Symbols.of_kallsyms(kernel.read_text() + "\n" + told.parts.get("modules", ""))
         guest = told.parts.get("guest", "")
+        if not guest and "maps linux-s1" in told.parts:
+            raise LabError(
+                "the guests' kernel tells no symbols, so that its stages cannot be told apart: build it with "
+                "CONFIG_KALLSYMS (memlane-lab prepare does)"
+            )
         self.guest = Symbols.of_kallsyms(guest) if guest else None
         self.switch: Symbols | None = None
         self._objects = {name: _objects(told.parts.get(f"maps {name}", "")) for name in ("linux-s1", "memlane")}

@@ -186,6 +186,11 @@ def _read(text: str, counts: Path, flows: Sequence[Flow]) -> Told:
     if len(said) != len(flows) or len(windows) != len(flows):
         words = "; ".join([*parts.get("c1", [])[-3:], *parts.get("s1", [])[-3:]])
         raise LabError(f"{len(said)} of {len(flows)} flows came to their end in the counted host: {words}")
+    if not any(name for each in windows for task in each["tasks"] for name in task):
+        raise LabError(
+            "the plugin saw no task of the counted host's kernel: this kernel stores current_task in a way that "
+            "lab/plugin/path.c does not know"
+        )
     return Told(
         [
             Window(flow, [tuple(task) for task in each["tasks"]], [tuple(count) for count in each["counts"]])
