@@ -10,6 +10,7 @@ from memlane_lab.counting import btf, counts, host, kernel, machine, sampler
 from memlane_lab.counting.counts import Party, Tables
 from memlane_lab.counting.host import Flow, Told, Window
 from memlane_lab.errors import LabError
+from memlane_lab.paths import memlane
 from memlane_lab.stages import Place, Symbols
 
 _IN_KERNEL, _IN_PROGRAM = 0xFFFFFFFF81000000, 0x401000
@@ -106,6 +107,11 @@ def test_a_qemu_without_plugins_is_told(said: str, refused: bool) -> None:
     assert bool(machine.refused(said)) is refused
 
 
+def test_a_qemu_that_has_outgrown_our_plugin_is_told() -> None:
+    assert machine.outgrown((7, 2)) is None
+    assert "QEMU 10.0 loads no plugins" in (machine.outgrown((10, 0)) or "")
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -140,3 +146,17 @@ def test_two_boots_agree_to_the_instruction(tmp_path: Path) -> None:
     assert bulk.by_stage["the rest"] < 0.15 * bulk.instructions
     assert bulk.by_party[Party.RECEIVER_HOST] > 0
     assert isinstance(tables.host, Symbols)
+
+
+@pytest.mark.real
+def test_memlane_copies_once_from_guest_to_guest(tmp_path: Path) -> None:
+    switch = memlane.program()
+    assert switch, "run make build"
+    told = host.run("memlane", {}, [Flow("tcp", 65536, 8)], switch, tmp_path)
+    summary = counts.summary(told.windows[0], Tables(told, kernel.kernel().symbols, switch))
+    words = 8 * 65536 / 8
+    assert words * 0.5 < summary.loads["copy guest-guest"] < words * 1.5, "one copy by words, not two"
+    assert words * 0.5 < summary.stores["copy guest-guest"] < words * 1.5
+    for party in (Party.SENDER_GUEST, Party.RECEIVER_GUEST, Party.SWITCH, Party.SWITCH_HOST):
+        assert summary.by_party[party] > 0, party
+    assert summary.by_stage["the rest"] < 0.15 * summary.instructions

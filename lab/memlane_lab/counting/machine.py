@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memlane_lab.errors import LabError, NotAvailable
-from memlane_lab.guests.qemu import PROGRAM
+from memlane_lab.guests.qemu import PROGRAM, version
 from memlane_lab.progress import say
 
 _PROCESSOR = "max,-la57,-erms,-rdrand,-rdseed"
 """Whatever QEMU emulates: AVX2 among it. Without ERMS the kernel copies words, not bytes, which takes an eighth of the
 time here and is one instruction either way."""
 _KERNEL = "console=ttyS0 nokaslr norandmaps mitigations=off no5lvl panic=-1 reboot=t audit=0 loglevel=4"
+_OUTGROWN = (9, 0)
+"""The first QEMU whose plugin interface begins at version 2."""
 MEMORY = 1536
 """MiB."""
 
@@ -42,8 +44,18 @@ def missing() -> str | None:
     """Why this machine cannot count, with the remedy, or None."""
     if not shutil.which(PROGRAM):
         return f"{PROGRAM} is not installed: run make deps"
+    if reason := outgrown(version()):
+        return reason
     said = subprocess.run([PROGRAM, "-plugin", "help"], capture_output=True, text=True, check=False).stderr
     return refused(said)
+
+
+def outgrown(found: tuple[int, int]) -> str | None:
+    """Why a QEMU of that version loads no plugin of ours, or None."""
+    if found < _OUTGROWN:
+        return None
+    number = ".".join(map(str, found))
+    return f"QEMU {number} loads no plugins made for version 1 of its interface, as ours is: use Debian 12's QEMU 7.2"
 
 
 def refused(said: str) -> str | None:
