@@ -16,7 +16,7 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env "HOME=$$HOME" "PATH=$$PA
 
 .PHONY: deps build demo test lint lab-test lab-lint
 
-deps: packages .venv/installed
+deps: packages .venv/installed plugin
 
 .PHONY: packages
 packages:
@@ -29,6 +29,11 @@ packages:
 	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement lab/requirements.lock
 	@.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable lab
 	@touch $@
+
+# What counts instructions in QEMU, and the traffic that it counts.
+.PHONY: plugin
+plugin: .venv/installed
+	@.venv/bin/python -c "from memlane_lab.counting import host; host.plugin(); host.program()"
 
 build: deps
 	@echo "make build: the switch and the rig (the first time 2 to 5 minutes)"
