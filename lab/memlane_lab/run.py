@@ -31,7 +31,7 @@ _OVERHEAD = 2.5
 """Seconds that a sample takes beside warm-up and measured part, until the first ones have shown it."""
 
 
-_COUNTED = 8.0
+_COUNTED = 2.5
 """Seconds that a sample takes in a counted host, its share of the boot included."""
 
 

@@ -28,6 +28,8 @@ _PLUGIN = Path(__file__).parents[2] / "plugin"
 _FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 PATHS = {"none": "veth", "bridge": "bridge", "memlane": "memlane", "e1000": "e1000"}
 """The lab's paths that can be laid in the counted host, as `init` calls them."""
+_PAUSE = 1700
+"""Microseconds before each flow, for each step of the phase: no multiple of a timer's period."""
 _SECONDS_A_FLOW = 240.0
 """Of the real time, on a busy machine."""
 
@@ -41,13 +43,13 @@ class Flow:
     size: int
     """Bytes a message."""
     messages: int
-    """Between the marks; as many go before them."""
+    """Between the marks; as many go before them, and one more for each step of the phase."""
     burst: int = 1
     """Datagrams until the sender waits for a word."""
 
-    def line(self) -> str:
+    def line(self, phase: int) -> str:
         """As /plan/flows states it."""
-        return f"{self.protocol} {self.size} {self.messages} {self.messages} {self.burst}\n"
+        return f"{self.protocol} {self.size} {self.messages + phase} {self.messages} {self.burst}\n"
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,21 @@ def _compiled(name: str, sources: Sequence[Path], *flags: str) -> Path:
     return cache.product(f"counting-{name}-{digest}", make) / name
 
 
-def run(path: str, options: dict[str, Any], flows: Sequence[Flow], switch: Path | None, folder: Path) -> Told:
+def run(
+    path: str, options: dict[str, Any], flows: Sequence[Flow], switch: Path | None, folder: Path, *, phase: int = 0
+) -> Told:
     """Boots the host with that path and counts the flows, one after the other, into the empty folder `folder`.
+
+    Everything is the same each time; but where timers strike between two messages is chance all the same, one of many
+    that could be. Another `phase` begins each flow a little later, and so asks for another one.
 
     `options` go to the top of the network's file if the path is memlane, whose program is `switch`.
     """
     known = kernel.kernel()
     tree = folder / "tree"
-    _lay_out(tree / "plan", path, options, flows, switch)
+    _lay_out(tree / "plan", path, options, switch)
+    (tree / "plan" / "flows").write_text("".join(flow.line(phase) for flow in flows))
+    (tree / "plan" / "pause").write_text(f"{phase * _PAUSE}\n")
     cpio.write(tree, folder / "plan.cpio")
     parts = [root.image().initramfs, known.modules, folder / "plan.cpio"]
     initramfs = machine.joined(folder / "initramfs.cpio", parts)
@@ -123,13 +132,12 @@ def run(path: str, options: dict[str, Any], flows: Sequence[Flow], switch: Path 
     return _read(text.decode(errors="replace").replace("\r", ""), counts, flows)
 
 
-def _lay_out(plan: Path, path: str, options: dict[str, Any], flows: Sequence[Flow], switch: Path | None) -> None:
+def _lay_out(plan: Path, path: str, options: dict[str, Any], switch: Path | None) -> None:
     plan.mkdir(parents=True)
     root.install(_HERE / "init", plan / "init")
     root.install(_HERE / "machine_init", plan / "machine")
     root.install(program(), plan / "counted")
     (plan / "path").write_text(f"{PATHS[path]}\n")
-    (plan / "flows").write_text("".join(flow.line() for flow in flows))
     if path in {"bridge", "memlane"}:
         guest = uml_kernel.kernel()
         root.install(guest.program, plan / "linux")

@@ -1,4 +1,8 @@
-"""Samples of an experiment whose bed is counted: all flows of a path in one boot of the counted host, once a round."""
+"""Samples of an experiment whose bed is counted: all flows of a path in one boot of the counted host, once a round.
+
+A round is a phase (`host.run`): the same round gives the same counts to the instruction, another one shows how much
+hangs on when timers strike.
+"""
 
 import hashlib
 import json
@@ -108,7 +112,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         switch = Path(setting.program) if setting.program else memlane.program()
         try:
             flows = [_flow(each.setting) for each in together]
-            told = host.run(setting.path, setting.path_options, flows, switch, folder)
+            told = host.run(setting.path, setting.path_options, flows, switch, folder, phase=number)
             tables = Tables(told, kernel.kernel().symbols, switch if setting.path == "memlane" else None)
         except LabError as fault:
             return fault  # of all its flows, without another boot
