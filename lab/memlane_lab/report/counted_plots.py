@@ -66,24 +66,38 @@ def _cell(sample: Sample, key: str) -> str:
 
 
 def figures(result: ExperimentResult) -> Iterator[go.Figure]:
-    """Stacked bars of all variants: by stage and by party, per KB and per packet."""
-    shown = [(labels, sample) for labels in (v.labels for v in result.variants) if (sample := _typical(result, labels))]
+    """Stacked bars of all variants, by stage and by party, per KB and per packet.
+
+    In multiples of what the baseline takes for the same traffic, so that small and large messages show alike.
+    """
+    shown = [(group, label, sample) for group, samples in _groups(result).items() for label, sample in samples.items()]
     if not shown:
         return
-    names = categories(result, [labels for labels, _ in shown])
+    names = categories(result, [sample.labels for _, _, sample in shown])
     for kind, parts in _KINDS:
         for unit, per in (("KB", "instructions_per_kb"), ("packet", "instructions_per_packet")):
             figure = go.Figure()
+            bases = _bases(result, per)
             for number, (name, key) in enumerate(parts.items()):
-                heights = [
-                    sample.values.get(key, 0.0) * sample.values[per] / sample.values["instructions_per_kb"]
-                    for _, sample in shown
-                ]
+                heights = [_height(sample, key, per) / bases.get(group, 1.0) for group, _, sample in shown]
                 colour = _COLOURS[number % len(_COLOURS)]
                 figure.add_bar(name=name, x=heights, y=names, marker_color=colour, orientation="h")
+            what = f"in multiples of {result.experiment.baseline[0]}'s" if bases else ""
             figure.update_layout(barmode="stack", **LAYOUT)
             figure.update_layout(
-                title_text=f"instructions per {unit}, by {kind}", legend=BELOW, height=260 + 24 * len(shown)
-            )
+                title_text=f"instructions per {unit}, by {kind}", xaxis_title=what, legend=BELOW,
+                height=260 + 24 * len(shown), margin_b=140,
+            )  # fmt: skip
             figure.update_yaxes(autorange="reversed", automargin=True)
             yield figure
+
+
+def _bases(result: ExperimentResult, per: str) -> dict[str, float]:
+    """By group, what the baseline takes; nothing unless every group has it."""
+    base, groups = result.experiment.baseline[0], _groups(result)
+    found = {group: samples[base].values[per] for group, samples in groups.items() if base in samples}
+    return found if len(found) == len(groups) else {}
+
+
+def _height(sample: Sample, key: str, per: str) -> float:
+    return sample.values.get(key, 0.0) * sample.values[per] / sample.values["instructions_per_kb"]

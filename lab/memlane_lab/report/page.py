@@ -159,7 +159,7 @@ def _noise(result: ExperimentResult) -> str:
 def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
     drawn: list[Any] = [plots.bars(result, name) for name in result.experiment.measures]
     if _counted(result):
-        drawn += counted_plots.figures(result)
+        drawn = [*counted_plots.figures(result), *drawn]
     else:
         drawn += [plots.cpu_stack(result), plots.rates(result), plots.latencies(result), *shop_plots.figures(result)]
     yield from (figure for figure in drawn if figure is not None)

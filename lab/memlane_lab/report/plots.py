@@ -29,6 +29,8 @@ LAYOUT = {
     "title": {"x": 0, "xref": "paper", "font": {"size": 15}},
 }
 
+_BESIDE_TITLE = 4
+"""Labels that a legend beside the title has room for."""
 WHOLE_WIDTH = "wide"
 """As a figure's meta: that it wants the page's whole width."""
 BELOW = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
@@ -52,6 +54,8 @@ def bars(result: ExperimentResult, name: str) -> go.Figure | None:
     figure.update_layout(barmode="group", scattermode="group", **LAYOUT)
     figure.update_layout(title_text=f"{found.title}{better}", yaxis_title=used.unit, xaxis_type="category")
     figure.update_yaxes(type="log" if wide else "linear")
+    if len(figure.data) > _BESIDE_TITLE:
+        figure.update_layout(legend=BELOW, margin_b=130)
     return figure
 
 
