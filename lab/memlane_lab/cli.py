@@ -6,6 +6,7 @@ fails, but something is undecided; 130: Ctrl-C.
 
 import json
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -21,12 +22,14 @@ from memlane_lab import run as runs
 from memlane_lab.bed import Bed
 from memlane_lab.errors import LabError
 from memlane_lab.images import prepare as images
+from memlane_lab.paths import memlane
 from memlane_lab.progress import results, say
 from memlane_lab.report.tables import verdict as verdict_words
 from memlane_lab.results import read
 from memlane_lab.session import Session, exit_on_termination
 from memlane_lab.summary import Judgement
 from memlane_lab.topo.command import app as topo
+from memlane_lab.xen import bed as xen_bed
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(topo, name="topo")
@@ -168,6 +171,41 @@ def tell_verdicts(folder: Path) -> int:
     if judged:
         say(", ".join(f"{word}: {counts[word]}" for word in Judgement))
     return 1 if counts[Judgement.FAILS] else 3 if counts[Judgement.UNDECIDED] else 0
+
+
+@app.command()
+def xen(
+    script: Annotated[str, typer.Argument(help="for dom0's shell, when the guests are made")] = "xl list",
+    path: Annotated[str, typer.Option(help=f"what lies between the guests: {', '.join(xen_bed.PATHS)}")] = "netback",
+    number: Annotated[int, typer.Option("--guests", min=0, max=8, help="how many guests: c1, s1, g3 ...")] = 2,
+    inside: Annotated[str, typer.Option(help="for each guest's shell; `finished GUEST` in SCRIPT waits for it")] = "",
+    file: Annotated[
+        list[Path] | None, typer.Option(exists=True, dir_okay=False, help="what lies in /extra, of dom0 and guests")
+    ] = None,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="leave making the guests to SCRIPT: xl create /plan/c1.cfg")
+    ] = False,
+    seconds: Annotated[float, typer.Option(help="of real time, after which it is given up")] = 590,
+) -> None:
+    """Boot Xen, dom0 and guests in an emulated PC, run a script in dom0, and print what was said.
+
+    Example: memlane-lab xen --inside 'ping -c 3 10.0.0.2' 'finished c1; xl list; ip link'
+    """
+    plan = xen_bed.Plan(
+        path=path,
+        guests=xen_bed.NAMES[:number],
+        script=script,
+        inside=inside,
+        hold=hold,
+        files=file or (),
+        switch=memlane.program(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        parts = xen_bed.boot(plan, Path(folder), seconds=seconds)
+    for part in ("script", "switch", *(f"guest-{name}" for name in plan.guests)):
+        if part in parts:
+            sys.stdout.write(f"== {part}\n{parts[part]}\n")
+    raise typer.Exit(int(parts["status"]))
 
 
 @app.command()

@@ -121,15 +121,15 @@ def run(
     (tree / "plan" / "flows").write_text("".join(flow.line(phase) for flow in flows))
     (tree / "plan" / "pause").write_text(f"{phase * _PAUSE}\n")
     cpio.write(tree, folder / "plan.cpio")
-    parts = [root.image().initramfs, known.modules, folder / "plan.cpio"]
-    initramfs = machine.joined(folder / "initramfs.cpio", parts)
+    archives = [root.image().initramfs, known.modules, folder / "plan.cpio"]
+    initramfs = machine.joined(folder / "initramfs.cpio", archives)
     counts = folder / "counts"
-    wanted = machine.Boot(known.program, initramfs, "/plan/init", _plugin_words(known, counts), _devices(path))
+    wanted = machine.linux(known.program, initramfs, "/plan/init", _plugin_words(known, counts), _devices(path))
     text = machine.boot(wanted, folder, timeout=120 + _SECONDS_A_FLOW * len(flows))
     shutil.rmtree(tree)
     for file in (initramfs, folder / "plan.cpio"):
         file.unlink()
-    return _read(text.decode(errors="replace").replace("\r", ""), counts, flows)
+    return _read(parts(text), counts, flows)
 
 
 def _lay_out(plan: Path, path: str, options: dict[str, Any], switch: Path | None) -> None:
@@ -179,20 +179,25 @@ def _devices(path: str) -> list[str]:
     return words
 
 
-def _read(text: str, counts: Path, flows: Sequence[Flow]) -> Told:
-    parts: dict[str, list[str]] = {}
+def parts(text: bytes) -> dict[str, str]:
+    """What a machine told, by part: each stands after a line "== NAME"."""
+    found: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in text.decode(errors="replace").replace("\r", "").splitlines():
         if line.startswith("== "):
-            lines = parts.setdefault(line[3:], [])
+            lines = found.setdefault(line[3:], [])
         else:
             lines.append(line)
-    if "end" not in parts:
+    return {name: "\n".join(own) for name, own in found.items()}
+
+
+def _read(told: dict[str, str], counts: Path, flows: Sequence[Flow]) -> Told:
+    if "end" not in told:
         raise LabError("the counted host ended before it had told everything")
-    said = list(_flows_said(parts.get("c1", [])))
+    said = list(_flows_said(told.get("c1", "").splitlines()))
     windows = [json.loads(line) for line in counts.read_text().splitlines()]
     if len(said) != len(flows) or len(windows) != len(flows):
-        words = "; ".join([*parts.get("c1", [])[-3:], *parts.get("s1", [])[-3:]])
+        words = "; ".join([*told.get("c1", "").splitlines()[-3:], *told.get("s1", "").splitlines()[-3:]])
         raise LabError(f"{len(said)} of {len(flows)} flows came to their end in the counted host: {words}")
     if not any(name for each in windows for task in each["tasks"] for name in task):
         raise LabError(
@@ -204,7 +209,7 @@ def _read(text: str, counts: Path, flows: Sequence[Flow]) -> Told:
             Window(flow, [tuple(task) for task in each["tasks"]], [tuple(count) for count in each["counts"]])
             for flow, each in zip(said, windows, strict=True)
         ],
-        {name: "\n".join(own) for name, own in parts.items()},
+        told,
     )
 
 

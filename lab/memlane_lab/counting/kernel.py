@@ -82,7 +82,7 @@ def _ask_symbols(folder: Path, scratch: Path) -> str:
     root.install(_HERE / "survey", tree / "survey")
     cpio.write(tree, scratch / "asking.cpio")
     initramfs = machine.joined(scratch / "whole.cpio", [root.image().initramfs, scratch / "asking.cpio"])
-    told = machine.boot(machine.Boot(folder / "vmlinux", initramfs, "/survey"), scratch, timeout=300)
+    told = machine.boot(machine.linux(folder / "vmlinux", initramfs, "/survey"), scratch, timeout=300)
     return told.decode(errors="replace").replace("\r", "")
 
 

@@ -2,7 +2,7 @@
 
 Nothing of it depends on the real time or on chance, so that the same image gives the same instructions each time: the
 clock begins on a set date, time that nobody uses is skipped, addresses are not randomised, and there is no source of
-randomness. It tells what it has to tell over its second serial port.
+randomness.
 """
 
 import re
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from memlane_lab.errors import LabError, NotAvailable
@@ -26,18 +27,39 @@ MEMORY = 1536
 """MiB."""
 
 
+class Channel(Enum):
+    """Over what a machine tells what it has to tell; the value is QEMU's words for it."""
+
+    SERIAL = ("-serial", "file:{told}")
+    """The second serial port."""
+    VIRTIO = (
+        *("-chardev", "file,id=told,path={told}", "-device", "virtio-serial-pci"),
+        *("-device", "virtserialport,chardev=told,name=told"),
+    )
+    """A port of virtio: faster, where each access to a serial port goes through a hypervisor."""
+
+
 @dataclass(frozen=True)
 class Boot:
     """What is booted."""
 
     kernel: Path
-    initramfs: Path
-    init: str
-    """The first program."""
+    initrd: str
+    """As QEMU's -initrd takes it: the initramfs, or what a hypervisor is given."""
+    arguments: str
+    """The kernel's, or the hypervisor's."""
     plugin: str = ""
     """As QEMU's -plugin takes it."""
     devices: Sequence[str] = ()
     """Further words for QEMU."""
+    processor: str = _PROCESSOR
+    memory: int = MEMORY
+    channel: Channel = Channel.SERIAL
+
+
+def linux(kernel: Path, initramfs: Path, init: str, plugin: str = "", devices: Sequence[str] = ()) -> Boot:
+    """Linux by itself, with its first program `init`."""
+    return Boot(kernel, str(initramfs), f"{_KERNEL} rdinit={init}", plugin, devices)
 
 
 def missing() -> str | None:
@@ -80,10 +102,9 @@ def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:
         *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"),
         *("-accel", "tcg,thread=single,tb-size=512", "-icount", "shift=0,sleep=off"),
         *("-rtc", "base=2026-01-01,clock=vm"),
-        *("-seed", "1", "-cpu", _PROCESSOR, "-smp", "1", "-m", f"{MEMORY}M"),
-        *("-kernel", str(wanted.kernel), "-initrd", str(wanted.initramfs)),
-        *("-append", f"{_KERNEL} rdinit={wanted.init}"),
-        *("-serial", f"file:{console}", "-serial", f"file:{told}"),
+        *("-seed", "1", "-cpu", wanted.processor, "-smp", "1", "-m", f"{wanted.memory}M"),
+        *("-kernel", str(wanted.kernel), "-initrd", wanted.initrd, "-append", wanted.arguments),
+        *("-serial", f"file:{console}", *(word.format(told=told) for word in wanted.channel.value)),
         *(("-plugin", wanted.plugin) if wanted.plugin else ()),
         *wanted.devices,
     ]

@@ -1,0 +1,169 @@
+"""A boot of Xen with dom0 and guests in QEMU: what they are given, what they do, what they tell.
+
+dom0 is given files under /plan:
+/plan/path     the path between the guests            /plan/NAME.cfg  a guest, as xl makes it
+/plan/script   what dom0 does when they are made      /plan/memlane   the switch, and /plan/net.toml its network
+/plan/vmlinux  the guests' kernel                     /plan/guest.cpio  their initramfs
+and the guests, in that initramfs: their init, the program that sends and receives, and the flows (`counting/host.py`).
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from memlane_lab.counting import host, kernel, machine
+from memlane_lab.counting.host import Flow
+from memlane_lab.errors import LabError
+from memlane_lab.images import cpio, root
+from memlane_lab.xen.images import Images, images
+
+_HERE = Path(__file__).parent
+_COUNTING = Path(host.__file__).parent
+PATHS = ("none", "netback", "memlane")
+"""What can lie between guests: nothing, Linux's own back end with its bridge, our switch."""
+NAMES = ("c1", "s1", "g3", "g4", "g5", "g6", "g7", "g8")
+"""Of guests, in the order in which they are made."""
+_PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdtscp,-smap"
+_XEN = (
+    "console=com1 com1=115200,8n1 dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 loglvl=warning guest_loglvl=warning "
+    "noreboot spec-ctrl=no xpti=no pv-l1tf=off cpuidle=0"
+)
+_LINUX = "console=hvc0 mitigations=off norandmaps audit=0 loglevel=4 panic=-1"
+_DOM0_MEMORY = 448
+_GUEST_MEMORY = 128
+_XEN_MEMORY = 192
+"""MiB."""
+_SECONDS = 600.0
+"""Of the real time for a boot, on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is booted, and what happens in there."""
+
+    path: str = "netback"
+    """One of `PATHS`."""
+    guests: Sequence[str] = ("c1", "s1")
+    """By name; c1 sends, s1 receives."""
+    flows: Sequence[Flow] = ()
+    script: str = ""
+    """For dom0's shell, when the guests are made."""
+    inside: str = ""
+    """For each guest's shell; its name is in $counted. In dom0's script, `finished GUEST SECONDS` waits for one."""
+    hold: bool = False
+    """Whether making the guests is left to dom0's script."""
+    files: Sequence[Path] = ()
+    """What lies in /extra, of dom0 and of the guests."""
+    offloads: str = ""
+    """What the guests' ethtool -K is told."""
+    switch: Path | None = None
+    """memlane's program."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings at the top of the network's file."""
+
+
+def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECONDS) -> dict[str, str]:
+    """Boots Xen with that plan in the empty folder `folder`; returns what dom0 told, by part.
+
+    The parts: `script` (what the script said), `guest-NAME` (a guest's console), `switch` (what memlane said),
+    `modules` (dom0's symbols of modules), `status` (the script's).
+    """
+    known, found = kernel.kernel(), images()
+    _lay_out(plan, found, known.program, folder / "tree")
+    cpio.write(folder / "tree", folder / "plan.cpio")
+    initramfs = machine.joined(folder / "initramfs.cpio", [found.dom0, found.dom0_modules, folder / "plan.cpio"])
+    wanted = machine.Boot(
+        kernel=found.hypervisor,
+        arguments=_XEN.format(dom0=_DOM0_MEMORY),
+        initrd=f"{known.program} {_LINUX} rdinit=/plan/init,{initramfs}",
+        processor=_PROCESSOR,
+        memory=_DOM0_MEMORY + _XEN_MEMORY + _GUEST_MEMORY * len(plan.guests),
+        channel=machine.Channel.VIRTIO,
+        plugin=plugin,
+    )
+    try:
+        text = machine.boot(wanted, folder, timeout=seconds)
+    finally:
+        shutil.rmtree(folder / "tree")
+        for file in (initramfs, folder / "plan.cpio"):
+            file.unlink()
+    parts = host.parts(text)
+    if "end" not in parts:
+        raise LabError("dom0 ended before it had told everything")
+    return parts
+
+
+def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
+    own = tree / "plan"
+    own.mkdir(parents=True)
+    root.install(_HERE / "dom0_init", own / "init")
+    (own / "path").write_text(f"{plan.path}\n")
+    (own / "flows").write_text("".join(flow.line(0) for flow in plan.flows))
+    if plan.hold:
+        (own / "hold").touch()
+    if plan.script:
+        (own / "script").write_text(plan.script)
+    _add_files(plan, tree)
+    if plan.guests:
+        shutil.copyfile(vmlinux, own / "vmlinux")
+        _make_guest(plan, found, tree.parent / "guest", own / "guest.cpio")
+    for number, name in enumerate(plan.guests, start=1):
+        (own / f"{name}.cfg").write_text(config(plan, name, number))
+    if plan.path == "memlane":
+        _add_switch(plan, own)
+
+
+def _add_files(plan: Plan, tree: Path) -> None:
+    (tree / "extra").mkdir()
+    for file in plan.files:
+        shutil.copy(file, tree / "extra" / file.name)
+
+
+def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
+    own = tree / "plan"
+    own.mkdir(parents=True)
+    root.install(_HERE / "guest_init", own / "guest")
+    root.install(_COUNTING / "machine_init", own / "machine")
+    root.install(host.program(), own / "counted")
+    (own / "flows").write_text("".join(flow.line(0) for flow in plan.flows))
+    (own / "pause").write_text("0\n")
+    if plan.inside:
+        (own / "inside").write_text(plan.inside)
+    (own / "offloads").write_text(plan.offloads)
+    _add_files(plan, tree)
+    cpio.write(tree, tree.parent / "guest-plan.cpio")
+    machine.joined(archive, [found.guest, found.guest_modules, tree.parent / "guest-plan.cpio"])
+    (tree.parent / "guest-plan.cpio").unlink()
+    shutil.rmtree(tree)
+
+
+def config(plan: Plan, name: str, number: int) -> str:
+    """The guest as xl makes it."""
+    interface = f"mac=00:16:3e:00:00:{number:02x}," + {
+        "netback": "bridge=xenbr0,script=vif-bridge",
+        "memlane": "bridge=lan,script=vif-memlane",
+    }.get(plan.path, "script=/bin/true")
+    return f"""\
+name = "{name}"
+type = "pv"
+kernel = "/plan/vmlinux"
+ramdisk = "/plan/guest.cpio"
+extra = "{_LINUX} rdinit=/plan/guest counted={name}"
+memory = {_GUEST_MEMORY}
+vcpus = 1
+vif = ["{interface}"]
+on_crash = "destroy"
+tsc_mode = "native"
+"""
+
+
+def _add_switch(plan: Plan, own: Path) -> None:
+    if plan.switch is None:
+        raise LabError("no memlane found in target/release, on $PATH or named by $MEMLANE: run make build")
+    root.install(plan.switch, own / "memlane")
+    ports = [{"name": name, "xen": name} for name in plan.guests]
+    (own / "net.toml").write_text(tomli_w.dumps({**plan.options, "control": "/run/control.sock", "port": ports}))
