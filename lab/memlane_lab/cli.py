@@ -22,6 +22,7 @@ from memlane_lab import run as runs
 from memlane_lab.bed import Bed
 from memlane_lab.errors import LabError
 from memlane_lab.images import prepare as images
+from memlane_lab.model import command as predictions
 from memlane_lab.paths import memlane
 from memlane_lab.progress import results, say
 from memlane_lab.report.tables import verdict as verdict_words
@@ -33,6 +34,9 @@ from memlane_lab.xen import bed as xen_bed
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(topo, name="topo")
+app.add_typer(predictions.app, name="model")
+app.command()(predictions.calibrate)
+app.command("predict")(predictions.predict_command)
 
 
 def _known_kind(name: str | None) -> str | None:

@@ -7,6 +7,8 @@
 A run of its own, such as one of another machine or of another day, has a name: its samples stand in docs/results/NAME/,
 its page is docs/results/NAME.md, and docs/results.md leads there.
 
+A model and what it is checked against (`model/page.py`) has a folder and a page of its own, too.
+
 Whoever doubts the page makes it again, by `memlane-lab publish`, or reads the samples with any other program.
 """
 
@@ -74,10 +76,14 @@ def page(folder: Path = FOLDER) -> Path:
 
 def made(folder: Path = FOLDER) -> dict[Path, str]:
     """The pages' texts, as the samples say."""
+    from memlane_lab.model import page as predictions  # which asks us where pages are
+
     named = sorted(path.parent for path in folder.glob("*/run.json"))
     texts = {page(own): report.markdown(*read(own), report.Links(own.name, "../measuring.md")) for own in named}
+    checked = [path.parent for path in folder.glob(f"*/{predictions.HELD_OUT}")]
+    texts |= {page(own): predictions.made(own) for own in checked}
     if (folder / "run.json").exists():
-        links = report.Links(folder.name, others=[own.name for own in named])
+        links = report.Links(folder.name, others=sorted(own.name for own in (*named, *checked)))
         texts[page(folder)] = report.markdown(*read(folder), links)
     return texts
 

@@ -1,0 +1,162 @@
+"""The check: predictions beside what was measured afterwards, at configurations that the calibration does not contain.
+
+Beside the model stands a **baseline** that knows nothing of hosts: linear interpolation of the calibration (of
+logarithms, over the logarithms of size and pairs, and load; outside of all points, the nearest of them). What a model
+is worth is what it is better by.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memlane_lab.errors import LabError
+from memlane_lab.model.configuration import Configuration, Work
+from memlane_lab.model.fitted import Model
+from memlane_lab.model.observations import Observation
+from memlane_lab.model.predict import Bounded, Prediction, predict
+
+GOAL_MEDIAN, GOAL_MOST = 0.10, 0.25
+"""Of relative errors: their median, and their 95th percentile."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a configuration."""
+
+    predicted: Bounded
+    baseline: float
+    measured: list[float]
+    """By sample."""
+
+    @property
+    def middle(self) -> float:
+        """What was measured: the median."""
+        return statistics.median(self.measured)
+
+    @property
+    def error(self) -> float:
+        """Relative, with its sign: 0.1 if predicted a tenth too high."""
+        return self.predicted.estimate / self.middle - 1
+
+    @property
+    def baseline_error(self) -> float:
+        """The same of the baseline."""
+        return self.baseline / self.middle - 1
+
+    @property
+    def spread(self) -> float:
+        """How far samples of this configuration are from their own median, in the median."""
+        return statistics.median(abs(each / self.middle - 1) for each in self.measured)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A configuration that was held out."""
+
+    asked: Configuration
+    rate: Figure
+    cpu: Figure
+    fairness: Figure | None
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one figure over many configurations: absolute values of relative errors."""
+
+    median: float
+    most: float
+    """95th percentile: so many are not exceeded, nearest rank."""
+    covered: float
+    """Share of samples within the bounds of 90 %."""
+    spread: float
+    """What samples of one configuration differ by: no model can do better than that."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the goal is met."""
+        return self.median <= GOAL_MEDIAN and self.most <= GOAL_MOST
+
+
+def check(model: Model, observed: Sequence[Observation]) -> list[Checked]:
+    """Every held-out configuration; raises if one of them was calibrated."""
+    groups: dict[Configuration, list[Observation]] = {}
+    for each in observed:
+        groups.setdefault(each.configuration.model_copy(update={"placement": ""}), []).append(each)
+    known = {each.configuration.model_copy(update={"placement": ""}) for each in model.observed}
+    if seen := [str(asked) for asked in groups if asked in known]:
+        raise LabError(f"held-out points must be unknown to the calibration, but it contains {'; '.join(seen)}")
+    return [_checked(model, found) for _, found in groups.items()]
+
+
+def _checked(model: Model, observed: Sequence[Observation]) -> Checked:
+    places = [each.configuration.placement for each in observed]
+    place = statistics.mode(places)
+    asked = observed[0].configuration.model_copy(update={"placement": place})
+    own = [each for each in observed if each.configuration.placement == place]
+    said: Prediction = predict(model, asked, extrapolate=True)
+    baseline = interpolated(model, asked)
+    unfair = [each.fairness for each in own if each.fairness is not None]
+    return Checked(
+        asked=asked,
+        rate=Figure(said.rate, baseline["rate"], [each.rate for each in own]),
+        cpu=Figure(said.cpu, baseline["cpu"], [each.total for each in own]),
+        fairness=Figure(said.fairness, baseline["fairness"], unfair) if said.fairness and unfair else None,
+    )
+
+
+def interpolated(model: Model, asked: Configuration) -> dict[str, float]:
+    """What the baseline says."""
+    own = [
+        each
+        for each in model.observed
+        if (each.configuration.path, each.configuration.work) == (asked.path, asked.work)
+    ]
+    told: dict[str, Callable[[Observation], float | None]] = {
+        "rate": lambda each: each.rate,
+        "cpu": lambda each: each.total,
+        "fairness": lambda each: each.fairness,
+    }
+    return {name: _interpolated(own, asked, figure) for name, figure in told.items()}
+
+
+def _interpolated(
+    observed: Sequence[Observation], asked: Configuration, figure: Callable[[Observation], float | None]
+) -> float:
+    from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+
+    grouped: dict[tuple[float, ...], list[float]] = {}
+    for each in observed:
+        if value := figure(each):
+            grouped.setdefault(each.configuration.features[:3], []).append(math.log(value))
+    if not grouped:
+        return math.nan
+    points, values = np.array(list(grouped)), np.array([statistics.median(each) for each in grouped.values()])
+    here = np.array([asked.features[:3]])
+    value = float(LinearNDInterpolator(points, values)(here)[0])
+    if math.isnan(value):
+        value = float(NearestNDInterpolator(points, values)(here)[0])
+    return math.exp(value)
+
+
+def errors(figures: Iterable[Figure]) -> tuple[Errors, Errors]:
+    """Those of the model and those of the baseline."""
+    found = list(figures)
+    samples = [(each, value) for each in found for value in each.measured]
+    covered = sum(each.predicted.low <= value <= each.predicted.high for each, value in samples) / len(samples)
+    spread = statistics.median(each.spread for each in found)
+
+    def of(off: Sequence[float]) -> Errors:
+        rising = sorted(map(abs, off))
+        return Errors(statistics.median(rising), rising[math.ceil(0.95 * len(rising)) - 1], covered, spread)
+
+    return of([each.error for each in found]), of([each.baseline_error for each in found])
+
+
+def by_path(checked: Sequence[Checked], work: Work) -> Mapping[str, list[Checked]]:
+    """The configurations of one kind of work, by path; all of them under the empty name first."""
+    own = [each for each in checked if each.asked.work is work]
+    paths = dict.fromkeys(each.asked.path for each in own)
+    return {"": own} | {path: [each for each in own if each.asked.path == path] for path in paths}

@@ -1,0 +1,71 @@
+"""What is asked about, and who spends CPU time on it."""
+
+import math
+from enum import StrEnum
+
+from pydantic import Field
+
+from memlane_lab.sizes import Size, text
+from memlane_lab.strict import Strict
+
+
+class Work(StrEnum):
+    """What guests do, and so what is counted."""
+
+    STREAM = "tcp"
+    """Each client writes messages to its server as fast as they go; the unit is a byte."""
+    ANSWERS = "request-response"
+    """Each client sends a message and waits for one of the same size; the unit is a request with its answer."""
+
+
+class Party(StrEnum):
+    """Who spends CPU time."""
+
+    SENDER = "senders"
+    """Clients' programs and kernels: user time of the processes that are the guests, load included."""
+    SENDER_KERNEL = "host's kernel for senders"
+    """Its system calls, its TAP, on path bridge the bridge."""
+    RECEIVER = "receivers"
+    RECEIVER_KERNEL = "host's kernel for receivers"
+    SWITCH = "switch"
+    """A process of the path's own, its kernel time included; path bridge has none."""
+
+
+SENDERS = (Party.SENDER, Party.SENDER_KERNEL)
+RECEIVERS = (Party.RECEIVER, Party.RECEIVER_KERNEL)
+
+_PLACES = {"near": 0.0, "between": 0.5, "moved": 0.5, "unknown": 0.5, "far": 1.0}
+SMALLEST, LARGEST = 64, 1 << 20
+"""Bytes a message: the span that features are measured by, not a bound."""
+
+
+class Configuration(Strict):
+    """What is asked about."""
+
+    path: str
+    work: Work = Work.STREAM
+    pairs: int = Field(ge=1, le=64)
+    """Clients, each with a server of its own."""
+    message: Size
+    """Bytes a write, or a request and its answer each."""
+    load: int = Field(default=0, ge=0, le=100)
+    """Per cent of each guest's processor that a computation wants meanwhile."""
+    placement: str = "near"
+    """Of the host's two CPUs: near, far, or moved in between."""
+
+    @property
+    def place(self) -> float:
+        """The placement as a number: 0 near, 1 far."""
+        return _PLACES.get(self.placement, 0.5)
+
+    @property
+    def features(self) -> tuple[float, float, float, float]:
+        """Size, pairs, load and placement, each about 0 to 1 over what is usually calibrated."""
+        size = math.log(self.message / SMALLEST) / math.log(LARGEST / SMALLEST)
+        return size, math.log2(self.pairs) / 3, self.load / 90, self.place
+
+    def __str__(self) -> str:
+        """For people: path, pairs, size, load."""
+        what = "" if self.work is Work.STREAM else "answers, "
+        pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
+        return f"{self.path}, {what}{pairs}, {text(self.message)}, load {self.load} %"

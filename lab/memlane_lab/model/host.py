@@ -1,0 +1,138 @@
+"""The host as fluid: how its CPUs are shared among parties, and so how fast work flows. Pure arithmetic, no data.
+
+Every pair is like every other. A guest has one processor, which its flow and its load share. The host's scheduler gives
+whoever wants little what it wants, and all others the same (max-min fairness); a switch is one more that wants. A rate
+is **possible** if, all wants being so shared, senders, receivers and switch each get what the rate takes of them. The
+flow's rate is the largest that is possible, but no more than the pair's own cycle allows, in which its stages overlap
+only partly.
+"""
+
+from dataclasses import dataclass
+
+_STEPS = 50
+"""Halvings of the interval in which the rate is looked for: far more than doubles can tell apart."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Seconds of CPU for a unit of work of one pair."""
+
+    sender: float
+    receiver: float
+    switch: float
+
+    @property
+    def total(self) -> float:
+        """Of all three."""
+        return self.sender + self.receiver + self.switch
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How this host and this path share."""
+
+    overlap: float
+    """How far a pair's stages overlap: 1, strictly one after the other; large, as in a pipeline."""
+    latency: float
+    """Seconds in a unit of work in which nobody works: wake-ups of sleeping CPUs."""
+    usable: float
+    """Share of the host's CPUs that parties can use at most."""
+    grip: float
+    """How much of the processor a load of 100 % keeps from a flow that wants all of it: 0 none, 1 all."""
+    softness: float
+    """How sharply the two limits of a rate meet: large, as in theory; small, both slow it down near where they meet."""
+    polls: bool = False
+    """Whether the switch wants a CPU whatever flows."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What all pairs together get."""
+
+    rate: float
+    """Units of work a second."""
+    sender: float
+    """CPUs in use by senders, their load included."""
+    receiver: float
+    switch: float
+    load: float
+    """CPUs in use by the loads of all guests."""
+
+
+@dataclass(frozen=True)
+class _Host:
+    demand: Demand
+    sharing: Sharing
+    pairs: int
+    load: float
+    cpus: float
+
+    def wanted(self, rate: float) -> tuple[float, float, float]:
+        """CPUs that a sender, a receiver and the switch want at this rate of each pair, loads included."""
+        guests = (_with_load(rate * each, self.load) for each in (self.demand.sender, self.demand.receiver))
+        switch = 1.0 if self.sharing.polls else min(1.0, self.pairs * rate * self.demand.switch)
+        return (*guests, switch)  # type: ignore[return-value]
+
+    def level(self, rate: float) -> float:
+        """What the host gives at most to anybody at this rate."""
+        sender, receiver, switch = self.wanted(rate)
+        return water_level([(sender, self.pairs), (receiver, self.pairs), (switch, 1)], self.cpus * self.sharing.usable)
+
+    def possible(self, rate: float) -> bool:
+        level = min(1.0, self.level(rate))
+        left = level * (1 - self.sharing.grip * self.load)
+        guests = max(self.demand.sender, self.demand.receiver) * rate <= left
+        return guests and self.pairs * rate * self.demand.switch <= level
+
+
+def flow(demand: Demand, sharing: Sharing, pairs: int, load: float, cpus: float) -> Flow:
+    """What `pairs` pairs get on `cpus` CPUs; `load` is the share of each guest's processor that its load wants."""
+    host = _Host(demand, sharing, pairs, load, cpus)
+    cycle = _cycle(demand, sharing, load)
+    low, high = 0.0, 1 / max(demand.sender, demand.receiver)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if host.possible(middle) else (low, middle)
+    rate = 1 / _norm((1 / low, cycle), sharing.softness)
+    level = host.level(rate)
+    sender, receiver, switch = (min(level, each) for each in host.wanted(rate))
+    loads = (own - rate * each for own, each in ((sender, demand.sender), (receiver, demand.receiver)))
+    return Flow(
+        rate=pairs * rate,
+        sender=pairs * sender,
+        receiver=pairs * receiver,
+        switch=switch,
+        load=pairs * sum(max(0.0, each) for each in loads) if load else 0.0,
+    )
+
+
+def water_level(wants: list[tuple[float, int]], capacity: float) -> float:
+    """The level up to which everybody is served, so that together they take the capacity; infinite if it is enough.
+
+    `wants`: how much each of so many want. Max-min fairness: nobody gets more than the level or than it wants.
+    """
+    left, many = capacity, sum(count for _, count in wants)
+    for want, count in sorted(wants):
+        if want * many > left:
+            return max(0.0, left / many)
+        left -= want * count
+        many -= count
+    return float("inf")
+
+
+def _with_load(work: float, load: float) -> float:
+    """What a guest wants for its flow and its load: its one processor at most."""
+    return min(1.0, work + load)
+
+
+def _cycle(demand: Demand, sharing: Sharing, load: float) -> float:
+    """Seconds that a pair takes for a unit of work where no CPU is short."""
+    left = 1 - sharing.grip * load
+    stages = (demand.sender / left, demand.receiver / left, demand.switch)
+    return _norm(stages, sharing.overlap) + sharing.latency
+
+
+def _norm(values: tuple[float, ...], power: float) -> float:
+    """The sum of positive numbers if the power is 1, nearly their largest if it is large."""
+    largest = max(values)
+    return float(largest * sum((each / largest) ** power for each in values) ** (1 / power))

@@ -1,0 +1,112 @@
+"""Observations: what samples of the lab tell of configurations, as far as the model reads it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from memlane_lab import results, stats
+from memlane_lab.errors import LabError
+from memlane_lab.meters import host
+from memlane_lab.model.configuration import Configuration, Party, Work
+from memlane_lab.results import ExperimentResult, RunRecord, Sample
+from memlane_lab.setting import Setting
+from memlane_lab.strict import Strict
+
+_FREE = {"path", "pairs", "load", "memory", "traffic"}
+"""Settings that may differ between what the model reads; all others must be the usual ones."""
+
+
+class Observation(Strict):
+    """What one sample told."""
+
+    configuration: Configuration
+    rate: float
+    """Work a second of all pairs together: bytes received, or requests answered."""
+    cpu: dict[Party, float]
+    """CPUs in use."""
+    switches: dict[Party, float]
+    """Context switches a second; those of a guest stand with the guest."""
+    fairness: float | None = None
+    """Jain's index of the pairs' rates, where there are several."""
+    experiment: str = ""
+    sample: int = 0
+
+    @property
+    def total(self) -> float:
+        """CPUs in use by all parties."""
+        return sum(self.cpu.values())
+
+
+def read(folder: Path) -> tuple[RunRecord, list[Observation]]:
+    """All observations of a run; raises where it has none, or where it is of something that the model does not know."""
+    record, found = results.read(folder)
+    observed = [each for result in found for each in of_result(result)]
+    if not observed:
+        raise LabError(f"{folder} holds no sample that the model can read: it learns from `memlane-lab calibrate`")
+    return record, observed
+
+
+def of_result(result: ExperimentResult) -> Iterator[Observation]:
+    """The observations of an experiment's good samples."""
+    settings = {each.name: _checked(result, each.setting) for each in result.variants}
+    for sample in result.good:
+        if (stated := settings[sample.variant]) and sample.parties:
+            yield _observation(result, stated, sample)
+
+
+def _checked(result: ExperimentResult, stated: Mapping[str, Any]) -> Setting:
+    setting = Setting.model_validate(stated)
+    usual = Setting(path=setting.path, traffic=setting.traffic)
+    odd = [
+        name for name in Setting.model_fields if name not in _FREE and getattr(setting, name) != getattr(usual, name)
+    ]
+    if odd:
+        raise LabError(
+            f"experiment {result.experiment.name} states {', '.join(odd)}, which the model does not know: it "
+            "learns from samples with the usual settings"
+        )
+    flows = setting.traffic
+    if len(flows) != 1 or flows[0].workload not in set(Work) or flows[0].sources or flows[0].target:
+        raise LabError(
+            f"experiment {result.experiment.name} has other traffic than one {' or '.join(Work)} from each client to "
+            "its server, which is all that the model knows"
+        )
+    return setting
+
+
+def _observation(result: ExperimentResult, setting: Setting, sample: Sample) -> Observation:
+    work = Work(setting.traffic[0].workload)
+    rate = sample.values["throughput"] / 8 if work is Work.STREAM else sample.values["exchanges"]
+    clients, servers = ([name for name in setting.machines() if name.startswith(role)] for role in ("c", "s"))
+    told = [flow.values["throughput" if work is Work.STREAM else "exchanges"] for flow in sample.flows]
+    configuration = Configuration(
+        path=setting.path,
+        work=work,
+        pairs=setting.pairs,
+        message=setting.traffic[0].parameters["message"],
+        load=setting.load,
+        placement=sample.placement,
+    )
+    return Observation(
+        configuration=configuration,
+        rate=rate,
+        cpu={
+            Party.SENDER: _sum(sample, clients, "user"),
+            Party.SENDER_KERNEL: _sum(sample, clients, "system"),
+            Party.RECEIVER: _sum(sample, servers, "user"),
+            Party.RECEIVER_KERNEL: _sum(sample, servers, "system"),
+            Party.SWITCH: _sum(sample, [host.SWITCH], "user") + _sum(sample, [host.SWITCH], "system"),
+        },
+        switches={
+            Party.SENDER: _sum(sample, clients, "switches"),
+            Party.RECEIVER: _sum(sample, servers, "switches"),
+            Party.SWITCH: _sum(sample, [host.SWITCH], "switches"),
+        },
+        fairness=stats.jain(told) if len(told) > 1 else None,
+        experiment=result.experiment.name,
+        sample=sample.number,
+    )
+
+
+def _sum(sample: Sample, parties: list[str], figure: str) -> float:
+    return sum(sample.parties.get(party, {}).get(figure, 0.0) for party in parties)

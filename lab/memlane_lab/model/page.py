@@ -1,0 +1,80 @@
+"""The page of the check, docs/results/prediction.md, and what it is made from, kept beside it.
+
+docs/results/prediction/model.json       the model, with every observation that it was fitted from
+docs/results/prediction/held-out.json    every observation that it is checked against
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from memlane_lab import published
+from memlane_lab.errors import LabError
+from memlane_lab.model import check as checking
+from memlane_lab.model import fitted, observations, tables
+from memlane_lab.model.configuration import Work
+from memlane_lab.model.fitted import Model
+from memlane_lab.model.observations import Observation
+from memlane_lab.strict import Strict
+
+FOLDER = published.FOLDER / "prediction"
+MODEL, HELD_OUT = "model.json", "held-out.json"
+
+
+class HeldOut(Strict):
+    """What a model is checked against."""
+
+    machine: dict[str, str]
+    commands: list[str]
+    """What measures it again."""
+    began: str
+    observed: list[Observation]
+
+
+def held_out(runs: Sequence[Path]) -> HeldOut:
+    """The samples of these runs."""
+    read = [observations.read(folder) for folder in runs]
+    record = read[0][0]
+    machine = fitted.describe(record.machine, record.guest)
+    for folder, (other, _) in zip(runs, read, strict=True):
+        if changed := fitted.differences(machine, fitted.describe(other.machine, other.guest)):
+            raise LabError(f"{runs[0]} and {folder} cannot be checked together, because they differ: {changed}")
+    return HeldOut(
+        machine=machine,
+        commands=list(dict.fromkeys(command for other, _ in read for command in other.commands)),
+        began=record.began,
+        observed=[each for _, found in read for each in found],
+    )
+
+
+def publish(model: Model, held: HeldOut, folder: Path = FOLDER) -> list[Path]:
+    """Takes both over, in place of those that were there, and writes the pages, which are returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fitted.write(model, folder / MODEL)
+    (folder / HELD_OUT).write_text(held.model_dump_json() + "\n")
+    return published.make_pages(folder.parent)
+
+
+def made(folder: Path = FOLDER) -> str:
+    """The page's text, as model and samples say."""
+    model = fitted.read(folder / MODEL)
+    held = HeldOut.model_validate_json((folder / HELD_OUT).read_text())
+    checked = checking.check(model, held.observed)
+    template = jinja2.Environment(
+        loader=jinja2.PackageLoader("memlane_lab", "model"),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("page.md.j2")
+    return template.render(
+        model=model,
+        held=held,
+        errors={work: list(tables.error_rows(checked, work)) for work in Work},
+        header=tables.CHECKED_HEADER,
+        rows=[tables.checked_row(each) for each in checked],
+        met=tables.goals_met(checked),
+        configurations=sum(each.asked.work is Work.STREAM for each in checked),
+        goal=(checking.GOAL_MEDIAN, checking.GOAL_MOST),
+    )

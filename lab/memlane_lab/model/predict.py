@@ -1,0 +1,92 @@
+"""Predictions: what a model says of a configuration, with the bounds of a sample that would be measured now."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memlane_lab.errors import LabError
+from memlane_lab.model.configuration import Configuration, Party
+from memlane_lab.model.fitted import CPU, RATE, UNFAIRNESS, Fitted, Model
+from memlane_lab.model.what_if import WhatIf
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A figure, and the bounds that hold 90 % of samples."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> "Bounded":
+        """The same, times a factor."""
+        return Bounded(self.estimate * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a configuration gets."""
+
+    asked: Configuration
+    rate: Bounded
+    """Bytes, or requests, a second, of all pairs."""
+    cpu: Bounded
+    """CPUs in use by all parties."""
+    parties: Mapping[Party, Bounded]
+    """Of these; they add up to all."""
+    fairness: Bounded | None
+    """Jain's index, where there are several pairs."""
+    outside: list[str]
+    """What lies outside of what was calibrated: then it is an extrapolation."""
+
+    @property
+    def response(self) -> Bounded:
+        """Seconds from a request to its answer, mean: each pair waits for one answer at a time (Little's law)."""
+        pairs = self.asked.pairs
+        return Bounded(pairs / self.rate.estimate, pairs / self.rate.high, pairs / self.rate.low)
+
+
+def predict(
+    model: Model, asked: Configuration, what_if: WhatIf | None = None, *, extrapolate: bool = False
+) -> Prediction:
+    """The prediction; raises if it lies outside of what was calibrated, unless it may `extrapolate`."""
+    fitted = model.of(asked.path, asked.work)
+    outside = fitted.range.outside(asked)
+    if outside and not extrapolate:
+        raise LabError(
+            f"{asked} lies outside of what was calibrated ({'; '.join(outside)}): "
+            "--extrapolate predicts it none the less"
+        )
+    found = _bounded(fitted, asked, float(model.cpus), what_if or WhatIf())
+    return Prediction(
+        asked=asked,
+        rate=found[RATE],
+        cpu=found[CPU],
+        parties=_parties(found),
+        fairness=_fairness(found[UNFAIRNESS]) if asked.pairs > 1 and UNFAIRNESS in found else None,
+        outside=outside,
+    )
+
+
+def _bounded(fitted: Fitted, asked: Configuration, cpus: float, what_if: WhatIf) -> dict[str, Bounded]:
+    """Each figure: as costs and host say after the change, times the discrepancy of what was calibrated."""
+    said = fitted.model_copy(update={"stages": what_if.stages(fitted.stages)}).figures(asked, cpus * what_if.cores)
+    found = {}
+    for name, discrepancy in fitted.discrepancies.items():
+        off, half = discrepancy.told(asked.features)
+        middle = said[name] * math.exp(off)
+        found[name] = Bounded(middle, middle * math.exp(-half), middle * math.exp(half))
+    most = cpus * what_if.cores
+    found[CPU] = Bounded(*(min(most, each) for each in (found[CPU].estimate, found[CPU].low, found[CPU].high)))
+    return found
+
+
+def _parties(found: Mapping[str, Bounded]) -> dict[Party, Bounded]:
+    """The parties' shares of all CPUs in use."""
+    own = {party: found[str(party)] for party in Party if str(party) in found}
+    all_ = sum(each.estimate for each in own.values())
+    return {party: each.scaled(found[CPU].estimate / all_) for party, each in own.items()} if all_ else {}
+
+
+def _fairness(unfair: Bounded) -> Bounded:
+    return Bounded(*(1 / (1 + each) for each in (unfair.estimate, unfair.high, unfair.low)))

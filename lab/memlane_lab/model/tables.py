@@ -1,0 +1,142 @@
+"""The model in tables: what stages cost, what a configuration gets, predicted beside measured."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from memlane_lab.measures import scale, significant
+from memlane_lab.model import check as checking
+from memlane_lab.model.check import Checked, Errors
+from memlane_lab.model.configuration import Work
+from memlane_lab.model.fitted import Model
+from memlane_lab.model.predict import Bounded, Prediction
+
+_TITLES = {Work.STREAM: "streams (TCP)", Work.ANSWERS: "requests and answers"}
+Told = tuple[Prediction, Prediction | None]
+"""What a stream gets, and what answers of the same size do in its stead."""
+
+
+def costs(model: Model) -> Table:
+    """What a message, a byte and a wake-up cost each party."""
+    table = Table("path", "party", "a: µs a message", "b: ns a KB", "c: µs a wake-up", box=None)
+    for fitted in model.fitted:
+        first = f"{fitted.path}, {_TITLES[fitted.work]}"
+        for party, cost in fitted.stages.costs.of.items():
+            if not any((cost.message, cost.byte, cost.wakeup)):
+                continue
+            figures = (cost.message * 1e6, cost.byte * 1e9 * 1024, cost.wakeup * 1e6)
+            table.add_row(first, party, *map(significant, figures))
+            first = ""
+    return table
+
+
+def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Table:
+    """A prediction; beside it, what it would be after changes."""
+    asked = plain[0].asked
+    title = f"{asked}, {asked.placement}"
+    if plain[0].outside:
+        title += f" - an extrapolation: {'; '.join(plain[0].outside)}"
+    table = Table("", "predicted", "90 % of samples", title=title, title_justify="left", box=None)
+    if changed:
+        table.add_column(f"with {', '.join(changes)}")
+        table.add_column("times")
+    others = dict(_figures(*changed)) if changed else {}
+    for name, (unit, figure) in _figures(*plain):
+        used = scale(unit, [figure.estimate])
+        row = [name, used.text(figure.estimate), f"{used.number(figure.low)} to {used.number(figure.high)}"]
+        if name in others:
+            other = others[name][1].estimate
+            times = other / figure.estimate if figure.estimate else float("nan")
+            row += [scale(unit, [other]).text(other), f"{significant(times)} x"]
+        table.add_row(*row)
+    return table
+
+
+def _figures(stream: Prediction, answers: Prediction | None) -> Iterator[tuple[str, tuple[str, Bounded]]]:
+    """Each figure: its name, its unit, what is predicted."""
+    yield "throughput, all pairs", ("bit/s", stream.rate.scaled(8))
+    yield "CPU, all parties", ("CPU", stream.cpu)
+    for party, figure in stream.parties.items():
+        yield f"  {party}", ("CPU", figure)
+    if stream.fairness:
+        yield "fairness (Jain's index)", ("", stream.fairness)
+    if answers:
+        yield "response time, if they ask and wait instead", ("s", answers.response)
+        yield "  requests answered, all pairs", ("1/s", answers.rate)
+
+
+def errors(checked: Sequence[Checked]) -> Iterator[Table]:
+    """How far predictions are off, by path; beside it, the baseline."""
+    for work in Work:
+        table = Table(_TITLES[work], "figure", "model: median, 95 %", "interpolation: median, 95 %", "within bounds",
+                      "samples' own spread", box=None)  # fmt: skip
+        for cells in error_rows(checked, work):
+            table.add_row(*cells)
+        if table.row_count:
+            yield table
+
+
+def error_rows(checked: Sequence[Checked], work: Work) -> Iterator[list[str]]:
+    """The rows of that table."""
+    for path, own in checking.by_path(checked, work).items():
+        for name, figures in (
+            ("throughput" if work is Work.STREAM else "answers a second", [each.rate for each in own]),
+            ("CPU", [each.cpu for each in own]),
+            ("Jain's index", [each.fairness for each in own if each.fairness]),
+        ):
+            if figures:
+                mine, theirs = checking.errors(figures)
+                first = path or f"all {len(own)}"
+                yield [first, name, _off(mine), _off(theirs), _per_cent(mine.covered), _per_cent(mine.spread)]
+
+
+def _off(found: Errors) -> str:
+    return f"{_per_cent(found.median)}, {_per_cent(found.most)}"
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def checked(found: Sequence[Checked]) -> Table:
+    """Each configuration: predicted, measured, off by; and what interpolation is off by."""
+    table = Table(*CHECKED_HEADER, box=None)
+    for each in found:
+        table.add_row(*checked_row(each))
+    return table
+
+
+CHECKED_HEADER = (
+    "held out", "predicted", "90 % of samples", "measured", "off", "interpolated", "CPU predicted", "measured", "off",
+)  # fmt: skip
+
+
+def checked_row(each: Checked) -> list[str]:
+    """The cells of one configuration."""
+    stream = each.asked.work is Work.STREAM
+    factor, unit = (8.0, "bit/s") if stream else (1.0, "1/s")
+    rate = each.rate
+    used = scale(unit, [rate.middle * factor])
+    bounds = rate.predicted.scaled(factor)
+    return [
+        f"{each.asked}, {each.asked.placement}",
+        used.text(bounds.estimate),
+        f"{used.number(bounds.low)} to {used.number(bounds.high)}",
+        used.text(rate.middle * factor),
+        _signed(rate.error),
+        _signed(rate.baseline_error),
+        significant(each.cpu.predicted.estimate),
+        significant(each.cpu.middle),
+        _signed(each.cpu.error),
+    ]
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.0f} %"
+
+
+def goals_met(found: Sequence[Checked]) -> bool:
+    """Whether streams' throughput and CPU are as near as they shall be, and nearer than by interpolation."""
+    own = [each for each in found if each.asked.work is Work.STREAM]
+    both = [checking.errors([each.rate for each in own]), checking.errors([each.cpu for each in own])]
+    return all(mine.met and mine.median < theirs.median for mine, theirs in both)

@@ -1,0 +1,47 @@
+"""What-ifs: costs and CPUs changed before the host shares them, as `copy=0`, `wakeups=0.5`, `cores=2x`."""
+
+import re
+from collections.abc import Sequence
+
+from memlane_lab.errors import LabError
+from memlane_lab.model.costs import Cost, Costs
+from memlane_lab.model.sharing import Stages
+from memlane_lab.strict import Strict
+
+
+class WhatIf(Strict):
+    """Factors; 1 changes nothing."""
+
+    message: float = 1.0
+    """Of what a message costs, however long it is."""
+    copy_: float = 1.0
+    """Of what grows with bytes: copies between users, kernels and guests, and checksums where there are any."""
+    wakeups: float = 1.0
+    """Of how often parties are woken, and of the time in which all wait for a CPU to wake."""
+    cores: float = 1.0
+    """Of the host's CPUs; a guest still has one processor."""
+
+    def stages(self, stages: Stages) -> Stages:
+        """The same with these costs."""
+        changed = {party: self._cost(cost) for party, cost in stages.costs.of.items()}
+        costs = Costs(of=changed, wakeups=stages.costs.wakeups)
+        return stages.model_copy(update={"costs": costs, "latency": stages.latency * self.wakeups})
+
+    def _cost(self, cost: Cost) -> Cost:
+        return Cost(
+            message=cost.message * self.message, byte=cost.byte * self.copy_, wakeup=cost.wakeup * self.wakeups
+        )  # fmt: skip
+
+
+def parse(words: Sequence[str]) -> WhatIf:
+    """What `--what-if` says: NAME=FACTOR each."""
+    found: dict[str, float] = {}
+    for word in words:
+        stated = re.fullmatch(r"(copy|wakeups|message|cores)=(\d+(?:\.\d+)?)x?", word)
+        if not stated or (stated[1] == "cores" and float(stated[2]) == 0):
+            raise LabError(
+                f"--what-if {word!r} says nothing: it takes copy, message, wakeups or cores, and a factor, as copy=0, "
+                "wakeups=0.5, cores=2x"
+            )
+        found["copy_" if stated[1] == "copy" else stated[1]] = float(stated[2])
+    return WhatIf(**found)
