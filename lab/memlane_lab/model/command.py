@@ -54,8 +54,13 @@ def calibrate(
 def _keep(model: Model, file: Path) -> None:
     fitted.write(model, file)
     fitted.write(model, own_file())
-    results.print(tables.costs(model))
+    _tell_costs(model)
     say(f"the model: {file}; `memlane-lab predict` knows it as this machine's")
+
+
+def _tell_costs(model: Model) -> None:
+    for table in tables.costs(model):
+        results.print(table, "")
 
 
 @app.command()
@@ -69,7 +74,7 @@ def fit(
     """
     model = fitted.fit(runs)
     fitted.write(model, out or own_file())
-    results.print(tables.costs(model))
+    _tell_costs(model)
     say(f"the model: {out or own_file()}")
 
 

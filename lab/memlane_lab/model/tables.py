@@ -1,6 +1,7 @@
 """The model in tables: what stages cost, what a configuration gets, predicted beside measured."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -12,22 +13,21 @@ from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Bounded, Prediction
 
 _TITLES = {Work.STREAM: "streams (TCP)", Work.ANSWERS: "requests and answers"}
+_PLAIN: dict[str, Any] = {"box": None, "title_justify": "left", "title_style": "bold"}
 Told = tuple[Prediction, Prediction | None]
 """What a stream gets, and what answers of the same size do in its stead."""
 
 
-def costs(model: Model) -> Table:
-    """What a message, a byte and a wake-up cost each party."""
-    table = Table("path", "party", "a: µs a message", "b: ns a KB", "c: µs a wake-up", box=None)
+def costs(model: Model) -> Iterator[Table]:
+    """What a message, a byte and a wake-up cost each party; a table for each path and kind of work."""
     for fitted in model.fitted:
-        first = f"{fitted.path}, {_TITLES[fitted.work]}"
+        title = f"{fitted.path}, {_TITLES[fitted.work]}"
+        table = Table("party", "a: µs a message", "b: ns a KB", "c: µs a wake-up", title=title, **_PLAIN)
         for party, cost in fitted.stages.costs.of.items():
-            if not any((cost.message, cost.byte, cost.wakeup)):
-                continue
             figures = (cost.message * 1e6, cost.byte * 1e9 * 1024, cost.wakeup * 1e6)
-            table.add_row(first, party, *map(significant, figures))
-            first = ""
-    return table
+            if any(figures):
+                table.add_row(party, *map(significant, figures))
+        yield table
 
 
 def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Table:
@@ -36,7 +36,7 @@ def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Tab
     title = f"{asked}, {asked.placement}"
     if plain[0].outside:
         title += f" - an extrapolation: {'; '.join(plain[0].outside)}"
-    table = Table("", "predicted", "90 % of samples", title=title, title_justify="left", box=None)
+    table = Table("", "predicted", "90 % of samples", title=title, **_PLAIN)
     if changed:
         table.add_column(f"with {', '.join(changes)}")
         table.add_column("times")

@@ -1,0 +1,80 @@
+"""A short calibration of namespaces on the bridge, from its samples to the command line's answers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import run
+from memlane_lab.model import fitted
+from memlane_lab.model.configuration import Party, Work
+from memlane_lab.ports import GuestKind
+
+pytestmark = pytest.mark.real
+
+TINY = """
+title = "tiny"
+question = "Does a model come out?"
+seconds = 1
+warm_up = 0
+repeat = 1
+boot = "once"
+same_placement = false
+[setting]
+traffic = { workload = "tcp" }
+[vary]
+path = ["bridge"]
+pairs = [1, 3]
+message = [128, "4K", "128K"]
+load = [0, 50]
+"""
+
+
+def _lab(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "memlane_lab", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibrated")
+    (folder / "tiny.toml").write_text(TINY)
+    run.measure(run.prepare([folder / "tiny.toml"], GuestKind.NETNS), GuestKind.NETNS, folder / "run", seed=1)
+    return folder / "run"
+
+
+def test_samples_become_a_model_that_answers(measured: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    done = _lab("model", "fit", str(measured), "--out", str(file))
+    assert done.returncode == 0, done.stderr
+    for word in ("bridge, streams (TCP)", "host's kernel for senders", "µs a message"):
+        assert word in done.stdout
+    found = fitted.read(file).of("bridge", Work.STREAM)
+    assert found.range.pairs == (1, 3)
+    assert found.stages.costs.of[Party.SENDER_KERNEL].message > 0
+
+    done = _lab("predict", "--host", str(file), "--pairs", "2", "--message", "16K", "--load", "25%")
+    assert done.returncode == 0, done.stderr
+    for word in ("bridge, 2 pairs, 16K, load 25 %", "bit/s", "CPU, all parties", "Jain's index", "senders"):
+        assert word in done.stdout
+
+    page = tmp_path / "sweep.html"
+    done = _lab("predict", "--host", str(file), "--sweep", "message", "--out", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "Predicted over message" in page.read_text()
+
+    done = _lab("predict", "--host", str(file), "--pairs", "9")
+    assert done.returncode == 1
+    assert "pairs 9, calibrated 1 to 3" in done.stderr
+    done = _lab("predict", "--host", str(file), "--pairs", "9", "--extrapolate", "--what-if", "copy=0")
+    assert done.returncode == 0, done.stderr
+    assert "an extrapolation" in done.stdout
+
+
+def test_what_was_calibrated_is_not_held_out(measured: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    assert _lab("model", "fit", str(measured), "--out", str(file)).returncode == 0
+    done = _lab("model", "check", str(measured), "--host", str(file))
+    assert done.returncode == 1
+    assert "held-out points must be unknown to the calibration" in done.stderr
