@@ -214,7 +214,7 @@ def _measure(planned: Planned, result: ExperimentResult, kind: GuestKind, out: P
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     raw = out / planned.experiment.name / "raw"
-    with _sampler(planned, kind, raw, first=len(result.samples) + 1) as sampler:
+    with _sampler(planned, kind, raw, first=max((each.number for each in result.samples), default=0) + 1) as sampler:
 
         def take(turn: Turn) -> Sample:
             nonlocal result

@@ -1,11 +1,16 @@
-"""The calibration: the experiment `calibration`, measured so that an interruption costs one sample."""
+"""The calibration: the experiment `calibration`, measured so that an interruption costs one sample.
+
+What failed, or was disturbed by other work on the machine, is measured once more.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from memlane_lab import experiment, run
+from memlane_lab import experiment, results, run
 from memlane_lab.images import prepare as images
+from memlane_lab.model import observations
 from memlane_lab.ports import GuestKind
+from memlane_lab.progress import say
 
 FILE = experiment.FOLDER / "calibration.toml"
 _SEED = 1
@@ -18,3 +23,14 @@ def measure(kind: GuestKind, out: Path, paths: Sequence[str] = ()) -> None:
     images.prepare(kind)
     narrowing = [word for path in paths for word in ("--only", f"path={path}")]
     run.measure(planned, kind, out, _SEED, resume=True, narrowing=narrowing)
+    if again := forget_bad(out):
+        say(f"{again} samples failed or were disturbed by other work: measuring them once more")
+        run.measure(planned, kind, out, _SEED, resume=True, narrowing=narrowing)
+
+
+def forget_bad(out: Path) -> int:
+    """Leaves out what failed or was disturbed, so that a run that goes on takes it anew; returns how many samples."""
+    _, (result,) = results.read(out)
+    good = [each for each in result.good if not observations.disturbed(each)]
+    results.write_experiment(out, result.model_copy(update={"samples": good}))
+    return len(result.samples) - len(good)

@@ -16,6 +16,10 @@ _FREE = {"path", "pairs", "load", "memory", "traffic"}
 """Settings that may differ between what the model reads; all others must be the usual ones."""
 
 
+DISTURBED = 0.15
+"""CPUs that other work may take beside a sample: with more, it tells of that work, too."""
+
+
 class Observation(Strict):
     """What one sample told."""
 
@@ -28,6 +32,8 @@ class Observation(Strict):
     """Context switches a second; those of a guest stand with the guest."""
     fairness: float | None = None
     """Jain's index of the pairs' rates, where there are several."""
+    others: float = 0.0
+    """CPUs that other work took meanwhile."""
     experiment: str = ""
     sample: int = 0
 
@@ -46,12 +52,17 @@ def read(folder: Path) -> tuple[RunRecord, list[Observation]]:
     return record, observed
 
 
+def disturbed(sample: Sample) -> bool:
+    """Whether so much else went on that the sample tells nothing of the configuration."""
+    return sample.values.get("others", 0.0) > DISTURBED
+
+
 def of_result(result: ExperimentResult) -> Iterator[Observation]:
-    """The observations of an experiment's good samples."""
+    """The observations of an experiment's good samples, but those that were disturbed."""
     settings = {each.name: _checked(result, each.setting) for each in result.variants}
     for sample in result.good:
-        if (stated := settings[sample.variant]) and sample.parties:
-            yield _observation(result, stated, sample)
+        if sample.parties and not disturbed(sample):
+            yield _observation(result, settings[sample.variant], sample)
 
 
 def _checked(result: ExperimentResult, stated: Mapping[str, Any]) -> Setting:
@@ -103,6 +114,7 @@ def _observation(result: ExperimentResult, setting: Setting, sample: Sample) -> 
             Party.SWITCH: _sum(sample, [host.SWITCH], "switches"),
         },
         fairness=stats.jain(told) if len(told) > 1 else None,
+        others=sample.values.get("others", 0.0),
         experiment=result.experiment.name,
         sample=sample.number,
     )
