@@ -31,6 +31,6 @@ def measure(kind: GuestKind, out: Path, paths: Sequence[str] = ()) -> None:
 def forget_bad(out: Path) -> int:
     """Leaves out what failed or was disturbed, so that a run that goes on takes it anew; returns how many samples."""
     _, (result,) = results.read(out)
-    good = [each for each in result.good if not observations.disturbed(each)]
+    good = [each for each in result.good if each.values.get("others", 0.0) <= observations.DISTURBED]
     results.write_experiment(out, result.model_copy(update={"samples": good}))
     return len(result.samples) - len(good)

@@ -10,7 +10,7 @@ from memlane_lab import cache, guests, machine, paths
 from memlane_lab.errors import LabError
 from memlane_lab.model import calibrate as calibration
 from memlane_lab.model import check as checking
-from memlane_lab.model import fitted, page, sweep, tables, what_if
+from memlane_lab.model import fitted, observations, page, sweep, tables, what_if
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Prediction, predict
@@ -67,12 +67,15 @@ def _tell_costs(model: Model) -> None:
 def fit(
     runs: Annotated[list[Path], typer.Argument(help="folders of `memlane-lab calibrate`, or of other runs of `tcp`")],
     out: Annotated[Path | None, typer.Option("--out", help="the model's file; none: this machine's own")] = None,
+    disturbance: Annotated[
+        float, typer.Option(min=0, help="CPUs that other work may have taken beside a sample; with more it is left out")
+    ] = observations.DISTURBED,
 ) -> None:
     """Fit the model from runs, and say what a message, a byte and a wake-up cost each party.
 
     memlane-lab model fit results/calibration --out other.json
     """
-    model = fitted.fit(runs)
+    model = fitted.fit(runs, disturbance)
     fitted.write(model, out or own_file())
     _tell_costs(model)
     say(f"the model: {out or own_file()}")

@@ -87,9 +87,12 @@ class Model(Strict):
         raise LabError(f"the calibration has no {work} on path {path!r}; it has: {', '.join(known) or 'none at all'}")
 
 
-def fit(runs: Sequence[Path]) -> Model:
-    """The model of all observations of these runs, which must be of one machine and of the same builds."""
-    read = [observations.read(folder) for folder in runs]
+def fit(runs: Sequence[Path], disturbance: float = observations.DISTURBED) -> Model:
+    """The model of all observations of these runs, which must be of one machine and of the same builds.
+
+    `disturbance`: CPUs that other work may have taken beside a sample.
+    """
+    read = [observations.read(folder, disturbance) for folder in runs]
     machines = [describe(record.machine, record.guest) for record, _ in read]
     for folder, machine in zip(runs, machines, strict=True):
         if changed := differences(machines[0], machine):

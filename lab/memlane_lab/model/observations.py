@@ -43,25 +43,26 @@ class Observation(Strict):
         return sum(self.cpu.values())
 
 
-def read(folder: Path) -> tuple[RunRecord, list[Observation]]:
-    """All observations of a run; raises where it has none, or where it is of something that the model does not know."""
+def read(folder: Path, disturbance: float = DISTURBED) -> tuple[RunRecord, list[Observation]]:
+    """All observations of a run beside which other work took at most `disturbance` CPUs.
+
+    Raises where there are none, or where the run is of something that the model does not know.
+    """
     record, found = results.read(folder)
-    observed = [each for result in found for each in of_result(result)]
+    observed = [each for result in found for each in of_result(result) if each.others <= disturbance]
     if not observed:
-        raise LabError(f"{folder} holds no sample that the model can read: it learns from `memlane-lab calibrate`")
+        raise LabError(
+            f"{folder} holds no undisturbed sample that the model can read: it learns from `memlane-lab calibrate` on "
+            "a machine without other work"
+        )
     return record, observed
 
 
-def disturbed(sample: Sample) -> bool:
-    """Whether so much else went on that the sample tells nothing of the configuration."""
-    return sample.values.get("others", 0.0) > DISTURBED
-
-
 def of_result(result: ExperimentResult) -> Iterator[Observation]:
-    """The observations of an experiment's good samples, but those that were disturbed."""
+    """The observations of an experiment's good samples."""
     settings = {each.name: _checked(result, each.setting) for each in result.variants}
     for sample in result.good:
-        if sample.parties and not disturbed(sample):
+        if sample.parties:
             yield _observation(result, settings[sample.variant], sample)
 
 
