@@ -24,6 +24,8 @@ from memlane_lab.errors import LabError
 from memlane_lab.images import prepare as images
 from memlane_lab.model import command as predictions
 from memlane_lab.paths import memlane
+from memlane_lab.profiling import command as profiling
+from memlane_lab.profiling import profiler
 from memlane_lab.progress import results, say
 from memlane_lab.report.tables import verdict as verdict_words
 from memlane_lab.results import read
@@ -145,16 +147,76 @@ def run(
     images.prepare(chosen, runs.shops(planned))
     folder = out or runs.default_folder()
     try:
-        narrowing = [
-            *(each for word in only or () for each in ("--only", word)),
-            *(["--versus", str(versus)] if versus else []),
-        ]
-        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=narrowing)
+        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=_narrowing(only, versus))
     finally:
         _report(folder)
     if nothing := runs.unmeasured(folder):
         raise LabError(f"nothing could be measured of {', '.join(nothing)}: {folder / 'report.html'} says why")
     raise typer.Exit(_tell_changes(folder, versus) if versus else tell_verdicts(folder))
+
+
+@app.command()
+def profile(
+    experiments: Annotated[list[str], typer.Argument(help="names (see `memlane-lab list`) or files")],
+    kind: GuestOption = "auto",
+    out: OutOption = None,
+    repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the order of samples; to repeat a run")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="LABEL or DIMENSION=LABEL: leave out other variants")] = None,
+    versus: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="another build of memlane: profile this one beside it"),
+    ] = None,
+    rate: Annotated[
+        int, typer.Option(min=100, max=20_000, help="hits a second on each CPU: more tell more, and disturb more")
+    ] = profiler.RATE,
+    resume: Annotated[bool, typer.Option("--resume", help="go on in the folder --out, or add rounds there")] = False,
+) -> None:
+    """Measure experiments while perf looks on, and say where the CPU time went, by party and by stage.
+
+    For example: memlane-lab profile how_many_guests --only "no load" --only pairs=4 --repeat 6 --out results/busy
+    """
+    chosen = guests.choose(kind)
+    planned = runs.prepare(experiment.files(experiments), chosen, repeat, only=only or (), versus=versus)
+    for each in planned:
+        profiler.check(each.experiment, each.variants, chosen)
+    images.prepare(chosen, runs.shops(planned))
+    folder = out or runs.default_folder()
+    try:
+        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=_narrowing(only, versus), rate=rate)
+    finally:
+        _report(folder)
+    for table in profiling.tables(folder):
+        results.print(table)
+
+
+@app.command()
+def explain(
+    one: Annotated[str, typer.Argument(help="a label, such as bridge; or LABEL,LABEL of several dimensions")],
+    other: Annotated[str, typer.Argument(help="another, such as memlane: what does it spend more, and what less?")],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--in", help="a folder that `memlane-lab profile` filled; results' newest if not said"),
+    ] = None,
+    by: Annotated[profiling.By, typer.Option(help="what parts are")] = profiling.By.STAGE,
+    per: Annotated[
+        str | None, typer.Option(help="unit of work: KB, packet, exchange, interaction, second; the best if not said")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="how many parts at most")] = 20,
+) -> None:
+    """Say by which stages two profiled variants differ, the largest first.
+
+    For example: memlane-lab explain bridge memlane
+
+    Or of two variants that differ in more: memlane-lab explain memlane,4 memlane,8 --by function --per packet
+    """
+    for table in profiling.explanations(folder or profiling.newest(Path("results")), one, other, by, per, rows):
+        results.print(table)
+
+
+def _narrowing(only: list[str] | None, versus: Path | None) -> list[str]:
+    """The words of the command line that narrow what is measured."""
+    return [*(each for word in only or () for each in ("--only", word)), *(["--versus", str(versus)] if versus else [])]
 
 
 def _tell_changes(folder: Path, versus: Path) -> int:

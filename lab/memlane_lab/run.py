@@ -22,6 +22,7 @@ from memlane_lab.experiment import Experiment, Where
 from memlane_lab.meters import placement
 from memlane_lab.plan import Turn, Variant
 from memlane_lab.ports import GuestKind
+from memlane_lab.profiling.profiler import Profiler
 from memlane_lab.progress import say, span
 from memlane_lab.results import ExperimentResult, Missing, RunRecord, Sample, VariantRecord
 from memlane_lab.sample import Sampler
@@ -90,17 +91,19 @@ def measure(
     *,
     resume: bool = False,
     narrowing: Sequence[str] = (),
+    rate: int | None = None,
 ) -> None:
     """Measures all of them into the folder `out`, beside what was measured there before in the same circumstances.
 
     `narrowing` are the words of the command line by which `planned` differs from what the files state. With `resume`,
-    what was begun there goes on: with what an interruption left out, or with more rounds.
+    what was begun there goes on: with what an interruption left out, or with more rounds. With a `rate`, samples are
+    profiled, at so many hits a second on each CPU.
     """
     if reason := cgroup.lack():
         raise LabError(f"CPU time cannot be measured: {reason}")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     record = RunRecord(
-        commands=[_command(planned, kind, seed, narrowing)],
+        commands=[_command(planned, kind, seed, narrowing, rate)],
         guest=kind,
         began=_now(),
         machine=machine.describe() | {"other builds": _other_builds(planned)},
@@ -117,7 +120,8 @@ def measure(
         results.write_experiment(out, each)
     with Scoreboard(sum(each.seconds for each in planned)) as board:
         for stated, result in zip(planned, begun, strict=True):
-            _measure(stated, result, kind, out, board)
+            profiler = Profiler(stated.experiment, rate, out / stated.experiment.name) if rate else None
+            _measure(stated, result, kind, out, board, profiler)
     results.write(out, record.model_copy(update={"ended": _now()}))
 
 
@@ -209,17 +213,27 @@ def _empty(planned: Planned, kind: GuestKind, seed: int) -> ExperimentResult:
     )
 
 
-def _measure(planned: Planned, result: ExperimentResult, kind: GuestKind, out: Path, board: Scoreboard) -> None:
+def _measure(
+    planned: Planned,
+    result: ExperimentResult,
+    kind: GuestKind,
+    out: Path,
+    board: Scoreboard,
+    profiler: Profiler | None,
+) -> None:
     board.begin(result, planned.seconds)
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     raw = out / planned.experiment.name / "raw"
-    with _sampler(planned, kind, raw, first=max((each.number for each in result.samples), default=0) + 1) as sampler:
+    first = max((each.number for each in result.samples), default=0) + 1
+    with _sampler(planned, kind, raw, first, profiler) as sampler:
 
         def take(turn: Turn) -> Sample:
             nonlocal result
             board.next(turn.variant.name)
             sample = sampler.take(turn)
+            if profiler:
+                profiler.add(sample)
             result = _with(result, sample, sampler)
             results.write_experiment(out, result)
             board.add(result, sample)
@@ -230,10 +244,12 @@ def _measure(planned: Planned, result: ExperimentResult, kind: GuestKind, out: P
     board.end()
 
 
-def _sampler(planned: Planned, kind: GuestKind, raw: Path, first: int) -> Sampler | CountingSampler:
+def _sampler(
+    planned: Planned, kind: GuestKind, raw: Path, first: int, profiler: Profiler | None
+) -> Sampler | CountingSampler:
     if planned.experiment.bed is Where.COUNTED:
         return CountingSampler(planned.variants, raw, first=first)
-    return Sampler(planned.experiment, kind, raw, first=first)
+    return Sampler(planned.experiment, kind, raw, first=first, profiler=profiler)
 
 
 def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingSampler) -> ExperimentResult:
@@ -262,14 +278,14 @@ def _lacking(group: Sequence[Variant], taken: Sequence[Sample], wanted: int) -> 
     return alike.lacking(good, wanted)
 
 
-def _command(planned: Sequence[Planned], kind: GuestKind, seed: int, narrowing: Sequence[str]) -> str:
+def _command(planned: Sequence[Planned], kind: GuestKind, seed: int, narrowing: Sequence[str], rate: int | None) -> str:
     """What repeats the run."""
-    words = ["memlane-lab", "run", *(_named(each.file) for each in planned)]
+    words = ["memlane-lab", "profile" if rate else "run", *(_named(each.file) for each in planned)]
     repeats = {each.experiment.repeat for each in planned}
     words += ["--guest", kind, "--seed", str(seed)]
     if len(repeats) == 1:
         words += ["--repeat", str(repeats.pop())]
-    return shlex.join([*words, *narrowing])
+    return shlex.join([*words, *(["--rate", str(rate)] if rate else []), *narrowing])
 
 
 def _named(file: Path) -> str:

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,7 @@ from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.overlay import Overlay
 from memlane_lab.plan import Turn, Variant, guests_kind, kinds
 from memlane_lab.ports import GuestKind
+from memlane_lab.profiling.profiler import Look, Profiler
 from memlane_lab.results import FlowRecord, Sample
 from memlane_lab.session import Session
 from memlane_lab.setting import Pinning, Setting, Traffic
@@ -46,9 +47,14 @@ _SHORTEST = 0.5
 class Sampler(AbstractContextManager["Sampler"]):
     """Takes an experiment's samples."""
 
-    def __init__(self, experiment: Experiment, kind: GuestKind, raw: Path, *, first: int = 1) -> None:
-        """`raw` is the folder for what the guests' programs say; `first` is the first sample's number."""
-        self._experiment, self._kind, self._raw = experiment, kind, raw
+    def __init__(
+        self, experiment: Experiment, kind: GuestKind, raw: Path, *, first: int = 1, profiler: Profiler | None = None
+    ) -> None:
+        """`raw` is the folder for what the guests' programs say; `first` is the first sample's number.
+
+        A `profiler` looks on while flows run.
+        """
+        self._experiment, self._kind, self._raw, self._profiler = experiment, kind, raw, profiler
         self._raw.mkdir(parents=True, exist_ok=True)
         self._numbers = itertools.count(first)
         self._ports = itertools.count()
@@ -97,10 +103,16 @@ class Sampler(AbstractContextManager["Sampler"]):
             inside.ask(bed.guests).wait()  # what a guest looks up once, it looks up now
             with load.applied(bed.guests, setting.load):
                 flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
-                told, results = self._run(bed, flows, number, setting.events)
+                with self._looking(bed, [flow for flow, _ in flows]) as look:
+                    told, results = self._run(bed, flows, number, setting.events, look)
         if limit := self._limits.of(variant.setting):
             told.values["limit"] = limit
         return told, [_record(*each) for each in zip(flows, results, strict=True)]
+
+    def _looking(self, bed: Bed, flows: Sequence[Flow]) -> AbstractContextManager[Look | None]:
+        if self._profiler is None:
+            return nullcontext()
+        return self._profiler.looking(bed, [flow.source.name for flow in flows])
 
     def _limit(self, setting: Setting) -> float:
         """What the setting's shops get done together: the middle of some tries, because all rates follow from it."""
@@ -113,7 +125,12 @@ class Sampler(AbstractContextManager["Sampler"]):
         return told.values["interactions"]
 
     def _run(
-        self, bed: Bed, flows: Sequence[tuple[Flow, Traffic]], number: int, happening: Sequence[Event] = ()
+        self,
+        bed: Bed,
+        flows: Sequence[tuple[Flow, Traffic]],
+        number: int,
+        happening: Sequence[Event] = (),
+        look: Look | None = None,
     ) -> tuple[Account, list[FlowResult]]:
         asked = self._experiment
         slowest = max(workloads.kind(traffic.workload).settling for _, traffic in flows)
@@ -124,21 +141,28 @@ class Sampler(AbstractContextManager["Sampler"]):
                 kind = workloads.kind(traffic.workload)
                 own = Timing(timing.warm_up - kind.settling, timing.seconds)
                 runs.append(kind(traffic.parameters).prepare(flow, own))
-            return self._metered(bed, [flow for flow, _ in flows], runs, timing, Timeline(bed, happening))
+            return self._metered(bed, [flow for flow, _ in flows], runs, timing, Timeline(bed, happening), look)
         finally:
             for (flow, _), run in zip(flows, runs, strict=False):  # those that had begun
                 self._keep_said(number, flow, run)
 
     def _metered(
-        self, bed: Bed, flows: Sequence[Flow], runs: Sequence[Run], timing: Timing, timeline: Timeline
+        self,
+        bed: Bed,
+        flows: Sequence[Flow],
+        runs: Sequence[Run],
+        timing: Timing,
+        timeline: Timeline,
+        look: Look | None,
     ) -> tuple[Account, list[FlowResult]]:
         for run in runs:
             run.begin()
         end = _await_warm(runs, timing)
-        before = account.take(bed)
-        _watch(runs, end, end - timing.seconds, timeline)
-        struck = timeline.first is not None or any(run.disturbs for run in runs)
-        after = None if struck else account.take(bed)
+        with look or nullcontext():
+            before = account.take(bed)
+            _watch(runs, end, end - timing.seconds, timeline)
+            struck = timeline.first is not None or any(run.disturbs for run in runs)
+            after = None if struck else account.take(bed)
         results = [run.finish() for run in runs]
         if timeline.first is not None:
             told = events.told(timeline.first, [result.series for result in results if result.series])

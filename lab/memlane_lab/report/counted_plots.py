@@ -12,7 +12,7 @@ from memlane_lab.report.plots import BELOW, LAYOUT, categories
 from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.workloads.path_length import PARTIES, STAGES
 
-_COLOURS = (
+COLOURS = (
     "#9ecae1", "#6baed6", "#2171b5", "#08519c", "#74c476", "#238b45", "#fdae6b", "#d94801", "#7a66ad", "#b3568b",
     "#8c6d4f", "#c7c7c7", "#525252",
 )  # fmt: skip
@@ -80,7 +80,7 @@ def figures(result: ExperimentResult) -> Iterator[go.Figure]:
             bases = _bases(result, per)
             for number, (name, key) in enumerate(parts.items()):
                 heights = [_height(sample, key, per) / bases.get(group, 1.0) for group, _, sample in shown]
-                colour = _COLOURS[number % len(_COLOURS)]
+                colour = COLOURS[number % len(COLOURS)]
                 figure.add_bar(name=name, x=heights, y=names, marker_color=colour, orientation="h")
             what = f"in multiples of {result.experiment.baseline[0]}'s" if bases else ""
             figure.update_layout(barmode="stack", **LAYOUT)

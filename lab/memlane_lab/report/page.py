@@ -2,9 +2,10 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -15,8 +16,9 @@ from plotly.offline import get_plotlyjs
 from memlane_lab import results, summary
 from memlane_lab.experiment import Where
 from memlane_lab.measures import significant
-from memlane_lab.report import counted_plots, plots, shop_plots, tables
+from memlane_lab.report import counted_plots, plots, profile_plots, shop_plots, tables
 from memlane_lab.report.counted_plots import Breakdown
+from memlane_lab.report.profile_plots import Found
 from memlane_lab.report.tables import MeasureTable, Text
 from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.summary import Judgement, Verdict
@@ -33,7 +35,9 @@ class Section:
     result: ExperimentResult
     tables: list[MeasureTable]
     breakdowns: list[Breakdown]
-    """Where instructions went, of counted experiments."""
+    """Where instructions went, of counted experiments, or CPU time, of profiled ones."""
+    sampled: str
+    """How a profile was made; empty where there is none."""
     plots: list[tuple[Markup, bool]]
     """Each with whether it wants the page's whole width."""
     verdicts: list[tuple[str, str, str, Text, str]]
@@ -50,17 +54,20 @@ def write(folder: Path) -> Path:
     """Writes the report of the results in `folder`; returns the page's path."""
     record, found = results.read(folder)
     page = folder / NAME
-    page.write_text(render(record, found))
+    profiles = {each.experiment.name: profile_plots.find(folder / each.experiment.name) for each in found}
+    page.write_text(render(record, found, {name: each for name, each in profiles.items() if each}))
     return page
 
 
-def render(record: RunRecord, found: list[ExperimentResult]) -> str:
-    """The page's text."""
+def render(
+    record: RunRecord, found: list[ExperimentResult], profiles: Mapping[str, Found] = MappingProxyType({})
+) -> str:
+    """The page's text; `profiles` by the experiment's name."""
     # plotly's own program, which is no text to be escaped
     return (
         _environment(autoescape=True)
         .get_template("page.html.j2")
-        .render(plotly=Markup(get_plotlyjs()), **_content(record, found, draw=True))
+        .render(plotly=Markup(get_plotlyjs()), **_content(record, found, profiles, draw=True))
     )
 
 
@@ -78,7 +85,7 @@ class Links:
 def markdown(record: RunRecord, found: list[ExperimentResult], links: Links | None = None) -> str:
     """The report in short: its tables in Markdown, without plots."""
     template = _environment(autoescape=False).get_template("summary.md.j2")
-    return template.render(text=_in_line, links=links or Links(), **_content(record, found, draw=False))
+    return template.render(text=_in_line, links=links or Links(), **_content(record, found, {}, draw=False))
 
 
 def _in_line(text: Text) -> str:
@@ -94,9 +101,14 @@ def judge(found: Sequence[ExperimentResult]) -> list[list[Verdict]]:
     return [[next(told) for _ in each] for each in judged]
 
 
-def _content(record: RunRecord, found: list[ExperimentResult], *, draw: bool) -> dict[str, Any]:
+def _content(
+    record: RunRecord, found: list[ExperimentResult], profiles: Mapping[str, Found], *, draw: bool
+) -> dict[str, Any]:
     judged = judge(found)
-    sections = [_section(record, *each, draw=draw) for each in zip(found, judged, strict=True)]
+    sections = [
+        _section(record, result, verdicts, profiles.get(result.experiment.name), draw=draw)
+        for result, verdicts in zip(found, judged, strict=True)
+    ]
     return {
         "record": record,
         "sections": sections,
@@ -126,21 +138,37 @@ def _came(judged: list[list[Verdict]]) -> str:
 _CAME = {Judgement.HOLDS: "hold", Judgement.FAILS: "fail", Judgement.UNDECIDED: "undecided"}
 
 
-def _section(record: RunRecord, result: ExperimentResult, judged: list[Verdict], *, draw: bool) -> Section:
+def _section(
+    record: RunRecord, result: ExperimentResult, judged: list[Verdict], profiled: Found | None, *, draw: bool
+) -> Section:
     asked = result.experiment
     made = (tables.of_measure(result, name) for name in asked.measures)
     return Section(
         result=result,
         tables=[table for table in made if table],
-        breakdowns=list(counted_plots.tables(result)),
+        breakdowns=[*counted_plots.tables(result), *(profile_plots.tables(profiled) if profiled else ())],
+        sampled=_sampled(profiled) if profiled else "",
         plots=[
-            _html(figure, f"{asked.name}-{number}") for number, figure in enumerate(_figures(result) if draw else ())
+            _html(figure, f"{asked.name}-{number}")
+            for number, figure in enumerate(_figures(result, profiled) if draw else ())
         ],
         verdicts=[tables.verdict(each) for each in judged],
         alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
         noise=_noise(result),
         busy=any(other > _QUIET for other in _others(result)[:1]),
-        command=f"memlane-lab run {result.file} --guest {record.guest} --repeat {asked.repeat} --seed {result.seed}",
+        command=f"memlane-lab {'profile' if profiled else 'run'} {result.file} --guest {record.guest} "
+        f"--repeat {asked.repeat} --seed {result.seed}",
+    )
+
+
+def _sampled(profiled: Found) -> str:
+    """How the profile was made, and what was left out of it."""
+    shown = profiled.profile
+    lost = sum(sample.lost for sample in shown.samples)
+    return (
+        f"perf looked at every CPU {shown.rate:,} times a second ({shown.event}), in {len(shown.samples)} samples; "
+        f"{lost} hits were lost. Behind ±: the error of sampling (95 %, Poisson). Idle time, other people's work and "
+        "the lab's own are left out. In the flame graph, a program is one frame, and callers are the host kernel's."
     )
 
 
@@ -156,7 +184,9 @@ def _noise(result: ExperimentResult) -> str:
     return f"{significant(others[0], 2)} CPUs (median), {significant(others[1], 2)} (at most)"
 
 
-def _figures(result: ExperimentResult) -> Iterator[go.Figure]:
+def _figures(result: ExperimentResult, profiled: Found | None) -> Iterator[go.Figure]:
+    if profiled:
+        yield from profile_plots.figures(profiled)
     drawn: list[Any] = [plots.bars(result, name) for name in result.experiment.measures]
     if _counted(result):
         drawn = [*counted_plots.figures(result), *drawn]

@@ -1,0 +1,178 @@
+"""The profile's files, beside an experiment's results.
+
+    DIR/EXPERIMENT/profile.json    all of it: what was sampled, and of each sample its parts
+    DIR/EXPERIMENT/profile.csv     the same, tidy: one row for each part of each sample
+    DIR/EXPERIMENT/stacks/VARIANT.folded   the calls of all samples of a variant, as flamegraph.pl reads them
+
+A **part** is all that was hit of one function in one place for one party: `hits` of it, which stand for `cost` in the
+profile's unit (ns or cycles). A sample's `per` tells how much was done in a second of it, by what it is counted in: KB
+(1024 bytes that receivers got), packet (frames that receivers' NICs got), exchange, interaction, second (always 1). So
+what a part costs per KB is cost / seconds / per["KB"].
+"""
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from memlane_lab import stages
+from memlane_lab.counting.counts import Party
+from memlane_lab.errors import LabError
+from memlane_lab.labels import Labels
+from memlane_lab.stages import Place
+from memlane_lab.strict import Strict, told
+
+VERSION = 1
+"""Of the file's format."""
+NAME = "profile.json"
+NOBODYS = (Party.LAB,)
+"""Parties that are not the network's or its users'."""
+
+
+class Part(Strict):
+    """What was hit of one function in one place for one party."""
+
+    party: Party
+    place: Place
+    stage: str
+    function: str
+    hits: int
+    cost: float
+    """In the profile's unit."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is somebody's cost: neither idle time nor the lab's or a stranger's."""
+        return self.party not in NOBODYS and self.stage != stages.IDLE
+
+
+class Profiled(Strict):
+    """One sample's profile."""
+
+    number: int
+    """As in result.json."""
+    round: int
+    variant: str
+    labels: Labels
+    placement: str
+    seconds: float
+    """For which perf looked."""
+    per: dict[str, float]
+    """How much was done in a second, by what it is counted in."""
+    cpu: float | None
+    """CPUs that the kernel's own account says the parties used; None where it does not say."""
+    lost: int
+    """Hits that the kernel had no room for."""
+    parts: tuple[Part, ...]
+
+    @property
+    def own(self) -> list[Part]:
+        """The parts that are somebody's cost."""
+        return [part for part in self.parts if part.counts]
+
+
+class Profile(Strict):
+    """All samples of an experiment."""
+
+    format_version: int = VERSION
+    experiment: str
+    compare: str
+    """The dimension whose labels stand side by side."""
+    baseline: tuple[str, ...]
+    event: str
+    """cpu-clock or cycles."""
+    unit: str
+    """ns or cycles."""
+    rate: int
+    """Hits a second that were asked for on each CPU."""
+    stages: tuple[str, ...] = stages.usual().stages
+    """In their order along the packet's way."""
+    samples: tuple[Profiled, ...] = ()
+
+    def variants(self) -> dict[str, list[Profiled]]:
+        """The samples of each variant, by its name."""
+        found: dict[str, list[Profiled]] = {}
+        for sample in self.samples:
+            found.setdefault(sample.variant, []).append(sample)
+        return found
+
+
+Stacks = Counter[str]
+"""How often each chain of calls was hit, as `party;outermost;...;innermost`."""
+
+
+def write(folder: Path, profile: Profile, stacks: Mapping[str, Stacks]) -> None:
+    """Writes all files into an experiment's folder; `stacks` by variant."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_text(profile.model_dump_json(indent=1) + "\n")
+    _write_csv(folder / "profile.csv", profile)
+    for variant, chains in stacks.items():
+        lines = (f"{chain} {hits}\n" for chain, hits in sorted(chains.items()))
+        place = folded(folder, variant)
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("".join(lines))
+
+
+def folded(folder: Path, variant: str) -> Path:
+    """Where a variant's calls stand."""
+    return folder / "stacks" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', variant)}.folded"
+
+
+def read_stacks(folder: Path, variant: str) -> Stacks:
+    """A variant's calls, as far as they were kept."""
+    place, found = folded(folder, variant), Stacks()
+    for line in place.read_text().splitlines() if place.exists() else ():
+        chain, _, hits = line.rpartition(" ")
+        found[chain] += int(hits)
+    return found
+
+
+def read(folder: Path) -> Profile | None:
+    """The profile in an experiment's folder; None if it has none; raises if it is not what it says it is."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        stated = json.loads(path.read_text())
+        version = stated.get("format_version") if isinstance(stated, dict) else None
+        if version != VERSION:
+            raise LabError(f"{path} has format version {version}, but this lab reads version {VERSION} only")
+        return Profile.model_validate(stated)
+    except ValidationError as error:
+        raise LabError(f"{path} is not what it says it is: {told(error)}") from error
+    except ValueError as error:
+        raise LabError(f"{path} is no JSON: {error}") from error
+
+
+def find(folder: Path) -> list[tuple[Path, Profile]]:
+    """The profiles of all experiments of a run, each with its folder; raises if there is none."""
+    found = [(path.parent, read(path.parent)) for path in sorted(folder.glob(f"*/{NAME}"))]
+    profiles = [(place, profile) for place, profile in found if profile]
+    if not profiles:
+        raise LabError(f"{folder} holds no profile: make one with `memlane-lab profile EXPERIMENT --out {folder}`")
+    return profiles
+
+
+def _write_csv(path: Path, profile: Profile) -> None:
+    units = sorted({unit for sample in profile.samples for unit in sample.per})
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        common = ["experiment", "sample", "round", "variant", "placement", "seconds", "event", "unit"]
+        part = ["party", "place", "stage", "function", "hits", "cost"]
+        writer.writerow([*common, *part, *(f"cost per {unit}" for unit in units)])
+        writer.writerows(_rows(profile, units))
+
+
+def _rows(profile: Profile, units: Sequence[str]) -> Iterator[list[object]]:
+    for sample in profile.samples:
+        common = [profile.experiment, sample.number, sample.round, sample.variant, sample.placement]
+        for part in sample.parts:
+            own = [part.party, part.place, part.stage, part.function, part.hits, f"{part.cost:.0f}"]
+            per = [
+                f"{part.cost / sample.seconds / rate:.6g}" if (rate := sample.per.get(unit)) else "" for unit in units
+            ]
+            yield [*common, f"{sample.seconds:.4f}", profile.event, profile.unit, *own, *per]
