@@ -12,6 +12,7 @@ from memlane_lab.counting import machine as counting
 from memlane_lab.errors import LabError
 from memlane_lab.images import debian
 from memlane_lab.meters import host, placement
+from memlane_lab.profiling import perf
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def examine() -> Iterator[Finding]:
     for kind, guest in guests.KINDS.items():
         yield Finding(f"guest {kind}", guest.missing(), guest.note(), needed=False)
     yield Finding("counting instructions", counting.missing(), "a host in QEMU, with a plugin", needed=False)
+    yield Finding("profiling", perf.missing(), f"perf, by {perf.event().name}", needed=False)
     for name, path in paths.PATHS.items():
         yield Finding(f"path {name}", path.missing(), path.title, needed=False)
 

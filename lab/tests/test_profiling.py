@@ -23,15 +23,9 @@ from memlane_lab.stages import Place, Symbols
 from memlane_lab.wait import until
 from tests import made_up
 
-_TCP, _IDLE, _HALT, _SOFTIRQ = (0xFFFFFFFF81000000 + 0x100 * number for number in range(4))
-_HOST = Symbols.of(
-    [
-        (_TCP, 0x80, "tcp_sendmsg"),
-        (_IDLE, 0x80, "default_idle"),
-        (_HALT, 0x80, "pv_halt"),
-        (_SOFTIRQ, 0x80, "do_softirq"),
-    ]
-)
+_TCP, _IDLE, _HALT, _SOFTIRQ, _LOCK = (0xFFFFFFFF81000000 + 0x100 * number for number in range(5))
+_NAMES = ("tcp_sendmsg", "default_idle", "pv_halt", "do_softirq", "_raw_spin_unlock")
+_HOST = Symbols.of((0xFFFFFFFF81000000 + 0x100 * number, 0x80, name) for number, name in enumerate(_NAMES))
 _SAID = """iperf3   101/102 [000]   486.876093:     500250 
 \tffffffff81000010
 \tfffffffffffffe00
