@@ -189,14 +189,21 @@ def test_differences_are_told_the_largest_first_and_add_up() -> None:
     assert found.ratio == pytest.approx(601 / 1100)
 
 
-def test_rounds_that_differ_widen_the_bounds() -> None:
-    def rounds(variant: str, counts: tuple[int, ...]) -> list[Profiled]:
-        return [_sample(variant, number, {_COPY: count}) for number, count in enumerate(counts)]
+def _rounds(variant: str, counts: tuple[int, ...], first: int = 0) -> list[Profiled]:
+    return [_sample(variant, number, {_COPY: count}) for number, count in enumerate(counts, first)]
 
-    alike = explain(rounds("a", (10_000,) * 3), rounds("b", (10_500,) * 3), "stage", "KB")
-    unlike = explain(rounds("a", (8_000, 10_000, 12_000)), rounds("b", (8_500, 10_500, 12_500)), "stage", "KB")
+
+def test_rounds_that_differ_widen_the_bounds() -> None:
+    alike = explain(_rounds("a", (10_000,) * 3), _rounds("b", (10_500,) * 3), "stage", "KB")
+    unlike = explain(_rounds("a", (8_000, 10_000, 12_000)), _rounds("b", (12_500, 10_500, 8_500)), "stage", "KB")
     assert alike.all.told_apart
     assert not unlike.all.told_apart
+
+
+def test_what_a_round_was_like_cancels_out_where_rounds_are_shared() -> None:
+    one = _rounds("a", (8_000, 10_000, 12_000))
+    assert explain(one, _rounds("b", (8_500, 10_500, 12_500)), "stage", "KB").all.told_apart
+    assert not explain(one, _rounds("b", (8_500, 10_500, 12_500), first=3), "stage", "KB").all.told_apart
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:

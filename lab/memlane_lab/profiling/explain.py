@@ -1,8 +1,8 @@
 """By which parts two variants differ, largest first.
 
 The bounds of a difference are the wider of two: of the error of sampling (both costs' variances added, as hits are
-Poisson's), and, where there are several rounds, of what differs between rounds (Welch's t). What is not told apart from
-no difference is marked.
+Poisson's), and of what differs between rounds: Student's t of the differences within rounds where both were sampled in
+the same rounds, else Welch's. What is not told apart from no difference is marked.
 """
 
 import math
@@ -63,25 +63,37 @@ class Explanation:
 def explain(one: Sequence[Profiled], other: Sequence[Profiled], by: str, unit: str) -> Explanation:
     """Tells two variants' samples apart, by what `by` says (see `costs.BY`), per `unit` of work."""
     first, second = costs.of(one, by, unit), costs.of(other, by, unit)
-    parts = [_difference(name, first.get(name), second.get(name)) for name in {**first, **second}]
+    shared = _in_the_same_rounds(one, other)
+    parts = [_difference(name, first.get(name), second.get(name), shared=shared) for name in {**first, **second}]
     parts.sort(key=lambda part: abs(part.more), reverse=True)
-    every = _difference("all", costs.whole(one, unit), costs.whole(other, unit))
+    every = _difference("all", costs.whole(one, unit), costs.whole(other, unit), shared=shared)
     return Explanation(one[0].variant, other[0].variant, unit, every, parts)
 
 
-def _difference(name: str, one: Cost | None, other: Cost | None) -> Difference:
+def _in_the_same_rounds(one: Sequence[Profiled], other: Sequence[Profiled]) -> bool:
+    """Whether sample number i of the one was taken in the same round as that of the other."""
+    return [sample.round for sample in one] == [sample.round for sample in other]
+
+
+def _difference(name: str, one: Cost | None, other: Cost | None, *, shared: bool) -> Difference:
     known = [each for each in (one, other) if each]
     chance = _SURE * math.sqrt(sum(each.value**2 / each.hits for each in known if each.hits))
-    return Difference(name, one.value if one else 0.0, other.value if other else 0.0, max(chance, _spread(known)))
+    rounds = [each.rounds for each in known]
+    if shared and len(rounds) == 2:
+        rounds = [tuple(second - first for first, second in zip(*rounds, strict=True))]
+    return Difference(name, one.value if one else 0.0, other.value if other else 0.0, max(chance, _spread(rounds)))
 
 
-def _spread(known: Sequence[Cost]) -> float:
-    """How far the difference of two means may be off by what differs between rounds (Welch 1947); 0 of few rounds."""
+def _spread(rounds: Sequence[Sequence[float]]) -> float:
+    """How far the sum of these means may be off by what differs between rounds (Welch 1947); 0 of few rounds.
+
+    Of one mean it is Student's.
+    """
     from scipy.stats import t
 
-    if any(len(each.rounds) < _ENOUGH for each in known):
+    if any(len(each) < _ENOUGH for each in rounds):
         return 0.0
-    terms = [(statistics.variance(each.rounds) / len(each.rounds), len(each.rounds) - 1) for each in known]
+    terms = [(statistics.variance(each) / len(each), len(each) - 1) for each in rounds]
     variance = sum(term for term, _ in terms)
     if not variance:
         return 0.0

@@ -89,16 +89,22 @@ class Profile(Strict):
     """ns or cycles."""
     rate: int
     """Hits a second that were asked for on each CPU."""
+    dimensions: dict[str, tuple[str, ...]] = {}
+    """The labels of each dimension, in their order."""
     stages: tuple[str, ...] = stages.usual().stages
     """In their order along the packet's way."""
     samples: tuple[Profiled, ...] = ()
 
     def variants(self) -> dict[str, list[Profiled]]:
-        """The samples of each variant, by its name."""
+        """The samples of each variant, by its name, in the order of labels; those of a variant in that of rounds."""
         found: dict[str, list[Profiled]] = {}
-        for sample in self.samples:
+        for sample in sorted(self.samples, key=self._place):
             found.setdefault(sample.variant, []).append(sample)
         return found
+
+    def _place(self, sample: Profiled) -> tuple[list[int], int]:
+        orders = [(self.dimensions.get(name, ()), label) for name, label in sample.labels.items()]
+        return [order.index(label) if label in order else len(order) for order, label in orders], sample.round
 
 
 Stacks = Counter[str]

@@ -73,6 +73,7 @@ class Profiler:
             experiment=experiment.name,
             compare=experiment.compare,
             baseline=experiment.baseline,
+            dimensions={name: tuple(labels) for name, labels in experiment.dimensions().items()},
             event=what.name,
             unit=what.unit,
             rate=rate,

@@ -168,7 +168,8 @@ def _sampled(profiled: Found) -> str:
     return (
         f"perf looked at every CPU {shown.rate:,} times a second ({shown.event}), in {len(shown.samples)} samples; "
         f"{lost} hits were lost. Behind ±: the error of sampling (95 %, Poisson). Idle time, other people's work and "
-        "the lab's own are left out. In the flame graph, a program is one frame, and callers are the host kernel's."
+        "the lab's own are left out. In the flame graph, a program is one frame, and callers are the host kernel's. "
+        f"The largest of the rest: {', '.join(f'{name} ({share})' for name, share in profile_plots.rest(profiled))}."
     )
 
 

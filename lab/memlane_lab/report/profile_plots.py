@@ -7,6 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from memlane_lab import stages
 from memlane_lab.counting.counts import Party
 from memlane_lab.labels import words
 from memlane_lab.measures import significant
@@ -18,6 +19,8 @@ from memlane_lab.report.plots import BELOW, LAYOUT, WHOLE_WIDTH, choose, coloure
 
 _SHOWN = 2
 """Units of work that are shown: per KB and per packet, where there are these."""
+_NAMED = 8
+"""Functions of "the rest" that are named."""
 _SMALLEST = 0.002
 """Share of all below which a function is not drawn in a flame graph."""
 
@@ -45,6 +48,17 @@ def tables(found: Found) -> Iterator[Breakdown]:
         for group, variants in groups(found.profile).items():
             for unit in costs.units(found.profile.samples)[:_SHOWN]:
                 yield table(found.profile, group, variants, by, unit)
+
+
+def rest(found: Found) -> list[tuple[str, str]]:
+    """The largest functions that no rule of the table of stages names: what they are called, their share of all."""
+    own = [part for sample in found.profile.samples for part in sample.own]
+    hits: Counter[str] = Counter()
+    for part in own:
+        if part.stage == stages.REST:
+            hits[f"{part.party}: {part.function}"] += part.hits
+    every = sum(part.hits for part in own)
+    return [(name, f"{count / every:.2%}") for name, count in hits.most_common(_NAMED)]
 
 
 def groups(shown: Profile) -> dict[str, dict[str, list[Profiled]]]:
@@ -191,7 +205,7 @@ def _flame(found: Found, variant: str, samples: Sequence[Profiled], whole: Cost)
     stacks = found.stacks.get(variant, Stacks())
     total = sum(stacks.values())
     weights: Counter[str] = Counter()
-    stages: dict[str, Counter[str]] = defaultdict(Counter)
+    seen: dict[str, Counter[str]] = defaultdict(Counter)
     stage_of = {(str(part.party), part.function): part.stage for each in samples for part in each.parts}
     for chain, hits in stacks.items():
         frames = chain.split(";")
@@ -199,11 +213,11 @@ def _flame(found: Found, variant: str, samples: Sequence[Profiled], whole: Cost)
         for depth in range(1, len(frames) + 1):
             node = ";".join(frames[:depth])
             weights[node] += hits
-            stages[node][stage] += hits
+            seen[node][stage] += hits
     kept = [node for node, hits in weights.items() if hits >= _SMALLEST * total]
     per_hit = whole.value / total if total else 0.0
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(found.profile.stages)}
-    mostly = {node: stages[node].most_common(1)[0][0] for node in kept}
+    mostly = {node: seen[node].most_common(1)[0][0] for node in kept}
     return go.Icicle(
         ids=kept,
         labels=[node.rpartition(";")[2] for node in kept],
