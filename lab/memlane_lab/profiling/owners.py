@@ -201,8 +201,9 @@ class Owners:
 
     def _kernel_names(self, hit: Hit) -> list[str]:
         """The host kernel's functions, the outermost first."""
-        inner_first = [self._kernel_name(address) for address in hit.chain if address >= KERNEL]
-        return inner_first[::-1]
+        names = [self._kernel_name(address) for address in reversed(hit.chain) if address >= KERNEL]
+        # Beyond the way in, the unwinder may find what is no caller.
+        return names[1:] if len(names) > 1 and names[0] == _FILTER else names
 
     def _kernel_name(self, address: int) -> str:
         name = self._host.name(address)

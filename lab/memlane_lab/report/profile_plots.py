@@ -142,8 +142,8 @@ def _stack(shown: Profile, by: str, unit: str) -> go.Figure:
     )
     figure.update_layout(barmode="stack", **LAYOUT)
     figure.update_layout(
-        title_text=f"CPU time per {unit}, by {by}", xaxis_title=f"{shown.unit} per {unit}", legend=BELOW,
-        height=280 + 26 * len(variants), margin_b=140,
+        title_text=f"CPU time per {unit}, by {by}", xaxis_title=f"{shown.unit} per {unit}",
+        legend=BELOW | {"traceorder": "normal"}, height=280 + 26 * len(variants), margin_b=140,
     )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True)
     return figure
@@ -176,7 +176,8 @@ def _side_by_side(shown: Profile, unit: str) -> go.Figure:
     figure.update_layout(
         title_text=f"stages side by side, with the error of sampling (95 %), {shown.unit} per {unit}",
         meta=WHOLE_WIDTH,
-        margin_b=120,
+        margin_b=150,
+        legend=BELOW,
     )
     choose(figure, owners)
     return figure
@@ -192,7 +193,7 @@ def _flames(found: Found, unit: str) -> go.Figure:
         owners.append(variant)
     figure.update_layout(**LAYOUT)
     figure.update_layout(
-        title_text=f"flame graph: a party, below it what was called; {found.profile.unit} per {unit}",
+        title_text=f"flame graph: below each party what was called; {found.profile.unit} per {unit}, coloured by stage",
         height=640,
         meta=WHOLE_WIDTH,
         margin={"l": 10, "r": 10, "t": 80, "b": 10},
