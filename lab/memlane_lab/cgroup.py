@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from memlane_lab.procfs import CpuTime, Stat, context_switches, stat
+from memlane_lab.procfs import CpuTime, Stat, Switches, context_switches, stat
 from memlane_lab.wait import until
 
 _PREFIX = "memlane-lab-"
@@ -62,10 +62,11 @@ class Group:
     def counts(self) -> dict[str, float]:
         """What only grows: CPU time, context switches of living threads, seconds for which somebody waited for a CPU.
 
-        And seconds lost to interrupts, where the kernel tells.
+        And how often living threads were woken, and seconds lost to interrupts, where the kernel tells.
         """
-        used = self.cpu()
-        counts = {"user": used.user, "system": used.system, "switches": float(self._switches())}
+        used, switches = self.cpu(), self._switches()
+        counts = {"user": used.user, "system": used.system}
+        counts |= {"switches": float(switches.total), "wakeups": float(switches.waiting)}
         for name, row, file in (("waited", "some", "cpu.pressure"), ("interrupted", "full", "irq.pressure")):
             if (told := _pressure(self.path / file, row)) is not None:
                 counts[name] = told
@@ -89,11 +90,11 @@ class Group:
             return []
         return [found for pid in pids if (found := stat(int(pid)))]
 
-    def _switches(self) -> int:
+    def _switches(self) -> Switches:
         try:
-            return sum(map(context_switches, (self.path / "cgroup.threads").read_text().split()))
+            return sum(map(context_switches, (self.path / "cgroup.threads").read_text().split()), Switches())
         except OSError:
-            return 0
+            return Switches()
 
 
 def make(session: str, name: str) -> Group | None:

@@ -121,6 +121,8 @@ class Experiment(Strict):
     bed: Where = Where.LIVE
     same_placement: bool = True
     """Whether more samples are taken, up to half as many again, until those that are compared have enough alike."""
+    placements_apart: bool = False
+    """Whether the report also tells samples apart by how far the host's CPUs were from each other."""
     setting: dict[str, Any]
     vary: dict[str, list[Any] | dict[str, dict[str, Any]]] = {}
     skip: tuple[dict[str, str], ...] = ()

@@ -6,6 +6,7 @@ a seed and the round's number, so that a run that goes on later goes on in the s
 """
 
 import itertools
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,8 @@ def missing(variant: Variant, chosen: GuestKind) -> str | None:
     path = PATHS[variant.setting.path]
     if reason := path.missing():
         return f"path {path.name}: {reason}"
+    if reason := _misplaced(variant.setting):
+        return reason
     if path.joins_pairs and variant.setting.shared_receiver:
         return f"path {path.name} joins machines two and two; they cannot share a receiver"
     for kind in dict.fromkeys(kinds(variant.setting, chosen)):
@@ -146,6 +149,18 @@ def missing(variant: Variant, chosen: GuestKind) -> str | None:
             return f"{kind} guests: {reason}"
         if reason := path.refuses(kind):
             return f"path {path.name} cannot serve {kind} guests: {reason}"
+    return None
+
+
+def _misplaced(setting: Setting) -> str | None:
+    """Why the setting's machines and network cannot be kept to the CPUs that it names, or None."""
+    if (place := setting.place) is None:
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    if place.most >= len(usable):
+        return f"the setting names CPU number {place.most}, counted from 0, but there are {len(usable)}"
+    if PATHS[setting.path].kept_to(0) is None and place.network != place.clients:
+        return f"path {setting.path} has no process of its own: it works in the calls of those who send, where they are"
     return None
 
 

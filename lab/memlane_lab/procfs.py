@@ -126,10 +126,39 @@ def whole_host() -> HostCpu:
     return HostCpu(user + nice, system, irq, softirq, steal)
 
 
-def context_switches(thread: str) -> int:
-    """How often a living thread has left a CPU, by itself or not."""
+@dataclass(frozen=True)
+class Switches:
+    """How often a thread, or several, have left a CPU."""
+
+    waiting: int = 0
+    """By itself, to wait for something: it was woken as often."""
+    pushed: int = 0
+    """Because another one was to run."""
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.waiting + self.pushed
+
+    def __add__(self, other: "Switches") -> "Switches":
+        return Switches(self.waiting + other.waiting, self.pushed + other.pushed)
+
+
+def context_switches(thread: str) -> Switches:
+    """How often a living thread has left a CPU (proc_pid_status(5)); one that has ended, never."""
     try:
-        lines = Path(f"/proc/{thread}/status").read_text().splitlines()
+        rows = (line.split() for line in Path(f"/proc/{thread}/status").read_text().splitlines())
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+        return Switches()
+    counts = {row[0]: int(row[1]) for row in rows if row and "ctxt_switches" in row[0]}
+    return Switches(counts.get("voluntary_ctxt_switches:", 0), counts.get("nonvoluntary_ctxt_switches:", 0))
+
+
+_BETWEEN = ("Rescheduling interrupts", "Function call interrupts")
+"""Interrupts by which a CPU has another one look for work: most of them wake a task there."""
+
+
+def between_cpus() -> int | None:
+    """How often the host's CPUs have interrupted each other so far (/proc/interrupts); None where it does not tell."""
+    rows = [line for line in Path("/proc/interrupts").read_text().splitlines() if line.rstrip().endswith(_BETWEEN)]
+    return sum(int(word) for row in rows for word in row.split()[1:] if word.isdigit()) if rows else None

@@ -32,7 +32,7 @@ from memlane_lab.ports import GuestKind
 from memlane_lab.profiling.profiler import Look, Profiler
 from memlane_lab.results import FlowRecord, Sample
 from memlane_lab.session import Session
-from memlane_lab.setting import Pinning, Setting, Traffic
+from memlane_lab.setting import Pinning, Place, Setting, Traffic
 from memlane_lab.shop import machines as shops
 from memlane_lab.wait import until
 from memlane_lab.workloads import Flow, FlowResult, Run, Timing
@@ -224,7 +224,7 @@ class Sampler(AbstractContextManager["Sampler"]):
 def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
     """Lays the setting's path and boots its machines."""
     build = {"program": setting.program} if setting.program else {}
-    options = {**setting.path_options, **build}
+    options = {**setting.path_options, **build, **_kept(setting)}
     path = paths.make(session, setting.path, **options)
     if setting.apart:
         path = _apart(session, setting, path, options)
@@ -236,7 +236,9 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         mtu=setting.mtu,
         queues=setting.queues,
         delivery_rates=setting.delivery_rates,
-        cpus=_cpus(setting.pinning, setting.machines()),
+        cpus=_placed(setting.place, setting.machines())
+        if setting.place
+        else _cpus(setting.pinning, setting.machines()),
         memory=setting.memory,
         memories=shops.memories(setting, guests_kind(setting, kind)),
         image=shops.image(setting),
@@ -258,6 +260,21 @@ def _apart(
             return Overlay(session, near, far, [])
         case _:
             return Apart(session, near, far, servers)
+
+
+def _kept(setting: Setting) -> dict[str, Any]:
+    """The options that keep the network to its CPU, if it is to be kept to one and has work of its own."""
+    if setting.place is None:
+        return {}
+    return paths.PATHS[setting.path].kept_to(_usable()[setting.place.network]) or {}
+
+
+def _placed(place: Place, machines: Sequence[str]) -> list[Sequence[int]]:
+    return [(_usable()[place.of(machine)],) for machine in machines]
+
+
+def _usable() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
 
 
 def _cpus(pinning: Pinning, machines: Sequence[str]) -> list[Sequence[int]]:

@@ -37,6 +37,24 @@ class Pinning(StrEnum):
     hand over to each other at each of its system calls; on one CPU that costs a tenth of what it does between two."""
 
 
+class Place(Strict):
+    """Which of the host's CPUs the two ends and the network are kept to: 0 is the first that may be used."""
+
+    clients: int = Field(ge=0)
+    servers: int = Field(ge=0)
+    network: int = Field(ge=0)
+    """Where a network without a process of its own works is not for us to say: it is where clients are, who send."""
+
+    @property
+    def most(self) -> int:
+        """The last CPU that is needed."""
+        return max(self.clients, self.servers, self.network)
+
+    def of(self, machine: str) -> int:
+        """That of a machine."""
+        return self.clients if machine.startswith("c") else self.servers
+
+
 def listed(stated: Any) -> Any:  # noqa: ANN401
     """One word where several may stand."""
     return [stated] if isinstance(stated, str) else stated
@@ -112,6 +130,8 @@ class Setting(Strict):
     delivery_rates: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Bit/s that the path delivers to a machine at most, by machine."""
     pinning: Pinning = Pinning.FREE
+    place: Place | None = None
+    """Which CPUs clients, servers and the network are kept to, in place of `pinning`."""
     path_options: dict[str, Any] = {}
     """The path's own, such as memlane's `workers` or `poll`."""
     program: str | None = None
@@ -149,6 +169,14 @@ class Setting(Strict):
     def _only_memlane_has_builds(self) -> Self:
         if self.program is not None and self.path != "memlane":
             raise ValueError(f"program: path {self.path} has none to choose; only memlane has")
+        return self
+
+    @model_validator(mode="after")
+    def _placed_in_one_way(self) -> Self:
+        if self.place and self.pinning is not Pinning.FREE:
+            raise ValueError("place and pinning both say where machines are kept; leave out one of the two")
+        if self.place and self.shop:
+            raise ValueError("place is about clients, servers and the network; a shop has machines of other kinds")
         return self
 
     @model_validator(mode="after")

@@ -150,7 +150,10 @@ def _cpu(bed: Bed, rates: Mapping[str, float], told: Mapping[str, Mapping[str, f
         "others": rates["host.busy"] - total - helpers,
         "steal": rates["host.steal"],
         "switches": sum(rate for name, rate in rates.items() if name.endswith(".switches")),
+        "wakeups": sum(rate for name, rate in rates.items() if name.endswith(".wakeups")),
     }
+    if "host.between_cpus" in rates:
+        values["between_cpus"] = rates["host.between_cpus"]
     if any(account is None for account in accounts.values()):
         return values
     known = [account for account in accounts.values() if account]
@@ -234,7 +237,7 @@ def _costs(values: Values) -> Values:
     if exchanges := values.get("exchanges"):
         costs |= _ratio("cpu_per_exchange", cpu, exchanges)
     costs |= _ratio("cpu_per_frame", cpu, frames)
-    for name in ("interrupts", "switches", "kicks", "calls"):
+    for name in ("interrupts", "switches", "wakeups", "between_cpus", "kicks", "calls"):
         if name in values:
             costs |= _ratio(f"{name}_per_frame", values[name], frames)
     return costs

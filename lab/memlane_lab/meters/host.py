@@ -34,7 +34,9 @@ def read(guests: Iterable[Guest], path: NetworkPath) -> dict[str, float]:
     used = os.times()
     counts |= _named(LAB, {"user": used.user, "system": used.system})
     cpu = procfs.whole_host()
-    return counts | {"host.busy": cpu.busy, "host.softirq": cpu.softirq + cpu.irq, "host.steal": cpu.steal}
+    counts |= {"host.busy": cpu.busy, "host.softirq": cpu.softirq + cpu.irq, "host.steal": cpu.steal}
+    between = procfs.between_cpus()
+    return counts if between is None else counts | {"host.between_cpus": float(between)}
 
 
 def memory(guests: Iterable[Guest], path: NetworkPath) -> dict[str, float]:

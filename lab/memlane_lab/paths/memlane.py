@@ -57,6 +57,10 @@ class Memlane(NetworkPath):
     def refuses(cls, kind: GuestKind) -> str | None:
         return network.may_change() if KINDS[kind].takes_devices else None
 
+    @classmethod
+    def kept_to(cls, cpu: int) -> dict[str, Any] | None:
+        return {"cpus": [cpu]}
+
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir(exist_ok=True)
         self._ports = list(ports)

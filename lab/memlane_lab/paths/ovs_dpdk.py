@@ -7,7 +7,7 @@ TAP for its bridge.
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memlane_lab import network, procfs
 from memlane_lab.errors import LabError
@@ -51,6 +51,10 @@ class OvsDpdk(NetworkPath):
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:  # noqa: ARG003
         return None
+
+    @classmethod
+    def kept_to(cls, cpu: int) -> dict[str, Any] | None:
+        return {"cpu": cpu}
 
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         self._folder.mkdir()

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memlane_lab.errors import NotAvailable
 from memlane_lab.ports import Endpoint, GuestKind, Nic, Port, Uplink
@@ -69,6 +69,14 @@ class NetworkPath(ABC):
         endpoints = self._lay(ports)
         self.nics = {port.name: Nic(port, endpoints[port.name]) for port in ports}
         return list(self.nics.values())
+
+    @classmethod
+    def kept_to(cls, cpu: int) -> dict[str, Any] | None:  # noqa: ARG003
+        """The options that keep the network's own work to one of the host's CPUs.
+
+        None where it has no process of its own: its work is done in the calls of those who send.
+        """
+        return None
 
     def counters(self) -> dict[str, dict[str, int]]:
         """What the path has counted so far: by port, by the counter's own name there."""

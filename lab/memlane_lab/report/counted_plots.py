@@ -1,7 +1,6 @@
 """What is shown of counted experiments: who spent the instructions, and on which stage; tables and stacked bars."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
@@ -9,6 +8,7 @@ from memlane_lab import summary
 from memlane_lab.labels import Labels, words
 from memlane_lab.measures import significant
 from memlane_lab.report.plots import BELOW, LAYOUT, categories
+from memlane_lab.report.tables import Breakdown
 from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.workloads.path_length import PARTIES, STAGES
 
@@ -20,15 +20,6 @@ _KINDS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("stage", STAGES),
     ("party", {str(party): key for party, key in PARTIES.items()}),
 )
-
-
-@dataclass(frozen=True)
-class Breakdown:
-    """A table: parts down, compared variants across; each cell per KB and per packet."""
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
 
 
 def tables(result: ExperimentResult) -> Iterator[Breakdown]:

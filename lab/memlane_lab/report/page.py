@@ -17,9 +17,8 @@ from memlane_lab import results, summary
 from memlane_lab.experiment import Where
 from memlane_lab.measures import significant
 from memlane_lab.report import counted_plots, plots, profile_plots, shop_plots, tables
-from memlane_lab.report.counted_plots import Breakdown
 from memlane_lab.report.profile_plots import Found
-from memlane_lab.report.tables import MeasureTable, Text
+from memlane_lab.report.tables import Breakdown, MeasureTable, Text
 from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.summary import Judgement, Verdict
 
@@ -146,7 +145,11 @@ def _section(
     return Section(
         result=result,
         tables=[table for table in made if table],
-        breakdowns=[*counted_plots.tables(result), *(profile_plots.tables(profiled) if profiled else ())],
+        breakdowns=[
+            *counted_plots.tables(result),
+            *(profile_plots.tables(profiled) if profiled else ()),
+            *_placements(result),
+        ],
         sampled=_sampled(profiled) if profiled else "",
         plots=[
             _html(figure, f"{asked.name}-{number}")
@@ -159,6 +162,12 @@ def _section(
         command=f"memlane-lab {'profile' if profiled else 'run'} {result.file} --guest {record.guest} "
         f"--repeat {asked.repeat} --seed {result.seed}",
     )
+
+
+def _placements(result: ExperimentResult) -> Iterator[Breakdown]:
+    for name in result.experiment.measures if result.experiment.placements_apart else ():
+        if told := tables.by_placement(result, name):
+            yield told
 
 
 def _sampled(profiled: Found) -> str:

@@ -14,8 +14,9 @@ from memlane_lab.measures import significant
 from memlane_lab.profiling import costs, profile
 from memlane_lab.profiling.costs import Cost
 from memlane_lab.profiling.profile import Profile, Profiled, Stacks
-from memlane_lab.report.counted_plots import COLOURS, Breakdown
+from memlane_lab.report.counted_plots import COLOURS
 from memlane_lab.report.plots import BELOW, LAYOUT, WHOLE_WIDTH, choose, coloured
+from memlane_lab.report.tables import Breakdown
 
 _SHOWN = 2
 """Units of work that are shown: per KB and per packet, where there are these."""

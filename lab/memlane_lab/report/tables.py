@@ -1,10 +1,12 @@
 """Tables: summaries in words, in units of one size if that suits all rows."""
 
+import statistics
 from dataclasses import dataclass, field
 
 from memlane_lab import summary
 from memlane_lab.experiment import PaperFigure, measure
 from memlane_lab.measures import Measure, Scale, scale, significant
+from memlane_lab.meters import placement
 from memlane_lab.results import ExperimentResult
 from memlane_lab.stats import Interval
 from memlane_lab.summary import Cell, Contrast, Row, Verdict
@@ -20,6 +22,15 @@ class Text:
     main: str
     beside: str = ""
     below: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """A plain table: parts down, variants across, or the other way round."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,27 @@ def paper(figure: PaperFigure) -> str:
     """A source's figure with its unit, and what it was of."""
     value = scale(measure(figure.measure).unit, [figure.value]).text(figure.value)
     return f"{value} ({figure.what})" if figure.what else value
+
+
+def by_placement(result: ExperimentResult, name: str) -> Breakdown | None:
+    """A measure of each variant, samples of near and far placement told apart; None where there is one of them only."""
+    have = [sample for sample in result.good if name in sample.values]
+    places = sorted({sample.placement for sample in have} - {placement.MOVED, placement.UNKNOWN})
+    if len(places) < 2:
+        return None
+    used = scale(measure(name).unit, [sample.values[name] for sample in have])
+    rows = []
+    for variant in result.variants:
+        own = {
+            place: [s.values[name] for s in have if (s.variant, s.placement) == (variant.name, place)]
+            for place in places
+        }
+        rows.append([variant.name, *(_middle(values, used) for values in own.values())])
+    return Breakdown(f"{measure(name).title}, by how far the CPUs were apart, {used.unit}", ["variant", *places], rows)
+
+
+def _middle(values: list[float], used: Scale) -> str:
+    return f"{used.number(statistics.median(values))} (n = {len(values)})" if values else "-"
 
 
 def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
