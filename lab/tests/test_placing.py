@@ -104,5 +104,5 @@ def test_near_and_far_samples_are_told_apart() -> None:
     told = tables.by_placement(result.model_copy(update={"samples": far}), "throughput")
     assert told is not None
     assert told.header == ["variant", "far", "near"]
-    assert told.rows[0][1:] == ["2.00 (n = 4)", "1.98 (n = 4)"]
+    assert told.rows[0][1:] == ["2.02 (n = 4)", "1.98 (n = 4)"]
     assert tables.by_placement(result, "throughput") is None
