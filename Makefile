@@ -4,6 +4,7 @@
 #   make build   the switch, the rig, the lab
 #   make demo    two real guests, side by side on the standard path and on memlane
 #   make test    everything that can be checked here
+#   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
@@ -43,7 +44,7 @@ demo: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-test: build lint rust-test loom lab-test
+test: build lint rust-test loom lab-test xenvmnic-test
 
 .PHONY: rust-test loom rust-lint
 rust-test: deps
@@ -52,6 +53,14 @@ rust-test: deps
 # Every interleaving of what threads share without locks.
 loom: deps
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
+
+.PHONY: xenvmnic xenvmnic-test
+xenvmnic: deps
+	xen/xenvmnic/build target/xenvmnic
+
+# The ring's logic as a program; the module itself needs Xen.
+xenvmnic-test: deps
+	xen/xenvmnic/tests/run target/xenvmnic/tests
 
 .PHONY: bench
 bench: build

@@ -34,7 +34,7 @@ impl Page {
     /// Every page that is written for people.
     pub fn all() -> Vec<Self> {
         let mut paths = Vec::new();
-        for start in ["docs", "examples"] {
+        for start in ["docs", "examples", "xen"] {
             collect(&top().join(start), &mut paths);
         }
         paths.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| top().join(name)));
