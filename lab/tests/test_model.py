@@ -36,7 +36,8 @@ TRUE = Stages(
     overlap=3.0,
     latency=0.0,
     usable=0.95,
-    grip=0.5,
+    grip=0.3,
+    stall=1e-9,
     softness=5.0,
     polls=False,
 )
@@ -78,7 +79,7 @@ def test_whoever_wants_little_gets_it_and_all_others_get_the_same() -> None:
 
 
 def _sharing(**changed: float | bool) -> Sharing:
-    usual = {"overlap": 50.0, "latency": 0.0, "usable": 1.0, "grip": 0.5, "softness": 50.0}
+    usual = {"overlap": 50.0, "latency": 0.0, "usable": 1.0, "grip": 0.5, "stall": 0.0, "softness": 50.0}
     return Sharing(**(usual | changed))  # type: ignore[arg-type]
 
 
@@ -102,6 +103,12 @@ def test_a_load_takes_its_part_and_no_more() -> None:
     without, with_ = (host.flow(Demand(1e-9, 1e-9, 0), _sharing(), 1, load, 2) for load in (0, 1.0))
     assert with_.rate == pytest.approx(without.rate / 2, rel=0.05)
     assert with_.load == pytest.approx(1, rel=0.1)
+
+
+def test_a_flow_that_waits_its_turn_is_held_up_as_in_a_queue() -> None:
+    demand, sharing = Demand(1e-9, 1e-9, 0), _sharing(grip=0.0, stall=1e-9)
+    taken = [1 / host.flow(demand, sharing, 1, load, 2).rate for load in (0, 0.5, 0.9)]
+    assert taken == pytest.approx([1e-9, 2e-9, 1e-8], rel=0.05)
 
 
 @pytest.mark.parametrize("load", [0, 0.45, 0.9])

@@ -126,6 +126,7 @@ def _interpolated(
     observed: Sequence[Observation], asked: Configuration, figure: Callable[[Observation], float | None]
 ) -> float:
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+    from scipy.spatial import QhullError
 
     grouped: dict[tuple[float, ...], list[float]] = {}
     for each in observed:
@@ -135,10 +136,11 @@ def _interpolated(
         return math.nan
     points, values = np.array(list(grouped)), np.array([statistics.median(each) for each in grouped.values()])
     here = np.array([asked.features[:3]])
-    value = float(LinearNDInterpolator(points, values)(here)[0])
-    if math.isnan(value):
-        value = float(NearestNDInterpolator(points, values)(here)[0])
-    return math.exp(value)
+    try:
+        value = float(LinearNDInterpolator(points, values)(here)[0])
+    except QhullError:  # too few points to lie between
+        value = math.nan
+    return math.exp(float(NearestNDInterpolator(points, values)(here)[0]) if math.isnan(value) else value)
 
 
 def errors(figures: Iterable[Figure]) -> tuple[Errors, Errors]:

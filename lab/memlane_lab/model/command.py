@@ -40,10 +40,9 @@ def calibrate(
 ) -> None:
     """Measure what predictions learn from, at most ten minutes, and fit the model from it.
 
-    Interrupted, it goes on where it was:
+    Interrupted, it goes on where it was.
 
-        memlane-lab calibrate
-        memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
+    memlane-lab calibrate && memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
     """
     for path in only or ():
         _known_path(path)
@@ -125,11 +124,13 @@ def predict_command(
 ) -> None:
     """Say what a configuration gets that nobody has measured.
 
-        memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
-        memlane-lab predict --pairs 4 --message 1M --what-if copy=0
-        memlane-lab predict --message 128K --sweep pairs --out curves.html
-
     Throughput, CPU by party, Jain's index, and the time of an answer, each with bounds that hold 90 % of samples.
+
+    memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
+
+    memlane-lab predict --pairs 4 --message 1M --what-if copy=0
+
+    memlane-lab predict --message 128K --sweep pairs --out curves.html
     """
     model = fitted.read(host) if host else _own()
     asked = [

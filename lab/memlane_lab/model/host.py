@@ -5,12 +5,19 @@ whoever wants little what it wants, and all others the same (max-min fairness); 
 is **possible** if, all wants being so shared, senders, receivers and switch each get what the rate takes of them. The
 flow's rate is the largest that is possible, but no more than the pair's own cycle allows, in which its stages overlap
 only partly.
+
+A load harms a flow in two ways. While both want the processor, they share it (`grip`). And whenever a flow has waited,
+for an answer or for room in a window, it finds the load at work and waits for its turn to end (`stall`): that grows as
+a queue does, with load / (1 - load), and the load uses the processor meanwhile.
 """
 
 from dataclasses import dataclass
 
 _STEPS = 50
 """Halvings of the interval in which the rate is looked for: far more than doubles can tell apart."""
+
+_LEAST_IDLE = 0.03
+"""Share of a processor that a load leaves idle at least: where a queue would grow without end, it does not."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Sharing:
     """Share of the host's CPUs that parties can use at most."""
     grip: float
     """How much of the processor a load of 100 % keeps from a flow that wants all of it: 0 none, 1 all."""
+    stall: float
+    """Seconds of a guest's processor that a load of 50 % takes for a unit of work because the flow waits its turn."""
     softness: float
     """How sharply the two limits of a rate meet: large, as in theory; small, both slow it down near where they meet."""
     polls: bool = False
@@ -80,8 +89,7 @@ class _Host:
 
     def possible(self, rate: float) -> bool:
         level = min(1.0, self.level(rate))
-        left = level * (1 - self.sharing.grip * self.load)
-        guests = max(self.demand.sender, self.demand.receiver) * rate <= left
+        guests = max(_taken(self.demand, self.sharing, self.load)) * rate <= level
         return guests and self.pairs * rate * self.demand.switch <= level
 
 
@@ -89,7 +97,7 @@ def flow(demand: Demand, sharing: Sharing, pairs: int, load: float, cpus: float)
     """What `pairs` pairs get on `cpus` CPUs; `load` is the share of each guest's processor that its load wants."""
     host = _Host(demand, sharing, pairs, load, cpus)
     cycle = _cycle(demand, sharing, load)
-    low, high = 0.0, 1 / max(demand.sender, demand.receiver)
+    low, high = 0.0, 1 / max(_taken(demand, sharing, load))
     for _ in range(_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if host.possible(middle) else (low, middle)
@@ -127,9 +135,14 @@ def _with_load(work: float, load: float) -> float:
 
 def _cycle(demand: Demand, sharing: Sharing, load: float) -> float:
     """Seconds that a pair takes for a unit of work where no CPU is short."""
+    return _norm((*_taken(demand, sharing, load), demand.switch), sharing.overlap) + sharing.latency
+
+
+def _taken(demand: Demand, sharing: Sharing, load: float) -> tuple[float, float]:
+    """Seconds of a sender's and of a receiver's processor that a unit of work takes, the load's part included."""
+    queue = load / max(1 - load, _LEAST_IDLE)
     left = 1 - sharing.grip * load
-    stages = (demand.sender / left, demand.receiver / left, demand.switch)
-    return _norm(stages, sharing.overlap) + sharing.latency
+    return (demand.sender + sharing.stall * queue) / left, (demand.receiver + sharing.stall * queue) / left
 
 
 def _norm(values: tuple[float, ...], power: float) -> float:

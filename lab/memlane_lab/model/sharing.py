@@ -21,6 +21,8 @@ class Stages(Strict):
     """Seconds; none but where answers are waited for."""
     usable: float
     grip: float
+    stall: float
+    """Seconds a unit of work, at a load of 50 %."""
     softness: float
     polls: bool
 
@@ -33,7 +35,9 @@ class Stages(Strict):
 
     def flow(self, asked: Configuration, cpus: float) -> Flow:
         """What all pairs get and who spends how much."""
-        sharing = Sharing(self.overlap, self.latency, self.usable, self.grip, self.softness, self.polls)
+        sharing = Sharing(
+            self.overlap, self.latency, self.usable, self.grip, self.stall, self.softness, self.polls
+        )  # fmt: skip
         return flow(self.demand(asked), sharing, asked.pairs, asked.load / 100, cpus)
 
     def cpu(self, asked: Configuration, cpus: float) -> dict[Party, float]:
@@ -50,9 +54,11 @@ _KNOBS = {
     # name: what it is like before anything is known (logarithm of the odds, or of the value), how far it may be off
     "overlap": (1.0, 0.8),
     "usable": (2.5, 0.7),
-    "grip": (0.0, 0.7),
+    "grip": (-1.0, 0.7),
     "softness": (1.6, 0.4),
     "latency": (-9.2, 1.5),
+    "stall byte": (-20.2, 1.5),
+    "stall request": (-7.6, 1.5),
     "switch byte": (-22.0, 1.5),
     "switch message": (-12.0, 1.5),
 }
@@ -65,7 +71,8 @@ def fit(costs: Costs, observed: Sequence[Observation], work: Work, cpus: float, 
     """
     from scipy.optimize import least_squares
 
-    names = ["usable", "grip", "softness", "latency" if work is Work.ANSWERS else "overlap"]
+    names = ["usable", "grip", "softness"]
+    names += ["latency", "stall request"] if work is Work.ANSWERS else ["overlap", "stall byte"]
     names += ["switch byte", "switch message"] if polls else []
     prior = np.array([_KNOBS[name] for name in names])
     rates = np.log([each.rate for each in observed])
@@ -92,6 +99,7 @@ def _stages(costs: Costs, knobs: dict[str, float], *, polls: bool) -> Stages:
         latency=float(np.exp(knobs["latency"])) if "latency" in knobs else 0.0,
         usable=_share(knobs["usable"]),
         grip=_share(knobs["grip"]),
+        stall=float(np.exp(knobs["stall byte" if "stall byte" in knobs else "stall request"])),
         softness=1 + float(np.exp(knobs["softness"])),
         polls=polls,
     )

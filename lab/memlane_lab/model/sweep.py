@@ -47,6 +47,7 @@ def write(model: Model, asked: Sequence[Configuration], over: Over, change: What
     figure.update_xaxes(title_text=f"{over}{_UNITS[over]}", type="log" if over is Over.MESSAGE else "linear")
     figure.update_yaxes(rangemode="tozero", col=1)
     figure.update_yaxes(rangemode="tozero", col=2)
+    figure.update_yaxes(range=[0.5, 1.02], col=3)
     figure.write_html(file, include_plotlyjs=True)
     return file
 
