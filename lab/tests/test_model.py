@@ -33,11 +33,13 @@ TRUE = Stages(
             Party.SWITCH: (-8.0, -3.5, 0.0, -1.0, 0.0, 0.0),
         },
     ),
-    overlap=3.0,
+    overlap=2.0,
+    overlap_large=4.0,
     latency=0.0,
     usable=0.95,
     grip=0.3,
     stall=1e-9,
+    crowd=0.2,
     softness=5.0,
     polls=False,
 )
@@ -233,7 +235,7 @@ def test_other_machines_differ_in_words() -> None:
 
 
 def test_answers_take_as_long_as_their_stages_and_wakeups() -> None:
-    stages = TRUE.model_copy(update={"overlap": 1.0, "latency": 5e-5})
+    stages = TRUE.model_copy(update={"overlap": 1.0, "overlap_large": 1.0, "latency": 5e-5})
     asked = Configuration(path="memlane", work=Work.ANSWERS, pairs=1, message=64)
     demand = stages.demand(asked)
     assert 1 / stages.flow(asked, 2).rate == pytest.approx(demand.total + 5e-5, rel=0.02)

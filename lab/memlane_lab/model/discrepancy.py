@@ -21,7 +21,7 @@ COVERAGE = 0.9
 """Of a prediction's bounds: how many samples they shall hold."""
 _PRIORS = (
     # logarithms of: strength, lengths of size, pairs, load, placement; noise. Median, how far it may be off.
-    (-1.6, 0.7), (-0.7, 0.6), (-0.3, 0.6), (-0.3, 0.6), (0.0, 0.5), (-2.5, 0.6),
+    (-1.6, 0.5), (-0.5, 0.35), (-0.2, 0.35), (-0.2, 0.35), (0.0, 0.5), (-2.0, 0.35),
 )  # fmt: skip
 _COMMON = 0.3
 """How far the model may be off everywhere alike."""

@@ -17,12 +17,17 @@ class Stages(Strict):
 
     costs: Costs
     overlap: float
+    """How far stages of the smallest messages overlap: 1, not at all."""
+    overlap_large: float
+    """The same of messages of 1 MB; between, by logarithms."""
     latency: float
     """Seconds; none but where answers are waited for."""
     usable: float
     grip: float
     stall: float
-    """Seconds a unit of work, at a load of 50 %."""
+    """Seconds a unit of work, at a load of 50 %, of one pair."""
+    crowd: float
+    """The power of the number of pairs by which that grows: whoever lets go of a CPU waits for more others."""
     softness: float
     polls: bool
 
@@ -35,9 +40,16 @@ class Stages(Strict):
 
     def flow(self, asked: Configuration, cpus: float) -> Flow:
         """What all pairs get and who spends how much."""
+        size, *_ = asked.features
         sharing = Sharing(
-            self.overlap, self.latency, self.usable, self.grip, self.stall, self.softness, self.polls
-        )  # fmt: skip
+            overlap=1 + (self.overlap - 1) ** (1 - size) * (self.overlap_large - 1) ** size if self.overlap > 1 else 1,
+            latency=self.latency,
+            usable=self.usable,
+            grip=self.grip,
+            stall=self.stall * asked.pairs**self.crowd,
+            softness=self.softness,
+            polls=self.polls,
+        )
         return flow(self.demand(asked), sharing, asked.pairs, asked.load / 100, cpus)
 
     def cpu(self, asked: Configuration, cpus: float) -> dict[Party, float]:
@@ -52,7 +64,9 @@ class Stages(Strict):
 
 _KNOBS = {
     # name: what it is like before anything is known (logarithm of the odds, or of the value), how far it may be off
-    "overlap": (1.0, 0.8),
+    "overlap": (0.5, 0.8),
+    "overlap large": (1.5, 0.8),
+    "crowd": (0.2, 0.2),
     "usable": (2.5, 0.7),
     "grip": (-1.0, 0.7),
     "softness": (1.6, 0.4),
@@ -63,6 +77,8 @@ _KNOBS = {
     "switch message": (-12.0, 1.5),
 }
 
+_OF_STREAMS = ("overlap", "overlap large", "stall byte", "crowd")
+
 
 def fit(costs: Costs, observed: Sequence[Observation], work: Work, cpus: float, *, polls: bool) -> Stages:
     """The numbers that come nearest to the observed rates, in logarithms; outliers weigh less (soft L1).
@@ -72,7 +88,7 @@ def fit(costs: Costs, observed: Sequence[Observation], work: Work, cpus: float, 
     from scipy.optimize import least_squares
 
     names = ["usable", "grip", "softness"]
-    names += ["latency", "stall request"] if work is Work.ANSWERS else ["overlap", "stall byte"]
+    names += ["latency", "stall request"] if work is Work.ANSWERS else [*_OF_STREAMS]
     names += ["switch byte", "switch message"] if polls else []
     prior = np.array([_KNOBS[name] for name in names])
     rates = np.log([each.rate for each in observed])
@@ -96,10 +112,12 @@ def _stages(costs: Costs, knobs: dict[str, float], *, polls: bool) -> Stages:
     return Stages(
         costs=costs,
         overlap=1 + float(np.exp(knobs["overlap"])) if "overlap" in knobs else 1.0,
+        overlap_large=1 + float(np.exp(knobs["overlap large"])) if "overlap large" in knobs else 1.0,
         latency=float(np.exp(knobs["latency"])) if "latency" in knobs else 0.0,
         usable=_share(knobs["usable"]),
         grip=_share(knobs["grip"]),
         stall=float(np.exp(knobs["stall byte" if "stall byte" in knobs else "stall request"])),
+        crowd=knobs.get("crowd", 0.0),
         softness=1 + float(np.exp(knobs["softness"])),
         polls=polls,
     )
