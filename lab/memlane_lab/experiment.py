@@ -137,6 +137,11 @@ class Experiment(Strict):
             measure(name)
         return names
 
+    @property
+    def looks_at_memory(self) -> bool:
+        """Whether it asks who holds memory."""
+        return any(found.name in self.measures for found in measures.MEMORY)
+
     def dimensions(self) -> dict[str, dict[str, dict[str, Any]]]:
         """By dimension, by label: the settings that the label changes."""
         return {
@@ -148,7 +153,7 @@ class Experiment(Strict):
 def known_measures() -> dict[str, Measure]:
     """All measures, by name: what meters find and what workloads tell."""
     brought = (found for kind in workloads.WORKLOADS.values() for found in kind.measures)
-    return {found.name: found for found in (*measures.COMMON, *events.MEASURES, *brought)}
+    return {found.name: found for found in (*measures.COMMON, *measures.MEMORY, *events.MEASURES, *brought)}
 
 
 def measure(name: str) -> Measure:

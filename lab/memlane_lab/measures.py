@@ -102,6 +102,16 @@ COMMON = (
 )
 """What the meters find, in every experiment."""
 
+MEMORY = (
+    Measure("frames_held", "frames in the network's own memory, the most in ten looks", "B", Better.LESS),
+    Measure("network_memory", "memory of the network's processes, guests' own left out", "B", Better.LESS),
+    Measure("pools", "of that: pools set aside for frames", "B", Better.LESS),
+    Measure("packet_buffers", "heads of packets that the host's kernel holds, the most in ten looks", "B", Better.LESS),
+    Measure("kernel_grown", "what the host's kernel took for guests and network", "B", Better.LESS),
+    Measure("guests_memory", "memory of the guests, the buffers that they post among it", "B"),
+)
+"""Who holds memory: looked at only where an experiment asks for one of them."""
+
 CPU_PARTIES = (
     "cpu_programs",
     "cpu_guest_kernel",

@@ -23,7 +23,7 @@ from memlane_lab.calibration import Limits
 from memlane_lab.errors import LabError
 from memlane_lab.events import Event, Timeline
 from memlane_lab.experiment import Boot, Experiment
-from memlane_lab.meters import account, inside, placement
+from memlane_lab.meters import account, inside, memory, placement
 from memlane_lab.meters.account import Account
 from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.overlay import Overlay
@@ -59,6 +59,8 @@ class Sampler(AbstractContextManager["Sampler"]):
         self._numbers = itertools.count(first)
         self._ports = itertools.count()
         self._kept: dict[str, tuple[ExitStack, Bed]] = {}
+        self._kernel = 0
+        """What the host's kernel held for itself when that was last looked at."""
         self._limits = Limits(self._limit, self._raw / "limits.json")
         self.facts: dict[str, dict[str, Any]] = {}
         """By variant: what its machines say about themselves."""
@@ -98,6 +100,7 @@ class Sampler(AbstractContextManager["Sampler"]):
 
     def _measure(self, variant: Variant, number: int) -> tuple[Account, list[FlowRecord]]:
         setting = self._limits.applied(variant.setting)
+        kernel = memory.kernel()
         with self._bed(setting, number) as bed:
             self._ask_facts(variant, bed)
             inside.ask(bed.guests).wait()  # what a guest looks up once, it looks up now
@@ -105,6 +108,8 @@ class Sampler(AbstractContextManager["Sampler"]):
                 flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
                 with self._looking(bed, [flow for flow, _ in flows]) as look:
                     told, results = self._run(bed, flows, number, setting.events, look)
+        if "guests_memory" in told.values:
+            told.values["kernel_grown"] = float(self._kernel - kernel)
         if limit := self._limits.of(variant.setting):
             told.values["limit"] = limit
         return told, [_record(*each) for each in zip(flows, results, strict=True)]
@@ -160,6 +165,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         end = _await_warm(runs, timing)
         with look or nullcontext():
             before = account.take(bed)
+            holding = self._held(bed)
             _watch(runs, end, end - timing.seconds, timeline)
             struck = timeline.first is not None or any(run.disturbs for run in runs)
             after = None if struck else account.take(bed)
@@ -170,7 +176,16 @@ class Sampler(AbstractContextManager["Sampler"]):
         # Flooded guests may not be seen to begin until it is over. What flows tell is none the worse.
         if after is None or after.host.at - before.host.at < _SHORTEST:
             return Account(account.of_flows(results), {}), results
-        return account.measured(bed, before, after, list(zip(flows, results, strict=True))), results
+        measured = account.measured(bed, before, after, list(zip(flows, results, strict=True)))
+        measured.values.update(holding)
+        return measured, results
+
+    def _held(self, bed: Bed) -> dict[str, float]:
+        """Who holds memory while flows run, if the experiment asks for that."""
+        if not self._experiment.looks_at_memory:
+            return {}
+        self._kernel = memory.kernel()
+        return memory.held(bed)
 
     def _flow(self, bed: Bed, setting: Setting, source: str, target: str, traffic: Traffic) -> tuple[Flow, Traffic]:
         machines = setting.machines()

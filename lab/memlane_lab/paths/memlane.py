@@ -153,6 +153,9 @@ class Memlane(NetworkPath):
             "sleeps": sum(worker["sleeps"] for worker in workers),
         }
 
+    def held(self) -> dict[str, float]:
+        return {"frames_held": self.report()["memory-held"]}
+
     def parties(self) -> list[HostProcess]:
         return [self._daemon] if self._daemon else []
 

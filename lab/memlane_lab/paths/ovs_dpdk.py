@@ -4,6 +4,7 @@ vhost-user client ports (the switch connects, the guest listens), TSO on, in a n
 TAP for its bridge.
 """
 
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,6 +162,13 @@ class OvsDpdk(NetworkPath):
             "drops": sum(port.get("rx_dropped", 0) + port.get("tx_dropped", 0) for port in ports),
         }
 
+    def held(self) -> dict[str, float]:
+        command = ["ovs-appctl", f"--target={self._folder / 'switch.ctl'}", "netdev-dpdk/get-mempool-info"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LabError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        return pools(done.stdout)
+
     def parties(self) -> list[HostProcess]:
         return [self._switch] if self._switch else []
 
@@ -174,6 +182,18 @@ class OvsDpdk(NetworkPath):
             if process:
                 process.stop()
         self.session.remove_namespace(self._namespace)
+
+
+def pools(told: str) -> dict[str, float]:
+    """What DPDK's pools hold, from what rte_mempool_dump says of each: all of it, and what is in use now."""
+    found = {"frames_held": 0.0, "pools": 0.0}
+    for pool in told.split("mempool <")[1:]:
+        sizes = {name: int(value) for name, value in re.findall(r"^\s*(\w+)=(\d+)$", pool, re.MULTILINE)}
+        each = sizes.get("total_obj_size", 0) or sizes["header_size"] + sizes["elt_size"] + sizes["trailer_size"]
+        spare = sizes["common_pool_count"] + sizes.get("total_cache_count", 0)
+        found["pools"] += sizes["populated_size"] * each
+        found["frames_held"] += (sizes["populated_size"] - spare) * each
+    return found
 
 
 def _statistics(text: str) -> dict[str, int]:

@@ -90,6 +90,10 @@ class NetworkPath(ABC):
         """
         return {}
 
+    def held(self) -> dict[str, float]:
+        """Bytes of its own memory, as far as it tells: frames_held (frames that lie there now), pools (set aside)."""
+        return {}
+
     def kicks(self) -> dict[str, int]:
         """How often each port's guest has woken the network so far, by the port's name, if the path counts that."""
         return {}

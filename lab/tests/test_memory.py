@@ -1,0 +1,86 @@
+"""Who holds memory: what is mapped of others is left out, pools are read, what is idle holds no frames."""
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from memlane_lab import experiment, run
+from memlane_lab.meters import memory
+from memlane_lab.paths.ovs_dpdk import pools
+from memlane_lab.ports import GuestKind
+from memlane_lab.results import read
+
+_POOL = """mempool <ovs8a3f>@0x17f8
+  flags=10
+  socket_id=0
+  size={size}
+  populated_size={size}
+  header_size=64
+  elt_size=3008
+  trailer_size=0
+  total_obj_size=3072
+  internal cache infos:
+    cache_size=512
+    cache_count[1]=20
+    total_cache_count=20
+  common_pool_count={spare}
+"""
+
+
+def test_what_others_keep_in_memory_is_left_out() -> None:
+    descriptor = os.memfd_create("a guest's memory")
+    os.ftruncate(descriptor, 8 << 20)
+    with mmap.mmap(descriptor, 8 << 20) as guest:
+        guest.write(b"x" * (8 << 20))
+        mine = os.getpid()
+        foreign = {file for file in memory.shared(mine) if file.endswith(f":{os.fstat(descriptor).st_ino}")}
+        assert len(foreign) == 1
+        without, whole = memory.own(mine, foreign), memory.own(mine, ())
+        assert whole - without == pytest.approx(8 << 20, rel=0.2)  # meanwhile the interpreter's own memory changes
+    os.close(descriptor)
+    assert memory.own(2**22 + 1, ()) == 0
+
+
+def test_pools_tell_what_is_set_aside_and_what_is_in_use() -> None:
+    assert pools(_POOL.format(size=1000, spare=970)) == {"frames_held": 10 * 3072, "pools": 1000 * 3072}
+    assert pools("") == {"frames_held": 0, "pools": 0}
+
+
+def test_the_kernel_tells_what_it_holds() -> None:
+    assert memory.kernel() > 1 << 20
+    buffers = memory.packet_buffers()
+    assert buffers is None or buffers >= 0
+
+
+_IDLE = """
+title = "t"
+question = "q"
+measures = ["frames_held", "network_memory"]
+seconds = 1
+warm_up = 0
+same_placement = false
+baseline = "memlane"
+[setting]
+traffic = { workload = "idle" }
+[vary]
+path = ["memlane"]
+"""
+
+
+@pytest.mark.real
+def test_idle_guests_tie_up_no_bytes_of_frames(tmp_path: Path, own_runs: Path) -> None:  # noqa: ARG001
+    (tmp_path / "idle.toml").write_text(_IDLE)
+    planned = run.prepare([tmp_path / "idle.toml"], GuestKind.UML, 1)
+    run.measure(planned, GuestKind.UML, tmp_path / "out", 1)
+    (sample,) = read(tmp_path / "out")[1][0].samples
+    assert sample.error is None, sample.error
+    assert sample.values["frames_held"] == 0
+    assert 1 << 20 < sample.values["network_memory"] < 64 << 20
+    assert sample.values["guests_memory"] > sample.values["network_memory"]
+
+
+def test_the_experiment_asks_who_holds_memory() -> None:
+    assert experiment.load(experiment.FOLDER / "who_holds_memory.toml").looks_at_memory
+    assert not experiment.load(experiment.FOLDER / "how_many_guests.toml").looks_at_memory
