@@ -74,7 +74,15 @@ class Device:
     """Where it is now; None is the host's own namespace."""
 
 
-Endpoint = VhostUser | Tap | Device
+@dataclass(frozen=True)
+class Vde:
+    """A port of a vde_switch: User Mode Linux's own way to a daemon that switches."""
+
+    switch: Path
+    """The folder of its sockets."""
+
+
+Endpoint = VhostUser | Tap | Device | Vde
 
 
 @dataclass(frozen=True)

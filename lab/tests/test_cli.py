@@ -24,6 +24,7 @@ def test_list_shows_every_path_and_guest() -> None:
         "bridge",
         "e1000",
         "ovs-dpdk",
+        "vde",
         "memlane",
         "netns",
         "uml",

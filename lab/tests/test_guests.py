@@ -85,6 +85,13 @@ def test_two_guests_talk_over_the_bridge(session: Session, kind: GuestKind) -> N
     assert pair.path.counters()["a"]["rx_packets"] > 100
 
 
+def test_two_guests_talk_through_their_own_daemon(session: Session) -> None:
+    pair = Bed(session, paths.make(session, "vde"), [UML, UML])
+    assert_reachable(pair, 0, 1)
+    assert tcp_throughput(pair, 1, 0) > 10e6
+    assert [process.name for process in pair.path.parties()] == ["vde_switch"]
+
+
 def test_all_kinds_share_a_bridge_with_large_frames(session: Session) -> None:
     everybody = Bed(session, paths.make(session, "bridge"), KINDS, mtu=8000)
     for source in range(len(KINDS)):

@@ -36,6 +36,7 @@ def _port(name: str, kind: GuestKind = GuestKind.UML) -> Port:
         ("none", GuestKind.UML, "veth"),
         ("e1000", GuestKind.UML, "only QEMU"),
         ("e1000", GuestKind.NETNS, "only QEMU"),
+        ("vde", GuestKind.TCG, "User Mode Linux"),
     ],
 )
 def test_a_path_says_why_it_cannot_serve_a_guest(session: Session, path: str, kind: GuestKind, why: str) -> None:

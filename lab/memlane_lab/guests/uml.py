@@ -11,7 +11,7 @@ from memlane_lab.guests.guest import Guest, GuestCpu, HostUse
 from memlane_lab.guests.inside import InsideCpu
 from memlane_lab.images import uml_kernel
 from memlane_lab.images.uml_kernel import UmlKernel
-from memlane_lab.ports import Device, GuestKind, Tap, VhostUser
+from memlane_lab.ports import Device, GuestKind, Tap, Vde, VhostUser
 from memlane_lab.process import HostProcess
 
 _NETWORK_DEVICE = 1
@@ -80,6 +80,8 @@ class UmlGuest(Guest):
                 return f"virtio_uml.{self._virtio(index)}"
             case Tap(device, emulated=False):
                 return f"vec{index}:transport=tap,ifname={device},depth=128,gro=1,mtu={nic.port.mtu},mac={nic.port.mac}"
+            case Vde(switch):
+                return f"vec{index}:transport=vde,vnl=vde://{switch},depth=128,mtu={nic.port.mtu},mac={nic.port.mac}"
             case other:
                 raise LabError(f"User Mode Linux has no NIC for {other}")
 
@@ -91,7 +93,7 @@ class UmlGuest(Guest):
         return f"device={endpoint.socket}:{_NETWORK_DEVICE}:{index}"
 
     def _device(self, index: int) -> str:
-        if isinstance(self.nics[index].endpoint, Tap):
+        if isinstance(self.nics[index].endpoint, Tap | Vde):
             return f"vec{index}"
         return f"$(basename /sys/devices/virtio-uml-cmdline/virtio-uml.{index}/virtio*/net/*)"
 

@@ -14,7 +14,14 @@ from memlane_lab.measures import CPU_PARTIES, Better, scale
 from memlane_lab.results import ExperimentResult, Sample
 from memlane_lab.stats import Interval
 
-COLOURS = {"none": "#8c8c8c", "bridge": "#d1853a", "e1000": "#b3568b", "ovs-dpdk": "#5a9a58", "memlane": "#2f6db5"}
+COLOURS = {
+    "none": "#8c8c8c",
+    "bridge": "#d1853a",
+    "e1000": "#b3568b",
+    "vde": "#8a6fc2",
+    "ovs-dpdk": "#5a9a58",
+    "memlane": "#2f6db5",
+}
 """Paths keep their colour throughout."""
 _OTHERS = ("#2f6db5", "#d1853a", "#5a9a58", "#b3568b", "#7a66ad", "#8c6d4f", "#3f9c9c", "#8c8c8c")
 _PARTIES = ("#9ecae1", "#4292c6", "#08519c", "#c7c7c7", "#fdae6b", "#238b45", "#d94801", "#525252")
