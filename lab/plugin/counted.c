@@ -1,10 +1,11 @@
 /* Traffic between two machines whose every instruction is counted: a fixed number of messages between two marks.
  *
- *   counted NAME send|receive tcp|udp ADDRESS PORT SIZE WARM MEASURED BURST
+ *   counted NAME send|receive tcp|udp ADDRESS PORT SIZE WARM MEASURED BURST SEND-BUFFER RECEIVE-BUFFER
  *
  * NAME is what the kernel shall call the task. The sender sends WARM messages of SIZE bytes, waits until the receiver
  * says that it has them all, then sends MEASURED between the marks, the receiver's word included: whatever the messages
  * cause happens between the marks. Datagrams have no pace of their own: after each BURST the sender waits for a word.
+ * Sockets have buffers of so many bytes, or what the kernel gives them (0; for datagrams room for all of a burst).
  * The receiver ends when the sender has ended, so that its end is not counted. The sender prints a line of JSON. (What is printed last is what was received; lost datagrams are missing from it.)
  */
 #include <arpa/inet.h>
@@ -26,6 +27,7 @@ struct plan {
     int udp;
     struct sockaddr_in peer;
     size_t size, warm, measured, burst;
+    int send_buffer, receive_buffer;
 };
 struct frames {
     unsigned long received, sent;
@@ -53,11 +55,17 @@ static struct frames frames(void) {
 
 static void pause_shortly(void) { nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); }
 
+static void set_buffer(int fd, int which, int size) {
+    if (setsockopt(fd, SOL_SOCKET, which, &size, sizeof size)) die("socket buffer");
+}
+
 static int open_socket(const struct plan *plan) {
-    int fd = socket(AF_INET, plan->udp ? SOCK_DGRAM : SOCK_STREAM, 0), size = SOCKET_BUFFER, on = 1;
+    int fd = socket(AF_INET, plan->udp ? SOCK_DGRAM : SOCK_STREAM, 0), on = 1;
     if (fd < 0) die("socket");
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (plan->udp && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size)) die("SO_RCVBUFFORCE");
+    if (plan->send_buffer) set_buffer(fd, SO_SNDBUF, plan->send_buffer);
+    if (plan->receive_buffer) set_buffer(fd, SO_RCVBUF, plan->receive_buffer);
+    else if (plan->udp) set_buffer(fd, SO_RCVBUFFORCE, SOCKET_BUFFER);
     return fd;
 }
 
@@ -175,8 +183,8 @@ static void receive_all(const struct plan *plan) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 10) {
-        fprintf(stderr, "usage: counted NAME send|receive tcp|udp ADDRESS PORT SIZE WARM MEASURED BURST\n");
+    if (argc != 12) {
+        fprintf(stderr, "usage: counted NAME send|receive tcp|udp ADDRESS PORT SIZE WARM MEASURED BURST SEND-BUFFER RECEIVE-BUFFER\n");
         return 2;
     }
     struct plan plan = {
@@ -186,6 +194,8 @@ int main(int argc, char **argv) {
         .warm = strtoul(argv[7], NULL, 10),
         .measured = strtoul(argv[8], NULL, 10),
         .burst = strtoul(argv[9], NULL, 10),
+        .send_buffer = atoi(argv[10]),
+        .receive_buffer = atoi(argv[11]),
     };
     if (inet_pton(AF_INET, argv[4], &plan.peer.sin_addr) != 1 || !plan.size || plan.size > LARGEST || !plan.burst) {
         fprintf(stderr, "counted: no such address, size or burst\n");

@@ -60,7 +60,7 @@ def test_a_summary_leaves_out_the_lab_and_idle_time(tmp_path: Path) -> None:
     tables = Tables(Told([], {}), tmp_path / "kallsyms", None)
     flow = {"sent": 2, "came": 2, "size": 1024, "frames_out": 4, "frames_in": 1}
     window = Window(flow, tasks, counted)
-    summary = counts.summary(window, tables)
+    summary = counts.summary(counts.shares(window, tables))
     assert summary.by_stage == {"socket and TCP/UDP": 100, "IP": 50, "program": 8}
     assert summary.by_party == {Party.SENDER_HOST: 150, Party.SENDER_PROGRAM: 8}
     values, parties = sampler.told_values(window, summary)
@@ -140,7 +140,7 @@ def test_two_boots_agree_to_the_instruction(tmp_path: Path) -> None:
     assert [each.flow for each in told[0].windows] == [each.flow for each in told[1].windows]
     assert [sorted(each.counts) for each in told[0].windows] == [sorted(each.counts) for each in told[1].windows]
     tables = Tables(told[0], kernel.kernel().symbols, None)
-    bulk = counts.summary(told[0].windows[0], tables)
+    bulk = counts.summary(counts.shares(told[0].windows[0], tables))
     assert bulk.by_stage["copy user-kernel"] > 0
     assert bulk.stores["copy user-kernel"] > 2 * 4 * 65536 / 8 * 0.9, "copied in and out, eight bytes a store"
     assert bulk.by_stage["the rest"] < 0.15 * bulk.instructions
@@ -153,7 +153,7 @@ def test_memlane_copies_once_from_guest_to_guest(tmp_path: Path) -> None:
     switch = memlane.program()
     assert switch, "run make build"
     told = host.run("memlane", {}, [Flow("tcp", 65536, 8)], switch, tmp_path)
-    summary = counts.summary(told.windows[0], Tables(told, kernel.kernel().symbols, switch))
+    summary = counts.summary(counts.shares(told.windows[0], Tables(told, kernel.kernel().symbols, switch)))
     words = 8 * 65536 / 8
     assert words * 0.5 < summary.loads["copy guest-guest"] < words * 1.5, "one copy by words, not two"
     assert words * 0.5 < summary.stores["copy guest-guest"] < words * 1.5

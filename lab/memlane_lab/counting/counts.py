@@ -2,12 +2,13 @@
 
 Parties are the sender, the receiver and the switch, each with its program, its guest's kernel where it has a guest, and
 the host's kernel on its behalf (what that ran while one of its tasks was current); the host's own threads and its idle
-task; and the lab itself, which is left out.
+task; and the lab itself, which is left out. Under Xen (`xen/counts.py`) there is the hypervisor on each one's behalf,
+and dom0's kernel is the host's.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,11 +29,15 @@ class Party(StrEnum):
     SENDER_PROGRAM = "sender's program"
     SENDER_GUEST = "sender's guest kernel"
     SENDER_HOST = "host kernel for the sender"
+    SENDER_XEN = "hypervisor for the sender"
     RECEIVER_PROGRAM = "receiver's program"
     RECEIVER_GUEST = "receiver's guest kernel"
     RECEIVER_HOST = "host kernel for the receiver"
+    RECEIVER_XEN = "hypervisor for the receiver"
     SWITCH = "switch"
     SWITCH_HOST = "host kernel for the switch"
+    SWITCH_XEN = "hypervisor for dom0"
+    NATIVE = "both machines, natively"
     HOST = "host's own threads"
     LAB = "the lab itself"
 
@@ -184,12 +189,12 @@ class Summary:
 _FUNCTIONS = 150
 
 
-def summary(window: Window, tables: Tables) -> Summary:
+def summary(shares: Iterable[Share]) -> Summary:
     """Sums up what was counted of a flow."""
     by_stage, by_party, loads, stores = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     functions = Counter[str]()
     repeats = 0
-    for share in shares(window, tables):
+    for share in shares:
         if share.party is Party.LAB or share.stage == stages.IDLE:
             continue
         by_stage[share.stage] += share.instructions

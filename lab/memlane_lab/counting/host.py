@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _PLUGIN = Path(__file__).parents[2] / "plugin"
 _FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 PATHS = {"none": "veth", "bridge": "bridge", "memlane": "memlane", "e1000": "e1000"}
 """The lab's paths that can be laid in the counted host, as `init` calls them."""
-_PAUSE = 1700
+PAUSE = 1700
 """Microseconds before each flow, for each step of the phase: no multiple of a timer's period."""
 _SECONDS_A_FLOW = 240.0
 """Of the real time, on a busy machine."""
@@ -46,10 +46,14 @@ class Flow:
     """Between the marks; as many go before them, and one more for each step of the phase."""
     burst: int = 1
     """Datagrams until the sender waits for a word."""
+    send_buffer: int = 0
+    receive_buffer: int = 0
+    """Bytes of the sockets' buffers; 0: the kernel's own choice."""
 
     def line(self, phase: int) -> str:
         """As /plan/flows states it."""
-        return f"{self.protocol} {self.size} {self.messages + phase} {self.messages} {self.burst}\n"
+        numbers = (self.size, self.messages + phase, self.messages, self.burst, self.send_buffer, self.receive_buffer)
+        return " ".join((self.protocol, *map(str, numbers))) + "\n"
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Window:
     tasks: list[tuple[str, str, str]]
     """Names of each task, its process and its parent process."""
     counts: list[tuple[int, int, int, int, int, int]]
-    """Task, address of a block, instructions, loads, stores, repetitions of string instructions."""
+    """Task (whose it is, where there are no tasks), address of a block, instructions, loads, stores, repetitions of
+    string instructions."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,10 @@ def prepare() -> None:
     kernel.kernel()
 
 
-def plugin() -> Path:
-    """The plugin that counts, compiled now if this source never was."""
-    sources = [_PLUGIN / name for name in ("path.c", "qemu_plugin.h", "marks.h")]
-    return _compiled("path.so", sources, "-shared", "-fPIC", "-fvisibility=hidden")
+def plugin(name: str = "path") -> Path:
+    """The plugin that counts, `path` by task of Linux, `xen` by domain of Xen; compiled now if it never was."""
+    sources = [_PLUGIN / file for file in (f"{name}.c", "cells.h", "qemu_plugin.h", "marks.h")]
+    return _compiled(f"{name}.so", sources, "-shared", "-fPIC", "-fvisibility=hidden")
 
 
 def program() -> Path:
@@ -119,7 +124,7 @@ def run(
     tree = folder / "tree"
     _lay_out(tree / "plan", path, options, switch)
     (tree / "plan" / "flows").write_text("".join(flow.line(phase) for flow in flows))
-    (tree / "plan" / "pause").write_text(f"{phase * _PAUSE}\n")
+    (tree / "plan" / "pause").write_text(f"{phase * PAUSE}\n")
     cpio.write(tree, folder / "plan.cpio")
     archives = [root.image().initramfs, known.modules, folder / "plan.cpio"]
     initramfs = machine.joined(folder / "initramfs.cpio", archives)
@@ -194,26 +199,23 @@ def parts(text: bytes) -> dict[str, str]:
 def _read(told: dict[str, str], counts: Path, flows: Sequence[Flow]) -> Told:
     if "end" not in told:
         raise LabError("the counted host ended before it had told everything")
-    said = list(_flows_said(told.get("c1", "").splitlines()))
-    windows = [json.loads(line) for line in counts.read_text().splitlines()]
-    if len(said) != len(flows) or len(windows) != len(flows):
-        words = "; ".join([*told.get("c1", "").splitlines()[-3:], *told.get("s1", "").splitlines()[-3:]])
-        raise LabError(f"{len(said)} of {len(flows)} flows came to their end in the counted host: {words}")
-    if not any(name for each in windows for task in each["tasks"] for name in task):
+    found = windows(told.get("c1", ""), told.get("s1", ""), counts, flows)
+    if not any(name for each in found for task in each.tasks for name in task):
         raise LabError(
             "the plugin saw no task of the counted host's kernel: this kernel stores current_task in a way that "
             "lab/plugin/path.c does not know"
         )
-    return Told(
-        [
-            Window(flow, [tuple(task) for task in each["tasks"]], [tuple(count) for count in each["counts"]])
-            for flow, each in zip(said, windows, strict=True)
-        ],
-        told,
-    )
+    return Told(found, told)
 
 
-def _flows_said(lines: Sequence[str]) -> Iterator[dict[str, int]]:
-    for line in lines:
-        if line.startswith("{"):
-            yield json.loads(line)
+def windows(sender: str, receiver: str, counts: Path, flows: Sequence[Flow]) -> list[Window]:
+    """What was counted of each flow: the plugin's file with what the machines said. Raises unless all ended."""
+    said = [json.loads(line) for line in sender.splitlines() if line.startswith("{")]
+    counted = [json.loads(line) for line in counts.read_text().splitlines()]
+    if len(said) != len(flows) or len(counted) != len(flows):
+        words = "; ".join([*sender.splitlines()[-3:], *receiver.splitlines()[-3:]])
+        raise LabError(f"{len(said)} of {len(flows)} flows came to their end in the counted host: {words}")
+    return [
+        Window(flow, [tuple(task) for task in each.get("tasks", [])], [tuple(count) for count in each["counts"]])
+        for flow, each in zip(said, counted, strict=True)
+    ]

@@ -27,9 +27,9 @@ from memlane_lab.workloads.path_length import PARTIES, STAGES, PathLength
 
 EXACT = "exact"
 """The placement of such samples: one emulated processor, nobody else's work."""
-_SENDING = (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST)
-_RECEIVING = (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST)
-_SWITCHING = (Party.SWITCH, Party.SWITCH_HOST, Party.HOST)
+_SENDING = (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST, Party.SENDER_XEN)
+_RECEIVING = (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST, Party.RECEIVER_XEN)
+_SWITCHING = (Party.SWITCH, Party.SWITCH_HOST, Party.SWITCH_XEN, Party.HOST)
 
 
 def refuses(setting: Setting) -> str | None:
@@ -102,7 +102,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
             raise booted
         told, tables = booted
         window = told.windows[[each.name for each in together].index(turn.variant.name)]
-        return told_values(window, counts.summary(window, tables))
+        return told_values(window, counts.summary(counts.shares(window, tables)))
 
     def _boot(self, number: int, key: str, together: Sequence[Variant]) -> tuple[Told, Tables] | LabError:
         setting = together[0].setting

@@ -16,15 +16,17 @@ from typing import Any
 import tomli_w
 
 from memlane_lab.counting import host, kernel, machine
-from memlane_lab.counting.host import Flow
+from memlane_lab.counting.host import Flow, Window
 from memlane_lab.errors import LabError
 from memlane_lab.images import cpio, root
+from memlane_lab.xen.counts import Tables
 from memlane_lab.xen.images import Images, images
 
 _HERE = Path(__file__).parent
 _COUNTING = Path(host.__file__).parent
-PATHS = ("none", "netback", "memlane")
-"""What can lie between guests: nothing, Linux's own back end with its bridge, our switch."""
+PATHS = ("none", "netback", "memlane", "native")
+"""What can lie between guests: nothing, Linux's own back end with its bridge, our switch; native: no guests, but two
+namespaces of dom0 that veth joins."""
 NAMES = ("c1", "s1", "g3", "g4", "g5", "g6", "g7", "g8")
 """Of guests, in the order in which they are made."""
 _PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdtscp,-smap"
@@ -50,6 +52,8 @@ class Plan:
     guests: Sequence[str] = ("c1", "s1")
     """By name; c1 sends, s1 receives."""
     flows: Sequence[Flow] = ()
+    phase: int = 0
+    """As `counting.host.run` has it."""
     script: str = ""
     """For dom0's shell, when the guests are made."""
     inside: str = ""
@@ -97,14 +101,25 @@ def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECOND
     return parts
 
 
+def count(plan: Plan, folder: Path) -> tuple[list[Window], Tables]:
+    """Counts the plan's flows, one after the other, in a boot of Xen in the empty folder `folder`."""
+    counted = folder / "counts"
+    parts = boot(plan, folder, plugin=f"{host.plugin('xen')},out={counted}")
+    windows = host.windows(parts.get("guest-c1", ""), parts.get("guest-s1", ""), counted, plan.flows)
+    return windows, Tables(parts, kernel.kernel().symbols, plan.switch, native=plan.path == "native")
+
+
 def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
     own = tree / "plan"
     own.mkdir(parents=True)
     root.install(_HERE / "dom0_init", own / "init")
     (own / "path").write_text(f"{plan.path}\n")
-    (own / "flows").write_text("".join(flow.line(0) for flow in plan.flows))
+    (own / "flows").write_text(_flows(plan))
     if plan.hold:
         (own / "hold").touch()
+    (own / "offloads").write_text(plan.offloads)
+    if plan.path == "native":
+        _add_machine(plan, own)
     if plan.script:
         (own / "script").write_text(plan.script)
     _add_files(plan, tree)
@@ -123,14 +138,23 @@ def _add_files(plan: Plan, tree: Path) -> None:
         shutil.copy(file, tree / "extra" / file.name)
 
 
+def _flows(plan: Plan) -> str:
+    return "".join(flow.line(plan.phase) for flow in plan.flows)
+
+
+def _add_machine(plan: Plan, own: Path) -> None:
+    """What a machine needs for its part of the flows."""
+    root.install(_COUNTING / "machine_init", own / "machine")
+    root.install(host.program(), own / "counted")
+    (own / "flows").write_text(_flows(plan))
+    (own / "pause").write_text(f"{plan.phase * host.PAUSE}\n")
+
+
 def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
     own = tree / "plan"
     own.mkdir(parents=True)
     root.install(_HERE / "guest_init", own / "guest")
-    root.install(_COUNTING / "machine_init", own / "machine")
-    root.install(host.program(), own / "counted")
-    (own / "flows").write_text("".join(flow.line(0) for flow in plan.flows))
-    (own / "pause").write_text("0\n")
+    _add_machine(plan, own)
     if plan.inside:
         (own / "inside").write_text(plan.inside)
     (own / "offloads").write_text(plan.offloads)
@@ -156,6 +180,7 @@ extra = "{_LINUX} rdinit=/plan/guest counted={name}"
 memory = {_GUEST_MEMORY}
 vcpus = 1
 vif = ["{interface}"]
+on_poweroff = "preserve"
 on_crash = "destroy"
 tsc_mode = "native"
 """
