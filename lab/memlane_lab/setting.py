@@ -15,6 +15,9 @@ from memlane_lab.events import Event, What
 from memlane_lab.paths import PATHS
 from memlane_lab.strict import Strict
 
+XEN = "xen"
+"""The kind of guests that only counted beds have: Xen's."""
+
 
 class Ends(StrEnum):
     """What the clients and the servers run in; the host is a network namespace on the same path."""
@@ -109,7 +112,8 @@ class Setting(Strict):
 
     path: str
     guest: str | None = None
-    """The kind of the guests; none: the kind that is chosen when it is measured."""
+    """The kind of the guests; none: the kind that is chosen when it is measured. In counted beds: User Mode Linux, or
+    "xen"."""
     ends: Ends = Ends.GUEST_GUEST
     apart: bool | Literal["vxlan", "vxlan-idle"] = False
     """Whether servers are on another host than clients, each with a path of its own: true has a cable join them,
@@ -127,6 +131,8 @@ class Setting(Strict):
     processors: int = Field(default=1, ge=1, le=16)
     queues: int = Field(default=1, ge=1, le=16)
     mtu: int = Field(default=1500, ge=68, le=65535)
+    offloads: bool = True
+    """Whether guests hand over segments larger than the MTU, and gathered pages; false in counted beds of Xen only."""
     delivery_rates: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Bit/s that the path delivers to a machine at most, by machine."""
     pinning: Pinning = Pinning.FREE

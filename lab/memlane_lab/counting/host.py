@@ -28,7 +28,7 @@ _PLUGIN = Path(__file__).parents[2] / "plugin"
 _FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 PATHS = {"none": "veth", "bridge": "bridge", "memlane": "memlane", "e1000": "e1000"}
 """The lab's paths that can be laid in the counted host, as `init` calls them."""
-PAUSE = 1700
+_PAUSE = 1700
 """Microseconds before each flow, for each step of the phase: no multiple of a timer's period."""
 _SECONDS_A_FLOW = 240.0
 """Of the real time, on a busy machine."""
@@ -51,8 +51,9 @@ class Flow:
     """Bytes of the sockets' buffers; 0: the kernel's own choice."""
 
     def line(self, phase: int) -> str:
-        """As /plan/flows states it."""
-        numbers = (self.size, self.messages + phase, self.messages, self.burst, self.send_buffer, self.receive_buffer)
+        """As /plan/flows states it; the last word is how long the sender pauses before it, in microseconds."""
+        buffers = (self.send_buffer, self.receive_buffer)
+        numbers = (self.size, self.messages + phase, self.messages, self.burst, *buffers, phase * _PAUSE)
         return " ".join((self.protocol, *map(str, numbers))) + "\n"
 
 
@@ -124,7 +125,6 @@ def run(
     tree = folder / "tree"
     _lay_out(tree / "plan", path, options, switch)
     (tree / "plan" / "flows").write_text("".join(flow.line(phase) for flow in flows))
-    (tree / "plan" / "pause").write_text(f"{phase * PAUSE}\n")
     cpio.write(tree, folder / "plan.cpio")
     archives = [root.image().initramfs, known.modules, folder / "plan.cpio"]
     initramfs = machine.joined(folder / "initramfs.cpio", archives)
@@ -199,7 +199,7 @@ def parts(text: bytes) -> dict[str, str]:
 def _read(told: dict[str, str], counts: Path, flows: Sequence[Flow]) -> Told:
     if "end" not in told:
         raise LabError("the counted host ended before it had told everything")
-    found = windows(told.get("c1", ""), told.get("s1", ""), counts, flows)
+    found = windows(told.get("c1", ""), told.get("s1", ""), counts, len(flows))
     if not any(name for each in found for task in each.tasks for name in task):
         raise LabError(
             "the plugin saw no task of the counted host's kernel: this kernel stores current_task in a way that "
@@ -208,13 +208,13 @@ def _read(told: dict[str, str], counts: Path, flows: Sequence[Flow]) -> Told:
     return Told(found, told)
 
 
-def windows(sender: str, receiver: str, counts: Path, flows: Sequence[Flow]) -> list[Window]:
+def windows(sender: str, receiver: str, counts: Path, flows: int) -> list[Window]:
     """What was counted of each flow: the plugin's file with what the machines said. Raises unless all ended."""
     said = [json.loads(line) for line in sender.splitlines() if line.startswith("{")]
     counted = [json.loads(line) for line in counts.read_text().splitlines()]
-    if len(said) != len(flows) or len(counted) != len(flows):
+    if len(said) != flows or len(counted) != flows:
         words = "; ".join([*sender.splitlines()[-3:], *receiver.splitlines()[-3:]])
-        raise LabError(f"{len(said)} of {len(flows)} flows came to their end in the counted host: {words}")
+        raise LabError(f"{len(said)} of {flows} flows came to their end in the counted host: {words}")
     return [
         Window(flow, [tuple(task) for task in each.get("tasks", [])], [tuple(count) for count in each["counts"]])
         for flow, each in zip(said, counted, strict=True)

@@ -1,7 +1,10 @@
 """Samples of an experiment whose bed is counted: all flows of a path in one boot of the counted host, once a round.
 
+Where guests are Xen's (`guest = "xen"`), that host is Xen with its dom0 (`xen/`): its path `bridge` is xen-netback's
+with the bridge, `none` two namespaces of dom0.
+
 A round is a phase (`host.run`): the same round gives the same counts to the instruction, another one shows how much
-hangs on when timers strike.
+hangs on when timers strike. Xen boots for a minute before anything can be counted: there a boot holds several rounds.
 """
 
 import hashlib
@@ -17,16 +20,21 @@ from typing import Any
 
 from memlane_lab.counting import counts, host, kernel, machine
 from memlane_lab.counting.counts import Party, Summary, Tables
-from memlane_lab.counting.host import Flow, Told, Window
+from memlane_lab.counting.host import Flow, Window
 from memlane_lab.errors import LabError
 from memlane_lab.paths import memlane
 from memlane_lab.plan import Turn, Variant
 from memlane_lab.results import Sample
-from memlane_lab.setting import Ends, Setting
+from memlane_lab.setting import XEN, Ends, Setting
 from memlane_lab.workloads.path_length import PARTIES, STAGES, PathLength
+from memlane_lab.xen import bed
+from memlane_lab.xen import counts as domains
 
+Counted = tuple[Window, Summary]
+"""A flow."""
 EXACT = "exact"
 """The placement of such samples: one emulated processor, nobody else's work."""
+_ROUNDS_OF_XEN = 6
 _SENDING = (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST, Party.SENDER_XEN)
 _RECEIVING = (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST, Party.RECEIVER_XEN)
 _SWITCHING = (Party.SWITCH, Party.SWITCH_HOST, Party.SWITCH_XEN, Party.HOST)
@@ -34,14 +42,17 @@ _SWITCHING = (Party.SWITCH, Party.SWITCH_HOST, Party.SWITCH_XEN, Party.HOST)
 
 def refuses(setting: Setting) -> str | None:
     """Why the setting cannot be counted, or None."""
-    if setting.path not in host.PATHS:
-        return f"path {setting.path} cannot be laid in the counted host; there are: {', '.join(host.PATHS)}"
+    paths = bed.PATHS if setting.guest == XEN else host.PATHS
+    if setting.path not in paths:
+        return f"path {setting.path} cannot be laid in the counted host; there are: {', '.join(paths)}"
     if len(setting.traffic) != 1 or setting.traffic[0].workload != PathLength.name:
         return f"a counted host carries one flow of the workload {PathLength.name} at a time, and nothing beside it"
     if setting.pairs != 1 or setting.shop or setting.load or setting.apart or setting.events:
         return "a counted host holds one pair without load, shop, other host or events"
     if setting.ends is not Ends.GUEST_GUEST or setting.mtu != 1500 or setting.queues != 1:
         return "a counted host has guests at both ends, an MTU of 1500 and one queue"
+    if not setting.offloads and setting.guest != XEN:
+        return f'offloads are taken from guests of Xen only (guest = "{XEN}")'
     return None
 
 
@@ -58,7 +69,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
     def __init__(self, variants: Sequence[Variant], raw: Path, *, first: int = 1) -> None:
         """`raw` is the folder for what the hosts say; `first` is the first sample's number."""
         self._variants, self._raw, self._number = variants, raw, first
-        self._booted: dict[tuple[int, str], tuple[Told, Tables] | LabError] = {}
+        self._booted: dict[tuple[int, str], list[Counted] | LabError] = {}
         self.facts: dict[str, dict[str, Any]] = {}
 
     def __exit__(
@@ -94,39 +105,68 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
     def _count(self, turn: Turn) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         key = _key(turn.variant.setting)
         together = [each for each in self._variants if _key(each.setting) == key]
-        booted = self._booted.get((turn.round, key)) or self._boot(turn.round, key, together)
-        self._booted = {(turn.round, key): booted} | {
-            other: kept for other, kept in self._booted.items() if other[0] == turn.round
-        }
+        rounds = _ROUNDS_OF_XEN if turn.variant.setting.guest == XEN else 1
+        first = turn.round - turn.round % rounds
+        if (first, key) not in self._booted:
+            self._booted = {known: kept for known, kept in self._booted.items() if known[0] + _ROUNDS_OF_XEN > first}
+            self._booted[first, key] = self._boot(range(first, first + rounds), key, together)
+        booted = self._booted[first, key]
         if isinstance(booted, LabError):
             raise booted
-        told, tables = booted
-        window = told.windows[[each.name for each in together].index(turn.variant.name)]
-        return told_values(window, counts.summary(counts.shares(window, tables)))
+        place = [each.name for each in together].index(turn.variant.name)
+        return told_values(*booted[(turn.round - first) * len(together) + place])
 
-    def _boot(self, number: int, key: str, together: Sequence[Variant]) -> tuple[Told, Tables] | LabError:
+    def _boot(self, rounds: range, key: str, together: Sequence[Variant]) -> list[Counted] | LabError:
+        """All flows of the first round, then of the next ones."""
         setting = together[0].setting
-        folder = self._raw / f"round-{number}-{setting.path}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+        folder = self._raw / f"round-{rounds[0]}-{setting.path}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        switch = Path(setting.program) if setting.program else memlane.program()
+        flows = [_flow(each.setting) for each in together]
         try:
-            flows = [_flow(each.setting) for each in together]
-            told = host.run(setting.path, setting.path_options, flows, switch, folder, phase=number)
-            tables = Tables(told, kernel.kernel().symbols, switch if setting.path == "memlane" else None)
+            if setting.guest == XEN:
+                return _in_xen(setting, flows, folder, rounds)
+            return _in_host(setting, flows, folder, rounds[0])
         except LabError as fault:
             return fault  # of all its flows, without another boot
-        return told, tables
+
+
+def _in_host(setting: Setting, flows: Sequence[Flow], folder: Path, phase: int) -> list[Counted]:
+    switch = _switch(setting)
+    told = host.run(setting.path, setting.path_options, flows, switch, folder, phase=phase)
+    tables = Tables(told, kernel.kernel().symbols, switch)
+    return [(window, counts.summary(counts.shares(window, tables))) for window in told.windows]
+
+
+def _in_xen(setting: Setting, flows: Sequence[Flow], folder: Path, phases: Sequence[int]) -> list[Counted]:
+    plan = bed.Plan(
+        path=bed.PATHS[setting.path],
+        flows=flows,
+        phases=phases,
+        offloads="" if setting.offloads else bed.NO_OFFLOADS,
+        switch=_switch(setting),
+        options=setting.path_options,
+    )
+    windows, tables = bed.count(plan, folder)
+    return [(window, counts.summary(domains.shares(window, tables))) for window in windows]
+
+
+def _switch(setting: Setting) -> Path | None:
+    if setting.path != "memlane":
+        return None
+    return Path(setting.program) if setting.program else memlane.program()
 
 
 def _key(setting: Setting) -> str:
     """The same for settings whose flows can be counted in one boot."""
-    return json.dumps([setting.path, setting.path_options, setting.program], sort_keys=True)
+    stated = [setting.path, setting.path_options, setting.program, setting.guest, setting.offloads]
+    return json.dumps(stated, sort_keys=True)
 
 
 def _flow(setting: Setting) -> Flow:
     stated = setting.traffic[0].parameters
-    return Flow(stated["protocol"], stated["message"], stated["messages"], stated["burst"])
+    names = ("protocol", "message", "messages", "burst", "send_buffer", "receive_buffer")
+    return Flow(*(stated[name] for name in names))
 
 
 def told_values(window: Window, summary: Summary) -> tuple[dict[str, float], dict[str, dict[str, float]]]:

@@ -67,6 +67,9 @@ class PathLength(Workload):
         """Between the marks; as many go before them."""
         burst: int = Field(default=1, ge=1, le=64)
         """Datagrams until the sender waits for the receiver's word."""
+        send_buffer: int = Field(default=0, ge=0, le=1 << 24)
+        receive_buffer: int = Field(default=0, ge=0, le=1 << 24)
+        """Bytes that the sockets are given for buffers (the kernel doubles them for its own needs); 0: as it likes."""
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:  # noqa: ARG002
         raise LabError('path-length is counted, not timed: only an experiment that states bed = "counted" has it')

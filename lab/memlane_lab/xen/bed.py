@@ -24,9 +24,11 @@ from memlane_lab.xen.images import Images, images
 
 _HERE = Path(__file__).parent
 _COUNTING = Path(host.__file__).parent
-PATHS = ("none", "netback", "memlane", "native")
-"""What can lie between guests: nothing, Linux's own back end with its bridge, our switch; native: no guests, but two
-namespaces of dom0 that veth joins."""
+PATHS = {"none": "native", "bridge": "netback", "memlane": "memlane"}
+"""The lab's paths that can be laid under Xen, as `dom0_init` calls them: two namespaces of dom0 that veth joins, and no
+guests; Linux's own back end with its bridge; our switch."""
+NO_OFFLOADS = "tso off gso off gro off sg off"
+"""Frames as interfaces had them in 2010."""
 NAMES = ("c1", "s1", "g3", "g4", "g5", "g6", "g7", "g8")
 """Of guests, in the order in which they are made."""
 _PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdtscp,-smap"
@@ -48,12 +50,12 @@ class Plan:
     """What is booted, and what happens in there."""
 
     path: str = "netback"
-    """One of `PATHS`."""
+    """What `dom0_init` lays; "none" for nothing."""
     guests: Sequence[str] = ("c1", "s1")
     """By name; c1 sends, s1 receives."""
     flows: Sequence[Flow] = ()
-    phase: int = 0
-    """As `counting.host.run` has it."""
+    phases: Sequence[int] = (0,)
+    """All flows for each of these, as `counting.host.run` has them."""
     script: str = ""
     """For dom0's shell, when the guests are made."""
     inside: str = ""
@@ -68,6 +70,10 @@ class Plan:
     """memlane's program."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings at the top of the network's file."""
+
+    def names(self) -> Sequence[str]:
+        """Of the guests; there are none natively."""
+        return () if self.path == "native" else self.guests
 
 
 def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECONDS) -> dict[str, str]:
@@ -85,7 +91,7 @@ def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECOND
         arguments=_XEN.format(dom0=_DOM0_MEMORY),
         initrd=f"{known.program} {_LINUX} rdinit=/plan/init,{initramfs}",
         processor=_PROCESSOR,
-        memory=_DOM0_MEMORY + _XEN_MEMORY + _GUEST_MEMORY * len(plan.guests),
+        memory=_DOM0_MEMORY + _XEN_MEMORY + _GUEST_MEMORY * len(plan.names()),
         channel=machine.Channel.VIRTIO,
         plugin=plugin,
     )
@@ -102,10 +108,12 @@ def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECOND
 
 
 def count(plan: Plan, folder: Path) -> tuple[list[Window], Tables]:
-    """Counts the plan's flows, one after the other, in a boot of Xen in the empty folder `folder`."""
+    """Counts the plan's flows, in each of its phases, in one boot of Xen in the empty folder `folder`."""
     counted = folder / "counts"
     parts = boot(plan, folder, plugin=f"{host.plugin('xen')},out={counted}")
-    windows = host.windows(parts.get("guest-c1", ""), parts.get("guest-s1", ""), counted, plan.flows)
+    windows = host.windows(
+        parts.get("guest-c1", ""), parts.get("guest-s1", ""), counted, len(plan.flows) * len(plan.phases)
+    )
     return windows, Tables(parts, kernel.kernel().symbols, plan.switch, native=plan.path == "native")
 
 
@@ -123,10 +131,10 @@ def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
     if plan.script:
         (own / "script").write_text(plan.script)
     _add_files(plan, tree)
-    if plan.guests:
+    if plan.names():
         shutil.copyfile(vmlinux, own / "vmlinux")
         _make_guest(plan, found, tree.parent / "guest", own / "guest.cpio")
-    for number, name in enumerate(plan.guests, start=1):
+    for number, name in enumerate(plan.names(), start=1):
         (own / f"{name}.cfg").write_text(config(plan, name, number))
     if plan.path == "memlane":
         _add_switch(plan, own)
@@ -139,7 +147,7 @@ def _add_files(plan: Plan, tree: Path) -> None:
 
 
 def _flows(plan: Plan) -> str:
-    return "".join(flow.line(plan.phase) for flow in plan.flows)
+    return "".join(flow.line(phase) for phase in plan.phases for flow in plan.flows)
 
 
 def _add_machine(plan: Plan, own: Path) -> None:
@@ -147,7 +155,6 @@ def _add_machine(plan: Plan, own: Path) -> None:
     root.install(_COUNTING / "machine_init", own / "machine")
     root.install(host.program(), own / "counted")
     (own / "flows").write_text(_flows(plan))
-    (own / "pause").write_text(f"{plan.phase * host.PAUSE}\n")
 
 
 def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
@@ -190,5 +197,5 @@ def _add_switch(plan: Plan, own: Path) -> None:
     if plan.switch is None:
         raise LabError("no memlane found in target/release, on $PATH or named by $MEMLANE: run make build")
     root.install(plan.switch, own / "memlane")
-    ports = [{"name": name, "xen": name} for name in plan.guests]
+    ports = [{"name": name, "xen": name} for name in plan.names()]
     (own / "net.toml").write_text(tomli_w.dumps({**plan.options, "control": "/run/control.sock", "port": ports}))
