@@ -5,6 +5,7 @@
 #   make demo    two real guests, side by side on the standard path and on memlane
 #   make test    everything that can be checked here
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
+#   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (10 minutes)
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
@@ -34,7 +35,7 @@ packages:
 # What counts instructions in QEMU, and the traffic that it counts.
 .PHONY: plugin
 plugin: .venv/installed
-	@.venv/bin/python -c "from memlane_lab.counting import host; host.plugin(); host.program()"
+	@.venv/bin/python -c "from memlane_lab.counting import host; host.plugin(); host.plugin('xen'); host.program()"
 
 build: deps
 	@echo "make build: the switch and the rig (the first time 2 to 5 minutes)"
@@ -99,6 +100,12 @@ lab-test: build
 	cargo test --quiet --locked --manifest-path lab/shop/application/Cargo.toml
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest
+
+# The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths.
+.PHONY: test-xen
+test-xen: build xenvmnic
+	cd lab && ../.venv/bin/pytest -m xen
+	$(LAB) run xen_path_length
 
 lab-lint: deps
 	cargo fmt --check --manifest-path lab/agent/Cargo.toml

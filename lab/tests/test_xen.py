@@ -1,8 +1,20 @@
-"""The bed of Xen: what guests and dom0 are given; the real thing is booted by `make test-xen`."""
+"""The bed of Xen: what guests and dom0 are given, whose what was counted is; and the real thing."""
 
-from memlane_lab.counting import host
+from pathlib import Path
+
+import pytest
+
+from memlane_lab.counting import counts, host
+from memlane_lab.counting.counts import Party
+from memlane_lab.counting.host import Flow, Window
+from memlane_lab.paths import memlane
 from memlane_lab.xen import bed
+from memlane_lab.xen import counts as domains
 from memlane_lab.xen.bed import Plan
+
+_FLOWS = (Flow("tcp", 65536, 8), Flow("udp", 1400, 16, 4))
+_XEN, _KERNEL, _PROGRAM = 0xFFFF82D040200000, 0xFFFFFFFF81000000, 0x401000
+_FOR_IT = 1 << 31
 
 
 def test_what_is_told_comes_by_part() -> None:
@@ -14,3 +26,75 @@ def test_each_path_has_its_own_hotplug_script() -> None:
     assert "bridge=xenbr0,script=vif-bridge" in netback
     assert "script=vif-memlane" in memlane
     assert "counted=c1" in netback
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> dict[str, str]:
+    """What dom0 told: pages 10 and 11 are c1's, page 20 is s1's."""
+    (tmp_path / "kallsyms").write_text("ffffffff81000000 T tcp_sendmsg\n")
+    return {
+        "hypervisor": "ffff82d040200000 T gnttab_copy\nffff82d040201000 T idle_loop\n",
+        "modules": "ffffffffc0000000 t br_handle_frame\t[bridge]\n",
+        "guest-c1": "[    1.0] words\nffffffffc0000000 t xennet_poll\t[xen_netfront]\n",
+        "frames c1": "a\nb",
+        "frames s1": "14",
+    }
+
+
+@pytest.mark.parametrize(
+    ("whose", "address", "party", "stage"),
+    [
+        (10, _PROGRAM, Party.SENDER_PROGRAM, "program"),
+        (11, _KERNEL, Party.SENDER_GUEST, "socket and TCP/UDP"),
+        (10, 0xFFFFFFFFC0000004, Party.SENDER_GUEST, "qdisc and driver"),
+        (20, _KERNEL, Party.RECEIVER_GUEST, "socket and TCP/UDP"),
+        (30, 0xFFFFFFFFC0000004, Party.SWITCH_HOST, "bridge or switch"),
+        (30, _PROGRAM, Party.LAB, "program"),
+        (30 | _FOR_IT, _XEN, Party.SWITCH_XEN, "copy guest-guest"),
+        (20 | _FOR_IT, _XEN, Party.RECEIVER_XEN, "copy guest-guest"),
+        (20 | _FOR_IT, _XEN + 0x1000, Party.RECEIVER_XEN, "idle"),
+    ],
+)
+def test_an_instruction_belongs_to_the_domain_whose_page_it_lies_in(
+    told: dict[str, str], tmp_path: Path, whose: int, address: int, party: Party, stage: str
+) -> None:
+    tables = domains.Tables(told, tmp_path / "kallsyms", None)
+    share = next(domains.shares(Window({}, [], [(whose, address, 5, 0, 0, 0)]), tables))
+    assert (share.party, share.stage, share.instructions) == (party, stage, 5)
+
+
+def test_natively_dom0_is_both_machines(told: dict[str, str], tmp_path: Path) -> None:
+    tables = domains.Tables(told, tmp_path / "kallsyms", None, native=True)
+    window = Window({}, [], [(30, _KERNEL, 5, 0, 0, 0), (30, _PROGRAM, 3, 0, 0, 0), (30 | _FOR_IT, _XEN, 2, 0, 0, 0)])
+    assert counts.summary(domains.shares(window, tables)).by_party == {Party.NATIVE: 8, Party.SWITCH_XEN: 2}
+
+
+@pytest.mark.xen
+@pytest.mark.timeout(1200)
+def test_two_boots_of_xen_agree_to_the_instruction(tmp_path: Path) -> None:
+    boots = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        boots.append(bed.count(Plan(flows=_FLOWS), tmp_path / name))
+    (first, tables), (second, _) = boots
+    assert [window.flow for window in first] == [window.flow for window in second]
+    assert [sorted(window.counts) for window in first] == [sorted(window.counts) for window in second]
+    summary = counts.summary(domains.shares(first[0], tables))
+    for party in (Party.SENDER_GUEST, Party.RECEIVER_GUEST, Party.SWITCH_HOST, Party.SENDER_XEN, Party.SWITCH_XEN):
+        assert summary.by_party[party] > 0, party
+    assert summary.by_stage["copy guest-guest"] > 0
+    assert summary.by_stage["the rest"] < 0.15 * summary.instructions
+
+
+@pytest.mark.xen
+@pytest.mark.timeout(900)
+def test_unmodified_guests_talk_over_memlane(tmp_path: Path) -> None:
+    switch = memlane.program()
+    assert switch, "run make build"
+    inside = "[ $counted = s1 ] || ping -c 3 10.0.0.2"
+    plan = Plan(
+        path="memlane", switch=switch, inside=inside, script="finished c1 60; xl list; lsmod | grep -c xen_netback"
+    )
+    parts = bed.boot(plan, tmp_path)
+    assert "3 packets transmitted, 3 received" in parts["guest-c1"]
+    assert parts["script"].splitlines()[-1] == "0", "Linux's own back end is not there"
