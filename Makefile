@@ -105,7 +105,7 @@ lab-test: build
 .PHONY: test-xen
 test-xen: build xenvmnic
 	cd lab && ../.venv/bin/pytest -m xen
-	$(LAB) run xen_path_length
+	$(LAB) run xen_table_1
 
 lab-lint: deps
 	cargo fmt --check --manifest-path lab/agent/Cargo.toml

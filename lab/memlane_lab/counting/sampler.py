@@ -35,6 +35,8 @@ Counted = tuple[Window, Summary]
 EXACT = "exact"
 """The placement of such samples: one emulated processor, nobody else's work."""
 _ROUNDS_OF_XEN = 6
+_XENVMNIC = "xenvmnic"
+"""An option of the path `bridge` under Xen: guests have XenVMNIC beside their ordinary interface; its parameters."""
 _SENDING = (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST, Party.SENDER_XEN)
 _RECEIVING = (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST, Party.RECEIVER_XEN)
 _SWITCHING = (Party.SWITCH, Party.SWITCH_HOST, Party.SWITCH_XEN, Party.HOST)
@@ -51,6 +53,8 @@ def refuses(setting: Setting) -> str | None:
         return "a counted host holds one pair without load, shop, other host or events"
     if setting.ends is not Ends.GUEST_GUEST or setting.mtu != 1500 or setting.queues != 1:
         return "a counted host has guests at both ends, an MTU of 1500 and one queue"
+    if setting.guest == XEN and setting.path != "memlane" and (unknown := {*setting.path_options} - {_XENVMNIC}):
+        return f"path {setting.path} of a counted host of Xen has no option {', '.join(sorted(unknown))}"
     if not setting.offloads and setting.guest != XEN:
         return f'offloads are taken from guests of Xen only (guest = "{XEN}")'
     return None
@@ -139,13 +143,16 @@ def _in_host(setting: Setting, flows: Sequence[Flow], folder: Path, phase: int) 
 
 
 def _in_xen(setting: Setting, flows: Sequence[Flow], folder: Path, phases: Sequence[int]) -> list[Counted]:
+    options = dict(setting.path_options)
+    module = options.pop(_XENVMNIC, None)
     plan = bed.Plan(
-        path=bed.PATHS[setting.path],
+        path=bed.PATHS[setting.path] if module is None else _XENVMNIC,
         flows=flows,
         phases=phases,
         offloads="" if setting.offloads else bed.NO_OFFLOADS,
         switch=_switch(setting),
-        options=setting.path_options,
+        options=options,
+        module=module or "",
     )
     windows, tables = bed.count(plan, folder)
     return [(window, counts.summary(domains.shares(window, tables))) for window in windows]

@@ -8,6 +8,7 @@ and the guests, in that initramfs: their init, the program that sends and receiv
 """
 
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ from memlane_lab.xen.images import Images, images
 
 _HERE = Path(__file__).parent
 _COUNTING = Path(host.__file__).parent
+_SOURCES = Path(__file__).parents[3] / "xen"
+_SCRIPT = _SOURCES / "vif-memlane"
+_MODULE = Path(__file__).parents[3] / "target" / "xenvmnic" / "xenvmnic.ko"
 PATHS = {"none": "native", "bridge": "netback", "memlane": "memlane"}
 """The lab's paths that can be laid under Xen, as `dom0_init` calls them: two namespaces of dom0 that veth joins, and no
 guests; Linux's own back end with its bridge; our switch."""
@@ -37,7 +41,7 @@ _XEN = (
     "noreboot spec-ctrl=no xpti=no pv-l1tf=off cpuidle=0"
 )
 _LINUX = "console=hvc0 mitigations=off norandmaps audit=0 loglevel=4 panic=-1"
-_DOM0_MEMORY = 448
+_DOM0_MEMORY = 640
 _GUEST_MEMORY = 128
 _XEN_MEMORY = 192
 """MiB."""
@@ -70,6 +74,8 @@ class Plan:
     """memlane's program."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings at the top of the network's file."""
+    module: str = ""
+    """For the path "xenvmnic": its module's parameters."""
 
     def names(self) -> Sequence[str]:
         """Of the guests; there are none natively."""
@@ -137,7 +143,9 @@ def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
     for number, name in enumerate(plan.names(), start=1):
         (own / f"{name}.cfg").write_text(config(plan, name, number))
     if plan.path == "memlane":
-        _add_switch(plan, own)
+        _add_switch(plan, tree)
+    if plan.path == "xenvmnic":
+        root.install(_SOURCES / "xenvmnic" / "xenvmnic-net", own / "xenvmnic-net")
 
 
 def _add_files(plan: Plan, tree: Path) -> None:
@@ -165,6 +173,11 @@ def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
     if plan.inside:
         (own / "inside").write_text(plan.inside)
     (own / "offloads").write_text(plan.offloads)
+    if plan.path == "xenvmnic":
+        if not _MODULE.exists():
+            raise LabError(f"{_MODULE} is missing: run make xenvmnic")
+        shutil.copyfile(_MODULE, own / "xenvmnic.ko")
+        (own / "xenvmnic").write_text(plan.module)
     _add_files(plan, tree)
     cpio.write(tree, tree.parent / "guest-plan.cpio")
     machine.joined(archive, [found.guest, found.guest_modules, tree.parent / "guest-plan.cpio"])
@@ -176,14 +189,15 @@ def config(plan: Plan, name: str, number: int) -> str:
     """The guest as xl makes it."""
     interface = f"mac=00:16:3e:00:00:{number:02x}," + {
         "netback": "bridge=xenbr0,script=vif-bridge",
-        "memlane": "bridge=lan,script=vif-memlane",
+        "xenvmnic": "bridge=xenbr0,script=vif-bridge",
+        "memlane": "script=vif-memlane",
     }.get(plan.path, "script=/bin/true")
     return f"""\
 name = "{name}"
 type = "pv"
 kernel = "/plan/vmlinux"
 ramdisk = "/plan/guest.cpio"
-extra = "{_LINUX} rdinit=/plan/guest counted={name}"
+extra = "{_LINUX} rdinit=/plan/guest counted={name} address={number}"
 memory = {_GUEST_MEMORY}
 vcpus = 1
 vif = ["{interface}"]
@@ -193,9 +207,14 @@ tsc_mode = "native"
 """
 
 
-def _add_switch(plan: Plan, own: Path) -> None:
+def _add_switch(plan: Plan, tree: Path) -> None:
+    """The switch, with its hotplug script where xl looks for it, and a network of a port for each guest."""
     if plan.switch is None:
         raise LabError("no memlane found in target/release, on $PATH or named by $MEMLANE: run make build")
+    own, scripts = tree / "plan", tree / "etc" / "xen" / "scripts"
     root.install(plan.switch, own / "memlane")
+    subprocess.run(["strip", own / "memlane"], check=True)  # it is unpacked by an emulated processor
+    scripts.mkdir(parents=True)
+    root.install(_SCRIPT, scripts / _SCRIPT.name)
     ports = [{"name": name, "xen": name} for name in plan.names()]
     (own / "net.toml").write_text(tomli_w.dumps({**plan.options, "control": "/run/control.sock", "port": ports}))

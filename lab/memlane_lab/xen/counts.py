@@ -87,13 +87,18 @@ def shares(window: Window, tables: Tables) -> Iterator[Share]:
 def _what(domain: str, address: int, tables: Tables, *, in_xen: bool) -> tuple[Party, Place, str]:
     programs, kernel, xen = _parties(domain, native=tables.native)
     if in_xen:
-        return xen, Place.HYPERVISOR, tables.hypervisor.name(address) or "(unknown)"
+        return xen, Place.HYPERVISOR, _without_file(tables.hypervisor.name(address) or "(unknown)")
     if address >= _KERNEL:
         return kernel, _kernel_place(domain, native=tables.native), tables.kernel(domain).name(address) or "(unknown)"
     function = tables.in_program(domain, address)
     if function is None:
         return Party.LAB, Place.PROGRAM, "(a daemon)"
     return programs, Place.SWITCH if programs is Party.SWITCH else Place.PROGRAM, function
+
+
+def _without_file(function: str) -> str:
+    """The name alone: Xen tells which file a function that is known in there only comes from."""
+    return function.rpartition("#")[2]
 
 
 def _parties(domain: str, *, native: bool) -> Sequence[Party]:
