@@ -242,7 +242,7 @@ def tell_verdicts(folder: Path) -> int:
 @app.command()
 def xen(
     script: Annotated[str, typer.Argument(help="for dom0's shell, when the guests are made")] = "xl list",
-    path: Annotated[str, typer.Option(help="between the guests: netback, memlane, or none")] = "netback",
+    path: Annotated[str, typer.Option(help="between the guests: netback, xenvmnic, memlane or none")] = "netback",
     number: Annotated[int, typer.Option("--guests", min=0, max=8, help="how many guests: c1, s1, g3 ...")] = 2,
     inside: Annotated[str, typer.Option(help="for each guest's shell; `finished GUEST` in SCRIPT waits for it")] = "",
     file: Annotated[

@@ -1,11 +1,12 @@
-/* What is counted, and where: the counting plugins' common part.
+/* What is counted, and where; of the plugin that counts under Xen. (path.c has the same of its own, with loads and
+ * stores.)
  *
  * Nouns, in the order in which QEMU meets them:
  *   block   a translated piece of code
  *   cell    what is counted: by whose it is (a number that the plugin gives), and by where a block begins
  *
  * A string instruction with a repeat prefix is one instruction, as hardware counts it, however often it repeats; its
- * repetitions are counted apart, and their loads and stores with all others. (QEMU's -icount calls each an instruction.)
+ * repetitions are counted apart. (QEMU's -icount calls each an instruction.)
  */
 #ifndef LAB_CELLS_H
 #define LAB_CELLS_H
@@ -18,10 +19,17 @@
 #include "marks.h"
 #include "qemu_plugin.h"
 
+#if !__has_include(<qemu-plugin.h>)
+enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };
+void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *insn, enum qemu_plugin_op op, void *ptr,
+                                                uint64_t imm);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
+#endif
+
 enum { FIRST_TABLE = 1 << 16 };
 
 struct counts {
-    uint64_t instructions, loads, stores, repeats;
+    uint64_t instructions, repeats;
 };
 struct cell {
     uint64_t address;
@@ -35,7 +43,7 @@ struct block {
     bool begins_repeat;
     uint64_t ends_repeat; /* address of the repeated instruction that ends it, or 0 */
 };
-static uint64_t instructions, loads, stores; /* so far */
+static uint64_t instructions; /* so far */
 static struct counts before;
 static struct cell *table; /* open addressing */
 static size_t table_size, used;
@@ -88,10 +96,8 @@ static void settle(void) {
         uint64_t ran = instructions - before.instructions, repeated = repeating && ran ? 1 : 0;
         to->instructions += ran - repeated;
         to->repeats += repeated;
-        to->loads += loads - before.loads;
-        to->stores += stores - before.stores;
     }
-    before = (struct counts){instructions, loads, stores, 0};
+    before = (struct counts){instructions, 0};
 }
 
 /* Begins to count what `block` executes. */
@@ -111,15 +117,15 @@ static void begin_counting(void) {
     counting = true;
 }
 
-/* Writes all cells: [[whose, address, instructions, loads, stores, repetitions], ...] */
+/* Writes all cells: [[whose, address, instructions, loads, stores, repetitions], ...]; loads and stores are not counted. */
 static void print_cells(FILE *out) {
     const char *comma = "";
     fputc('[', out);
     for (size_t i = 0; i < table_size; i++) {
         const struct cell *cell = &table[i];
         if (!cell->used) continue;
-        fprintf(out, "%s[%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", comma, cell->whose,
-                cell->address, cell->counts.instructions, cell->counts.loads, cell->counts.stores, cell->counts.repeats);
+        fprintf(out, "%s[%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",0,0,%" PRIu64 "]", comma, cell->whose, cell->address,
+                cell->counts.instructions, cell->counts.repeats);
         comma = ",";
     }
     fputc(']', out);

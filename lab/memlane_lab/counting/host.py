@@ -88,7 +88,8 @@ def prepare() -> None:
 
 def plugin(name: str = "path") -> Path:
     """The plugin that counts, `path` by task of Linux, `xen` by domain of Xen; compiled now if it never was."""
-    sources = [_PLUGIN / file for file in (f"{name}.c", "cells.h", "qemu_plugin.h", "marks.h")]
+    headers = ("qemu_plugin.h", "marks.h", *(["cells.h"] if name == "xen" else []))
+    sources = [_PLUGIN / file for file in (f"{name}.c", *headers)]
     return _compiled(f"{name}.so", sources, "-shared", "-fPIC", "-fvisibility=hidden")
 
 

@@ -92,12 +92,14 @@ def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECOND
     _lay_out(plan, found, known.program, folder / "tree")
     cpio.write(folder / "tree", folder / "plan.cpio")
     initramfs = machine.joined(folder / "initramfs.cpio", [found.dom0, found.dom0_modules, folder / "plan.cpio"])
+    memory = _DOM0_MEMORY + _XEN_MEMORY + _GUEST_MEMORY * len(plan.names())
     wanted = machine.Boot(
         kernel=found.hypervisor,
         arguments=_XEN.format(dom0=_DOM0_MEMORY),
         initrd=f"{known.program} {_LINUX} rdinit=/plan/init,{initramfs}",
         processor=_PROCESSOR,
-        memory=_DOM0_MEMORY + _XEN_MEMORY + _GUEST_MEMORY * len(plan.names()),
+        memory=memory,
+        devices=("-machine", "memory-backend=ram", "-object", f"memory-backend-memfd,id=ram,size={memory}M"),
         channel=machine.Channel.VIRTIO,
         plugin=plugin,
     )
@@ -177,6 +179,7 @@ def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
         if not _MODULE.exists():
             raise LabError(f"{_MODULE} is missing: run make xenvmnic")
         shutil.copyfile(_MODULE, own / "xenvmnic.ko")
+        shutil.copyfile(_HERE / "xenvmnic_ready", own / "ready")
         (own / "xenvmnic").write_text(plan.module)
     _add_files(plan, tree)
     cpio.write(tree, tree.parent / "guest-plan.cpio")
@@ -197,7 +200,7 @@ name = "{name}"
 type = "pv"
 kernel = "/plan/vmlinux"
 ramdisk = "/plan/guest.cpio"
-extra = "{_LINUX} rdinit=/plan/guest counted={name} address={number}"
+extra = "{_LINUX} rdinit=/plan/guest counted={name}"
 memory = {_GUEST_MEMORY}
 vcpus = 1
 vif = ["{interface}"]
@@ -215,6 +218,8 @@ def _add_switch(plan: Plan, tree: Path) -> None:
     root.install(plan.switch, own / "memlane")
     subprocess.run(["strip", own / "memlane"], check=True)  # it is unpacked by an emulated processor
     scripts.mkdir(parents=True)
+    if not _SCRIPT.exists():
+        raise LabError(f"this memlane serves no guests of Xen yet: {_SCRIPT} is missing")
     root.install(_SCRIPT, scripts / _SCRIPT.name)
     ports = [{"name": name, "xen": name} for name in plan.names()]
     (own / "net.toml").write_text(tomli_w.dumps({**plan.options, "control": "/run/control.sock", "port": ports}))
