@@ -34,11 +34,24 @@ from memlane_lab.summary import Judgement
 from memlane_lab.topo.command import app as topo
 from memlane_lab.xen import bed as xen_bed
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(topo, name="topo")
 app.add_typer(predictions.app, name="model")
 app.command()(predictions.calibrate)
 app.command("predict")(predictions.predict_command)
+
+
+def _experiments(begun: str) -> list[str]:
+    """For shells: the names that a word may become."""
+    return [file.stem for file in experiment.supplied() if file.stem.startswith(begun)]
+
+
+def _profiled(begun: str) -> list[str]:
+    """For shells: the labels of the newest profile that a word may become."""
+    try:
+        return [label for label in profiling.labels(profiling.newest(Path("results"))) if label.startswith(begun)]
+    except LabError:
+        return []
 
 
 def _known_kind(name: str | None) -> str | None:
@@ -125,7 +138,10 @@ def _run(first: guests.Guest, command: list[str]) -> int:
 
 @app.command()
 def run(
-    experiments: Annotated[list[str], typer.Argument(help="names (see `memlane-lab list`), files, or `all`")],
+    experiments: Annotated[
+        list[str],
+        typer.Argument(help="names (see `memlane-lab list`), files, or `all`", autocompletion=_experiments),
+    ],
     kind: GuestOption = "auto",
     out: OutOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
@@ -157,7 +173,9 @@ def run(
 
 @app.command()
 def profile(
-    experiments: Annotated[list[str], typer.Argument(help="names (see `memlane-lab list`) or files")],
+    experiments: Annotated[
+        list[str], typer.Argument(help="names (see `memlane-lab list`) or files", autocompletion=_experiments)
+    ],
     kind: GuestOption = "auto",
     out: OutOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
@@ -192,8 +210,16 @@ def profile(
 
 @app.command()
 def explain(
-    one: Annotated[str, typer.Argument(help="a label, such as bridge; or LABEL,LABEL of several dimensions")],
-    other: Annotated[str, typer.Argument(help="another, such as memlane: what does it spend more, and what less?")],
+    one: Annotated[
+        str,
+        typer.Argument(help="a label, such as bridge; or LABEL,LABEL of several dimensions", autocompletion=_profiled),
+    ],
+    other: Annotated[
+        str,
+        typer.Argument(
+            help="another, such as memlane: what does it spend more, and what less?", autocompletion=_profiled
+        ),
+    ],
     folder: Annotated[
         Path | None,
         typer.Option("--in", help="a folder that `memlane-lab profile` filled; results' newest if not said"),

@@ -255,6 +255,20 @@ def test_what_cannot_be_explained_is_told(tmp_path: Path, words: tuple[str, ...]
     assert told in str(said.exception)
 
 
+@pytest.mark.parametrize(
+    ("begun", "became"),
+    [
+        ("memlane-lab profile same", "same_or_separate"),
+        ("memlane-lab run who_h", "who_holds_memory"),
+        ("memlane-lab ex", "explain"),
+    ],
+)
+def test_a_shell_completes_commands_and_names(begun: str, became: str) -> None:
+    asked = {"_MEMLANE_LAB_COMPLETE": "complete_bash", "COMP_WORDS": begun, "COMP_CWORD": str(len(begun.split()) - 1)}
+    said = CliRunner().invoke(cli.app, [], prog_name="memlane-lab", env=asked)
+    assert became in said.output.split()
+
+
 def test_a_run_without_a_profile_is_told(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="holds no profile"):
         profile.find(tmp_path)
@@ -272,6 +286,26 @@ traffic = { workload = "tcp" }
 [vary]
 path = ["none"]
 """
+
+
+_PAIR = _NATIVE.replace('"none"', '"memlane"').replace("seconds = 2", "seconds = 1")
+
+
+@pytest.mark.real
+def test_functions_of_guests_and_of_the_switch_are_named(tmp_path: Path, own_runs: Path) -> None:  # noqa: ARG001
+    (tmp_path / "pair.toml").write_text(_PAIR)
+    planned = run.prepare([tmp_path / "pair.toml"], GuestKind.UML, 1)
+    run.measure(planned, GuestKind.UML, tmp_path / "out", 1, rate=1999)
+    found = profile.read(tmp_path / "out" / "pair")
+    assert found is not None
+    (sample,) = found.samples
+    copies = {part.party for part in sample.own if part.function.startswith("memlane::copy::")}
+    assert copies == {Party.SWITCH}
+    both = costs.of([sample], "both", "KB")
+    assert both[f"{Party.SWITCH}: copy guest-guest"].hits > 0
+    assert both[f"{Party.RECEIVER_GUEST}: copy user-kernel"].hits > 0
+    unnamed = sum(part.hits for part in sample.own if part.stage == stages.REST)
+    assert unnamed < 0.1 * sum(part.hits for part in sample.own)
 
 
 @pytest.mark.real

@@ -52,14 +52,18 @@ def explanations(folder: Path, one: str, other: str, by: By, per: str | None, ro
     """A table for each pair of variants that have these labels and agree in all else."""
     found = [pair for _, each in profile.find(folder) for pair in _pairs(each, one, other)]
     if not found:
-        known = sorted({label for _, each in profile.find(folder) for label in _labels(each)})
         raise LabError(
             f"no two profiled variants in {folder} differ in {one!r} and {other!r} alone; labels are: "
-            f"{', '.join(known)}"
+            f"{', '.join(labels(folder))}"
         )
     for stated, first, second in found:
         unit = per or costs.units([*first, *second])[0]
         yield _table(explain(first, second, by, unit), stated.unit, (one, other), rows)
+
+
+def labels(folder: Path) -> list[str]:
+    """All labels of the variants that were profiled there."""
+    return sorted({label for _, each in profile.find(folder) for label in _labels(each)})
 
 
 def _labels(found: Profile) -> set[str]:
