@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from memlane_lab import experiment, plan, procfs, sample
+from memlane_lab import experiment, paths, plan, procfs, sample
 from memlane_lab.plan import Variant
 from memlane_lab.ports import GuestKind
 from memlane_lab.report import tables
@@ -66,6 +66,11 @@ def test_the_ends_and_the_switch_run_where_they_are_placed(session: Session) -> 
         return [os.sched_getaffinity(worker) for worker in workers]
 
     until(lambda: of_workers() == [{second}], timeout=10, what="the switch's worker on its CPU")
+
+
+def test_every_network_with_a_process_can_be_kept_to_a_cpu() -> None:
+    kept = {name for name, path in paths.PATHS.items() if path.kept_to(1)}
+    assert kept == {name for name, path in paths.PATHS.items() if path.parties is not paths.NetworkPath.parties}
 
 
 def test_waiting_is_told_from_being_pushed() -> None:

@@ -8,7 +8,7 @@ moves frames by sockets.
 import os
 import shutil
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memlane_lab.paths.path import NetworkPath
 from memlane_lab.ports import Endpoint, GuestKind, Port, Vde
@@ -26,8 +26,10 @@ class VdeSwitch(NetworkPath):
     title: ClassVar[str] = "vde_switch: User Mode Linux's own daemon"
     rank: ClassVar[int] = 35
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, cpu: int | None = None) -> None:
+        """`cpu` is the one that the switch is kept to; None: any."""
         super().__init__(session)
+        self._cpus = () if cpu is None else (cpu,)
         self._switch: HostProcess | None = None
 
     @classmethod
@@ -39,6 +41,10 @@ class VdeSwitch(NetworkPath):
     def refuses(cls, kind: GuestKind) -> str | None:
         return None if kind == GuestKind.UML else "it is the way of User Mode Linux"
 
+    @classmethod
+    def kept_to(cls, cpu: int) -> dict[str, Any] | None:
+        return {"cpu": cpu}
+
     def _lay(self, ports: Sequence[Port]) -> dict[str, Endpoint]:
         folder = self.session.folder / "vde"
         most = str(max(2 * len(ports), 32))
@@ -47,7 +53,7 @@ class VdeSwitch(NetworkPath):
         orders, keep_open = os.pipe()
         self.session.callback(os.close, keep_open)
         try:
-            switch = self.session.start("vde_switch", command, stdin=orders)
+            switch = self.session.start("vde_switch", command, stdin=orders, cpus=self._cpus)
         finally:
             os.close(orders)
         self._switch = switch
