@@ -3,12 +3,13 @@
 import itertools
 import random
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from memlane_lab.errors import LabError
-from memlane_lab.model import costs, discrepancy, fitted, host, what_if
+from memlane_lab.model import check, costs, discrepancy, fitted, host, page, tables, what_if
 from memlane_lab.model.configuration import Configuration, Party, Work
 from memlane_lab.model.costs import Cost, Costs
 from memlane_lab.model.fitted import Model
@@ -239,3 +240,47 @@ def test_answers_take_as_long_as_their_stages_and_wakeups() -> None:
     asked = Configuration(path="memlane", work=Work.ANSWERS, pairs=1, message=64)
     demand = stages.demand(asked)
     assert 1 / stages.flow(asked, 2).rate == pytest.approx(demand.total + 5e-5, rel=0.02)
+
+
+# The check.
+
+
+def _held(count: int, off: float = 1.0) -> list[Observation]:
+    """Three samples each of configurations between the calibrated ones; `off`: by how much they are above the truth."""
+    luck = random.Random(5)
+    asked = [_asked(luck.randint(1, 8), int(64 * 2 ** luck.uniform(0, 14)), luck.randint(1, 89)) for _ in range(count)]
+    found = [_observed(each, noise=0.02, luck=luck) for each in asked for _ in range(3)]
+    return [each.model_copy(update={"rate": each.rate * off}) for each in found]
+
+
+def test_a_model_that_is_right_meets_its_goal_and_beats_interpolation_of_rates() -> None:
+    found = check.check(_model(noise=0.02), _held(20))
+    mine, theirs = check.errors([each.rate for each in found])
+    assert mine.met
+    assert mine.median < theirs.median
+    assert mine.covered >= 0.8
+
+
+def test_a_model_that_is_wrong_misses_its_goal() -> None:
+    found = check.check(_model(), _held(20, off=1.5))
+    assert not tables.goals_met(found)
+    mine, _ = check.errors([each.rate for each in found])
+    assert mine.median == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_what_was_calibrated_cannot_be_held_out() -> None:
+    with pytest.raises(
+        LabError, match="held-out points must be unknown to the calibration, but it contains memlane, 1 pa"
+    ):
+        check.check(_model(), [_observed(_asked(1, 64))])
+
+
+def test_the_page_says_what_model_and_samples_say(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "prediction"
+    held = page.HeldOut(machine=MACHINE, commands=["memlane-lab run held_out"], began="2026-11-25", observed=_held(20))
+    (written,) = page.publish(_model(noise=0.02), held, folder)
+    assert written == tmp_path / "results" / "prediction.md"
+    text = written.read_text()
+    assert "met**, over 20 configurations of streams" in text
+    assert text.count("\n| memlane, ") == 20
+    assert written.read_text() == page.made(folder)

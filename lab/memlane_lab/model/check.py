@@ -96,7 +96,8 @@ def _checked(model: Model, observed: Sequence[Observation]) -> Checked:
     place = statistics.mode(places)
     asked = observed[0].configuration.model_copy(update={"placement": place})
     own = [each for each in observed if each.configuration.placement == place]
-    said: Prediction = predict(model, asked, extrapolate=True)
+    others = statistics.median(max(0.0, each.others) for each in own)
+    said: Prediction = predict(model, asked, extrapolate=True, others=others)
     baseline = interpolated(model, asked)
     unfair = [each.fairness for each in own if each.fairness is not None]
     return Checked(

@@ -119,7 +119,7 @@ def _fitted(path: str, work: Work, observed: Sequence[Observation], cpus: int) -
     stages = sharing.fit(costs.fit(observed), observed, work, cpus, polls=polls)
     at = [each.configuration.features for each in observed]
     told = [_observed(each) for each in observed]
-    said = [_figures(stages, each.configuration, cpus) for each in observed]
+    said = [_figures(stages, each.configuration, each.left(cpus)) for each in observed]
     found = {}
     for name in said[0]:
         shown = [number for number, each in enumerate(told) if each.get(name, 0.0) > 0 and said[number][name] > 0]

@@ -16,8 +16,8 @@ _FREE = {"path", "pairs", "load", "memory", "traffic"}
 """Settings that may differ between what the model reads; all others must be the usual ones."""
 
 
-DISTURBED = 0.15
-"""CPUs that other work may take beside a sample: with more, it tells of that work, too."""
+DISTURBED = 0.45
+"""CPUs that other work may take beside a sample: less is told to the model, with more the sample is left out."""
 
 
 class Observation(Strict):
@@ -36,6 +36,10 @@ class Observation(Strict):
     """CPUs that other work took meanwhile."""
     experiment: str = ""
     sample: int = 0
+
+    def left(self, cpus: float) -> float:
+        """How many of the host's CPUs other work left."""
+        return cpus - max(0.0, self.others)
 
     @property
     def total(self) -> float:

@@ -47,9 +47,17 @@ class Prediction:
 
 
 def predict(
-    model: Model, asked: Configuration, what_if: WhatIf | None = None, *, extrapolate: bool = False
+    model: Model,
+    asked: Configuration,
+    what_if: WhatIf | None = None,
+    *,
+    extrapolate: bool = False,
+    others: float = 0.0,
 ) -> Prediction:
-    """The prediction; raises if it lies outside of what was calibrated, unless it may `extrapolate`."""
+    """The prediction; raises if it lies outside of what was calibrated, unless it may `extrapolate`.
+
+    `others`: CPUs that other work takes meanwhile.
+    """
     fitted = model.of(asked.path, asked.work)
     outside = fitted.range.outside(asked)
     if outside and not extrapolate:
@@ -57,7 +65,8 @@ def predict(
             f"{asked} lies outside of what was calibrated ({'; '.join(outside)}): "
             "--extrapolate predicts it none the less"
         )
-    found = _bounded(fitted, asked, float(model.cpus), what_if or WhatIf())
+    change = what_if or WhatIf()
+    found = _bounded(fitted, asked, model.cpus * change.cores - others, change)
     return Prediction(
         asked=asked,
         rate=found[RATE],
@@ -70,14 +79,13 @@ def predict(
 
 def _bounded(fitted: Fitted, asked: Configuration, cpus: float, what_if: WhatIf) -> dict[str, Bounded]:
     """Each figure: as costs and host say after the change, times the discrepancy of what was calibrated."""
-    said = fitted.model_copy(update={"stages": what_if.stages(fitted.stages)}).figures(asked, cpus * what_if.cores)
+    said = fitted.model_copy(update={"stages": what_if.stages(fitted.stages)}).figures(asked, cpus)
     found = {}
     for name, discrepancy in fitted.discrepancies.items():
         off, half = discrepancy.told(asked.features)
         middle = said[name] * math.exp(off)
         found[name] = Bounded(middle, middle * math.exp(-half), middle * math.exp(half))
-    most = cpus * what_if.cores
-    found[CPU] = Bounded(*(min(most, each) for each in (found[CPU].estimate, found[CPU].low, found[CPU].high)))
+    found[CPU] = Bounded(*(min(cpus, each) for each in (found[CPU].estimate, found[CPU].low, found[CPU].high)))
     return found
 
 

@@ -95,7 +95,7 @@ def fit(costs: Costs, observed: Sequence[Observation], work: Work, cpus: float, 
 
     def off(knobs: NDArray[np.float64]) -> NDArray[np.float64]:
         stages = _stages(costs, dict(zip(names, map(float, knobs), strict=True)), polls=polls)
-        told = [stages.flow(each.configuration, cpus).rate for each in observed]
+        told = [stages.flow(each.configuration, each.left(cpus)).rate for each in observed]
         unlike = (np.log(np.maximum(told, 1e-9)) - rates) / 0.1
         return np.concatenate([unlike, (knobs - prior[:, 0]) / prior[:, 1]])
 

@@ -37,6 +37,7 @@ def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Tab
     if plain[0].outside:
         title += f" - an extrapolation: {'; '.join(plain[0].outside)}"
     table = Table("", "predicted", "90 % of samples", title=title, **_PLAIN)
+    table.columns[0].no_wrap = True
     if changed:
         table.add_column(f"with {', '.join(changes)}")
         table.add_column("times")
@@ -61,7 +62,7 @@ def _figures(stream: Prediction, answers: Prediction | None) -> Iterator[tuple[s
     if stream.fairness:
         yield "fairness (Jain's index)", ("", stream.fairness)
     if answers:
-        yield "response time, if they ask and wait instead", ("s", answers.response)
+        yield "response time (asking instead)", ("s", answers.response)
         yield "  requests answered, all pairs", ("1/s", answers.rate)
 
 
