@@ -72,7 +72,7 @@ class Errors:
     covered: float
     """Share of samples within the bounds of 90 %."""
     spread: float
-    """What samples of one configuration differ by: no model can do better than that."""
+    """What samples of one configuration, where there are several, are off their median by."""
 
     @property
     def met(self) -> bool:
@@ -149,7 +149,7 @@ def errors(figures: Iterable[Figure]) -> tuple[Errors, Errors]:
     found = list(figures)
     samples = [(each, value) for each in found for value in each.measured]
     covered = sum(each.predicted.low <= value <= each.predicted.high for each, value in samples) / len(samples)
-    spread = statistics.median(each.spread for each in found)
+    spread = statistics.median([each.spread for each in found if len(each.measured) > 1] or [math.nan])
 
     def of(off: Sequence[float]) -> Errors:
         rising = sorted(map(abs, off))

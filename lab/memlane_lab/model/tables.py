@@ -1,5 +1,6 @@
 """The model in tables: what stages cost, what a configuration gets, predicted beside measured."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -96,7 +97,7 @@ def _off(found: Errors) -> str:
 
 
 def _per_cent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
 def checked(found: Sequence[Checked]) -> Table:
