@@ -38,8 +38,8 @@ class Observation(Strict):
     sample: int = 0
 
     def left(self, cpus: float) -> float:
-        """How many of the host's CPUs other work left."""
-        return cpus - max(0.0, self.others)
+        """How many of the host's CPUs other work left: at least what the sample used."""
+        return max(cpus - max(0.0, self.others), self.total)
 
     @property
     def total(self) -> float:
