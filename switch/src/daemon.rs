@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::port::stream::{self, Passt};
 use crate::port::tap::{Tap, TapError, TapSettings};
 use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
+use crate::port::xen::{Keeper, News, Wanted, XenError};
 use crate::port::{Offer, Port, default_address, loopback, null};
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
@@ -45,6 +47,17 @@ pub enum StartError {
         port: String,
         /// Why, and what to do about it.
         cause: TapError,
+    },
+    /// Xen cannot be had, of which all guests were to be served.
+    #[error("xen-vifs: {0}")]
+    XenVifs(XenError),
+    /// Xen cannot be had.
+    #[error("port {port}: {cause}")]
+    Xen {
+        /// The port.
+        port: String,
+        /// Why, and what to do about it.
+        cause: XenError,
     },
     /// passt cannot be had.
     #[error("port {port}: passt cannot be started: {cause}. Install it: apt install passt")]
@@ -130,6 +143,8 @@ pub struct Daemon {
     /// Segments that go on at other hosts. Locked after `attached`, by whoever needs both.
     uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<Vec<Attached>>,
+    /// Serves guests under Xen, once there is a port for one.
+    keeper: Mutex<Option<Arc<Keeper>>>,
 }
 
 /// A port, and who serves it.
@@ -144,6 +159,7 @@ struct Attached {
 enum Server {
     FrontEnd(Session),
     Stream(stream::Session),
+    Xen(Arc<Keeper>),
     /// Its ends lie with a worker.
     Worker,
 }
@@ -156,6 +172,7 @@ const USUAL_MEMBERS: usize = 8;
 enum Meeting {
     FrontEnd(Endpoint),
     Stream(stream::Other),
+    Xen(Wanted),
     Nowhere,
 }
 
@@ -169,7 +186,8 @@ impl Daemon {
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let network = Network::start(shared, &config.cpus)?;
         let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
-        let daemon = Self { network, config: bare, uplinks: Mutex::default(), attached: Mutex::default() };
+        let daemon =
+            Self { network, config: bare, uplinks: Mutex::default(), attached: Mutex::default(), keeper: Mutex::default() };
         let mut members: HashMap<&str, usize> = HashMap::new();
         config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
         for uplink in &config.uplinks {
@@ -288,6 +306,11 @@ impl Daemon {
                 )?)
             }
             Meeting::Stream(other) => Server::Stream(stream::run(network, Arc::clone(port), other)?),
+            Meeting::Xen(wanted) => {
+                let keeper = self.keeper().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
+                keeper.serve(wanted, port);
+                Server::Xen(keeper)
+            }
             Meeting::Nowhere => {
                 if let Some(ends) = self.ends(config)? {
                     network.start_ends(port, ends)?;
@@ -295,6 +318,15 @@ impl Daemon {
                 Server::Worker
             }
         })
+    }
+
+    /// Who serves guests under Xen, from now on if nobody did.
+    fn keeper(&self) -> Result<Arc<Keeper>, XenError> {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if keeper.is_none() {
+            *keeper = Some(Arc::new(Keeper::start(&self.network)?));
+        }
+        keeper.clone().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound).into())
     }
 
     /// The ends of a port that nobody is to be met for.
@@ -309,7 +341,7 @@ impl Daemon {
             }
             PortKind::Null => Some(null::ends()),
             PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, pool())?),
-            PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Passt(_) => None,
+            PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Passt(_) | PortKind::Xen { .. } => None,
         })
     }
 
@@ -331,6 +363,15 @@ impl Daemon {
         }
     }
 
+    /// Tells `who` of interfaces of Xen guests that come and no port is for.
+    ///
+    /// # Errors
+    /// There is no Xen, or its own back end is in the way.
+    pub fn tell_of_vifs(&self, who: Sender<News>) -> Result<(), StartError> {
+        self.keeper().map_err(StartError::XenVifs)?.tell(who);
+        Ok(())
+    }
+
     /// A port goes: whoever is behind it is told as when the network ends. Returns what it was.
     ///
     /// # Errors
@@ -344,6 +385,7 @@ impl Daemon {
         match attached.server {
             Server::FrontEnd(session) => Session::stop(vec![session]),
             Server::Stream(session) => session.stop(),
+            Server::Xen(keeper) => keeper.release(&attached.port),
             Server::Worker => {}
         }
         self.network.remove_port(&attached.port);
@@ -413,8 +455,11 @@ impl Daemon {
             match server {
                 Server::FrontEnd(session) => sessions.push(session),
                 Server::Stream(session) => streams.push(session),
-                Server::Worker => {}
+                Server::Xen(_) | Server::Worker => {}
             }
+        }
+        if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            keeper.stop();
         }
         Session::stop(sessions);
         streams.into_iter().for_each(stream::Session::stop);
@@ -442,6 +487,13 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
             let arguments = arguments.iter().map(Into::into).collect();
             Meeting::Stream(stream::Other::Passt(Passt { arguments, mtu: port.mtu }))
         }
+        PortKind::Xen { domain, vif } => Meeting::Xen(Wanted {
+            domain: domain.clone(),
+            vif: *vif,
+            queues: port.queues,
+            delivery_offloads: port.delivery_offloads,
+            has_address: port.mac.is_some(),
+        }),
         PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
     })
 }

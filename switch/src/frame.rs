@@ -261,6 +261,12 @@ impl NetHeader {
         Self { first: u64::from(Self::NEEDS_CSUM) | u64::from(csum_start) << 48, last: csum_offset.into() }
     }
 
+    /// The same header, asking for segments of `size` bytes of payload too; `kind` is a `gso_type`.
+    #[must_use]
+    pub fn cut(self, kind: u8, size: u16) -> Self {
+        Self { first: self.first | u64::from(kind) << 8 | u64::from(size) << 32, ..self }
+    }
+
     /// The same header, but for flags that mean nothing to a receiver, and with this `hdr_len`.
     #[must_use]
     pub fn cleaned(self, hdr_len: u16) -> Self {

@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 
 use crate::frame::{NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
-use crate::memory::Piece;
+use crate::memory::{Fetch, Foreign, Piece};
 use crate::stats::DropReason;
 
 const OWN_PIECES: usize = 3;
@@ -184,12 +184,52 @@ impl Parcel {
     /// The pool has too few chunks left; nothing is lent then, and the parcel is of no use.
     pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
         let (index, within) = position(pieces, skip);
-        let Some(first) = pieces.get(index) else {
-            self.set_single_rest(Piece::NONE);
-            return Ok(());
-        };
-        self.set_single_rest(first.skip(within));
-        let rest = &pieces[index + 1..];
+        match pieces.get(index) {
+            Some(first) => self.borrow(first.skip(within), &pieces[index + 1..], pool),
+            None => {
+                self.set_single_rest(Piece::NONE);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the rest to `pieces` that only [name](Piece::named) memory; otherwise as [`Self::set_rest`].
+    ///
+    /// # Errors
+    /// As [`Self::set_rest`].
+    pub fn set_named_rest(&mut self, pieces: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        match pieces.split_first() {
+            Some((first, rest)) => self.borrow(*first, rest, pool),
+            None => {
+                self.set_single_rest(Piece::NONE);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the rest is only named: all of it is, or nothing. Who reaches by address has it [fetched](Fetch) first.
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.own_pieces > 0 && self.own[0].named().is_some()
+    }
+
+    /// The same frame, its rest fetched into `memory`, which must stay as it is until the parcel is completed; `None` if that fails.
+    pub fn fetched(&self, fetch: &dyn Fetch, memory: &mut Vec<u8>) -> Option<Self> {
+        let names: Vec<Foreign> = self.rest().filter_map(|piece| piece.named()).collect();
+        memory.clear();
+        memory.resize(self.rest_length() as usize, 0);
+        if !fetch.fetch(&names, memory) {
+            return None;
+        }
+        let mut parcel = self.clone();
+        // SAFETY: the caller keeps the memory as it is.
+        parcel.set_single_rest(unsafe { Piece::new(memory.as_mut_ptr(), memory.len() as u32) });
+        Some(parcel)
+    }
+
+    /// Sets the rest to `first` and then `rest`, of which what does not fit is lent by `pool`.
+    fn borrow(&mut self, first: Piece, rest: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        self.set_single_rest(first);
         let direct = rest.len().min(OWN_PIECES - 1);
         if rest.len() > direct {
             self.loan = pool.lend(&rest[direct..])?;

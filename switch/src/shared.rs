@@ -1,8 +1,9 @@
 //! What all workers and ports of a network share: settings, counters of the workers, and bounds on memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::budget::Budget;
+use crate::memory::Fetch;
 use crate::port::pool::Pool;
 use crate::settings::Settings;
 use crate::stats::WorkerCounters;
@@ -21,6 +22,8 @@ pub struct Shared {
     pub guest_memory: Arc<Budget>,
     /// Where frames lie whose sender has no memory to share.
     pub pool: Arc<Pool>,
+    /// Who fetches what Xen guests granted, once there are any.
+    pub foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
     /// Makes tables and chance unpredictable to guests.
     pub key: u64,
     /// What the operator set.
@@ -38,6 +41,7 @@ impl Shared {
             guest_memory: Budget::new(settings.guest_memory),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
+            foreign: Arc::default(),
             key,
             settings,
         }

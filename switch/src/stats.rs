@@ -103,6 +103,8 @@ drop_reasons! {
     LinkFull = "link-full",
     /// The kernel refused the frame at a TAP.
     TapRefused = "tap-refused",
+    /// A page that a Xen guest had granted, the sender or the receiver, could not be reached.
+    GrantRefused = "grant-refused",
 }
 
 const REASONS: usize = DropReason::ALL.len();

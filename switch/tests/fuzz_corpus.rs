@@ -28,4 +28,5 @@ fn every_seed_keeps_every_promise() {
     replay("messages", fuzz::messages::run);
     replay("offload", fuzz::offload::run);
     replay("stream", fuzz::stream::run);
+    replay("xen", fuzz::xen::run);
 }

@@ -1,7 +1,7 @@
 //! What strangers may say, thrown at memlane by chance: the bodies of the fuzz targets.
 //!
 //! - [`script`]: the fuzzer's bytes, read as numbers.
-//! - [`config`], [`control`], [`frame`], [`offload`], [`messages`], [`device`], [`stream`]: a target each. `run` takes bytes and panics if a promise is broken.
+//! - [`config`], [`control`], [`frame`], [`offload`], [`messages`], [`device`], [`stream`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
 //! - [`parser`], [`judge`]: what a frame is and what must become of it, told again, simply, and with nothing from the switch.
 //! - [`seeds`]: what fuzzing begins with; the folder `seeds/` holds it under speaking names.
 //!
@@ -18,3 +18,4 @@ pub mod parser;
 pub mod script;
 pub mod seeds;
 pub mod stream;
+pub mod xen;

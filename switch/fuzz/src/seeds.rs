@@ -21,6 +21,7 @@ pub fn seeds() -> Vec<Seed> {
     add("messages", conversations());
     add("device", scenes());
     add("stream", streams());
+    add("xen", rings());
     seeds
 }
 
@@ -150,6 +151,35 @@ fn streams() -> Vec<(String, Vec<u8>)> {
         ("a-frame-that-is-too-long", too_long),
         ("one-of-the-longest-that-never-ends", longest),
         ("nothing", vec![0]),
+    ])
+}
+
+/// A transmit request, see `xen/include/public/io/netif.h`.
+fn request(offset: u16, size: u16, flags: u16, id: u16) -> Vec<u8> {
+    let reference = 9 + u32::from(id);
+    [&reference.to_le_bytes()[..], &offset.to_le_bytes(), &flags.to_le_bytes(), &id.to_le_bytes(), &size.to_le_bytes()].concat()
+}
+
+/// An extra in a request's place.
+fn extra(kind: u8, more: u8, gso_size: u16, gso_kind: u8) -> Vec<u8> {
+    [&[kind, more][..], &gso_size.to_le_bytes(), &[gso_kind, 0, 0, 0, 0, 0, 0, 0]].concat()
+}
+
+/// Transmit rings; the flags are 1 for a checksum left to others, 4 for more parts, 8 for an extra.
+fn rings() -> Vec<(String, Vec<u8>)> {
+    let small = request(0, 60, 0, 1);
+    let large = [request(10, 5000, 13, 1), extra(1, 0, 1448, 1), request(0, 4096, 4, 2), request(100, 838, 0, 3)].concat();
+    named([
+        ("small-frames", small.repeat(40)),
+        ("large-frames", large.repeat(9)),
+        ("all-extras", [request(0, 60, 8, 0), extra(2, 1, 0, 0), extra(4, 1, 0, 0), extra(1, 0, 1, 2)].concat()),
+        ("extras-without-end", [request(0, 60, 8, 0), extra(2, 1, 0, 0).repeat(200)].concat()),
+        ("parts-without-end", request(0, 60000, 4, 0).repeat(200)),
+        ("parts-longer-than-the-whole", [request(0, 100, 4, 0), request(0, 101, 0, 1)].concat()),
+        ("a-part-that-crosses-its-page", [small.clone(), request(4000, 97, 0, 2)].concat()),
+        ("a-frame-that-is-cut-off", [small, large[..30].to_vec()].concat()),
+        ("a-first-part-of-nothing", [request(4095, 100, 4, 0), request(0, 100, 0, 1)].concat()),
+        ("an-unknown-segmentation", [request(0, 60, 8, 0), extra(1, 0, 1448, 3)].concat()),
     ])
 }
 

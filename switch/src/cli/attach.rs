@@ -46,6 +46,9 @@ struct Which {
     /// Name of a TAP device, which is made if it is not there.
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
+    /// Name or number of a Xen domain, whose network interface the port is for.
+    #[arg(long, value_name = "DOMAIN")]
+    xen: Option<String>,
     /// Path of a stream socket, for frames behind their lengths.
     #[arg(long, value_name = "PATH")]
     stream: Option<PathBuf>,
@@ -70,6 +73,9 @@ struct Kind {
     /// Network namespace of the TAP device.
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+    /// Which of the Xen domain's interfaces, from 0 on.
+    #[arg(long, value_name = "NUMBER")]
+    vif: Option<u16>,
     /// Who may connect to the socket, as the file states it: '{ group = "kvm" }'.
     #[arg(long, value_parser = access)]
     access: Option<Access>,
@@ -150,7 +156,7 @@ impl Attach {
 
     /// The port as a file would state it; `control` is where its network is asked.
     fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
-        let Self { port, kind: Kind { which, connect, netns, access }, terms, .. } = self;
+        let Self { port, kind: Kind { which, connect, netns, vif, access }, terms, .. } = self;
         let mut entry = Map::new();
         let mut state = |key: &str, value: Value| {
             if !value.is_null() {
@@ -158,13 +164,16 @@ impl Attach {
             }
         };
         state("name", json!(port.port));
-        let other = which.tap.is_some() || which.stream.is_some() || which.passt.is_some() || which.null || which.loopback;
+        let named = which.tap.is_some() || which.xen.is_some() || which.stream.is_some() || which.passt.is_some();
+        let other = named || which.null || which.loopback;
         let usual = || control.with_extension(format!("{}.sock", port.port));
         let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
         state("vhost-user", json!(socket.as_deref().map(whole).transpose()?));
         state("stream", json!(which.stream.as_deref().map(whole).transpose()?));
         state("tap", json!(which.tap));
         state("netns", json!(netns));
+        state("xen", json!(which.xen));
+        state("vif", json!(vif));
         state("passt", which.passt.as_deref().map_or(Value::Null, passt));
         state("null", yes(which.null));
         state("loopback", yes(which.loopback));
@@ -258,6 +267,7 @@ mod tests {
     fn every_kind_can_be_asked_for() {
         for (words, kind) in [
             ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
+            ("--xen web --vif 1", PortKind::Xen { domain: "web".into(), vif: 1 }),
             ("--stream /run/a.sock", PortKind::Stream { path: "/run/a.sock".into(), connect: false }),
             ("--passt", PortKind::Passt(Vec::new())),
             ("--null", PortKind::Null),

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{Failure, libvirt, output};
 use crate::memory::Region;
+use crate::port::xen::device;
 use crate::system::Machine;
 
 /// Arguments of `memlane doctor`.
@@ -60,6 +61,7 @@ impl Doctor {
         let mut findings =
             vec![kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
         findings.extend([overlay(), frr()]);
+        findings.extend(device::is_there().then(xen));
         findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
         if self.json {
             output::print_json(&findings)?;
@@ -231,6 +233,18 @@ fn overlay() -> Finding {
     } else {
         let remedy = "not needed on one host; for segments that go on at others, use a kernel with CONFIG_BRIDGE and CONFIG_VXLAN";
         Finding::note("uplinks", format!("the kernel has no {}", lacking.join(", no ")), remedy)
+    }
+}
+
+/// What Xen ports need, where the kernel runs on Xen.
+fn xen() -> Finding {
+    match device::probe() {
+        Ok(()) => Finding::good("Xen", "grants and event channels can be used; xen ports also need xenstore"),
+        Err(error) => {
+            let text = error.to_string();
+            let (cause, remedy) = text.split_once(". ").unwrap_or((&text, "see docs/decisions/xen.md"));
+            Finding::note("Xen", cause, remedy)
+        }
     }
 }
 

@@ -59,8 +59,12 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
-    let (name, socket) = (config.name.clone(), config.control.clone());
+    let (name, socket, takes_vifs) = (config.name.clone(), config.control.clone(), config.xen_vifs);
     let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
+    if takes_vifs && let Err(refusal) = control::vifs::take(&managed) {
+        managed.stop();
+        return Err(Failure::running(refusal));
+    }
     let listener = match control::listen(&socket) {
         Ok(listener) => listener,
         Err(error) => {

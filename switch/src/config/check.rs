@@ -380,6 +380,12 @@ impl<'t> Checker<'t> {
         if let Some(name) = &entry.tap {
             self.check_interface(place, "tap", name);
         }
+        if let Some(domain) = &entry.xen {
+            self.check_domain(place, domain);
+        }
+        if entry.vif != 0 && !place.has("xen") {
+            self.note(place, "vif", "vif is for xen ports");
+        }
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
             self.note(place, "connect", "connect is for vhost-user and stream ports");
         }
@@ -430,6 +436,13 @@ impl<'t> Checker<'t> {
         let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
         if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
             self.note(place, key, format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"));
+        }
+    }
+
+    fn check_domain(&mut self, place: &Place, domain: &str) {
+        // What xl takes, and xenstore can have in a path.
+        if domain.is_empty() || domain.len() > 64 || domain.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
+            self.note(place, "xen", format_args!("'{domain}' is no domain: use its name, or its number in quotes"));
         }
     }
 

@@ -15,6 +15,8 @@ pub enum Claim<'p> {
     Socket(&'p Path),
     /// A network interface, and the namespace that it is in.
     Tap(&'p str, &'p str),
+    /// A Xen domain's network interface.
+    Vif(&'p str, u16),
     /// An address, and the segment on which it is the port's.
     Address(MacAddress, &'p str),
 }
@@ -32,6 +34,7 @@ impl fmt::Display for Claim<'_> {
             Self::Name(name) => write!(f, "port name {name}"),
             Self::Socket(path) => write!(f, "socket {}", path.display()),
             Self::Tap(name, netns) => write!(f, "tap {name} in namespace '{netns}'"),
+            Self::Vif(domain, vif) => write!(f, "interface {vif} of domain {domain}"),
             Self::Address(mac, segment) => write!(f, "address {mac} on segment {segment}"),
         }
     }
@@ -42,10 +45,11 @@ impl PortEntry {
     pub(super) fn claims(&self) -> Vec<(&'static str, Claim<'_>)> {
         let name = self.name.as_deref().filter(|name| !name.is_empty()).map(|name| ("name", Claim::Name(name)));
         let tap = self.tap.as_deref().map(|tap| ("tap", Claim::Tap(tap, self.netns.as_deref().unwrap_or_default())));
+        let vif = self.xen.as_deref().map(|domain| ("xen", Claim::Vif(domain, self.vif)));
         let mac = self.mac.as_deref().and_then(|mac| mac.parse().ok()).map(|mac| ("mac", Claim::Address(mac, &self.segment)));
         let sockets = [("vhost-user", &self.vhost_user), ("stream", &self.stream)];
         let sockets = sockets.into_iter().filter_map(|(key, path)| Some((key, Claim::Socket(path.as_deref()?))));
-        [name, tap, mac].into_iter().flatten().chain(sockets).collect()
+        [name, tap, vif, mac].into_iter().flatten().chain(sockets).collect()
     }
 }
 
@@ -56,6 +60,7 @@ impl PortConfig {
             PortKind::VhostUser { path, .. } => Some(("vhost-user", Claim::Socket(path))),
             PortKind::Stream { path, .. } => Some(("stream", Claim::Socket(path))),
             PortKind::Tap { name, netns } => Some(("tap", Claim::Tap(name, netns.as_deref().unwrap_or_default()))),
+            PortKind::Xen { domain, vif } => Some(("xen", Claim::Vif(domain, *vif))),
             PortKind::Passt(_) | PortKind::Null | PortKind::Loopback => None,
         };
         let mac = self.mac.map(|mac| ("mac", Claim::Address(mac, &self.segment)));

@@ -13,6 +13,7 @@ pub fn can_change(kind: &PortKind, key: &str) -> bool {
         PortKind::Tap { .. } => &["mac", "mtu"],
         PortKind::Passt(_) => &["mtu"],
         PortKind::Loopback => &["mac"],
+        PortKind::Xen { .. } => &["mac", "mtu"],
         PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Null => &[],
     };
     CHANGEABLE.contains(&key) && !fixed.contains(&key)
@@ -120,6 +121,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("age", old.age != new.age),
         ("memory-mib", old.memory != new.memory),
         ("guest-memory-gib", old.guest_memory != new.guest_memory),
+        ("xen-vifs", before.xen_vifs != after.xen_vifs),
         ("port-memory-gib", old.port_memory != new.port_memory),
     ];
     differing.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()

@@ -53,6 +53,8 @@ pub struct Document {
     /// Most GiB of memory that the guest of one port may have.
     #[schemars(range(min = 1, max = 65536))]
     pub port_memory_gib: u64,
+    /// Whether interfaces of Xen guests whose script is vif-memlane get a port as they come, on the segment that their `bridge` names.
+    pub xen_vifs: bool,
     /// Segments of which more is to be said than which ports they have.
     pub segment: Vec<SegmentEntry>,
     /// The ports.
@@ -77,6 +79,7 @@ impl Default for Document {
             memory_mib: settings.memory >> 20,
             guest_memory_gib: settings.guest_memory >> 30,
             port_memory_gib: settings.port_memory >> 30,
+            xen_vifs: false,
             segment: Vec::new(),
             port: Vec::new(),
         }
@@ -130,7 +133,7 @@ impl Default for SegmentEntry {
     }
 }
 
-/// A place for a guest, of one kind: `vhost-user`, `tap`, `stream`, `passt`, `null` or `loopback`.
+/// A place for a guest, of one kind: `vhost-user`, `tap`, `xen`, `stream`, `passt`, `null` or `loopback`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PortEntry {
@@ -146,6 +149,10 @@ pub struct PortEntry {
     pub tap: Option<String>,
     /// Network namespace of the TAP device.
     pub netns: Option<String>,
+    /// Name or number of a Xen domain, whose network interface the port is for. memlane serves it in place of the kernel's xen-netback.
+    pub xen: Option<String>,
+    /// Which of the Xen domain's interfaces, from 0 on.
+    pub vif: u16,
     /// Path of a stream socket, from the file's folder, over which frames go each behind its length, as QEMU's `-netdev stream` does. memlane
     /// listens there.
     pub stream: Option<PathBuf>,
@@ -195,12 +202,20 @@ pub enum PasstEntry {
 
 impl PortEntry {
     /// The keys that tell the kind of a port.
-    pub const KINDS: [&str; 6] = ["vhost-user", "tap", "stream", "passt", "null", "loopback"];
+    pub const KINDS: [&str; 7] = ["vhost-user", "tap", "xen", "stream", "passt", "null", "loopback"];
 
     /// Those of [`Self::KINDS`] that the port has; a good one has one.
     pub fn kinds(&self) -> Vec<&'static str> {
         let passt = !matches!(self.passt, None | Some(PasstEntry::Plain(false)));
-        let there = [self.vhost_user.is_some(), self.tap.is_some(), self.stream.is_some(), passt, self.null, self.loopback];
+        let there = [
+            self.vhost_user.is_some(),
+            self.tap.is_some(),
+            self.xen.is_some(),
+            self.stream.is_some(),
+            passt,
+            self.null,
+            self.loopback,
+        ];
         Self::KINDS.into_iter().zip(there).filter_map(|(key, there)| there.then_some(key)).collect()
     }
 
@@ -219,6 +234,8 @@ impl Default for PortEntry {
             connect: false,
             tap: None,
             netns: None,
+            xen: None,
+            vif: 0,
             stream: None,
             passt: None,
             null: false,

@@ -123,6 +123,7 @@ impl From<&PortConfig> for PortEntry {
             PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
             PortKind::Stream { path, .. } => entry.stream = Some(path.clone()),
             PortKind::Tap { name, netns } => (entry.tap, entry.netns) = (Some(name.clone()), netns.clone()),
+            PortKind::Xen { domain, vif } => (entry.xen, entry.vif) = (Some(domain.clone()), *vif),
             PortKind::Passt(arguments) if arguments.is_empty() => entry.passt = Some(PasstEntry::Plain(true)),
             PortKind::Passt(arguments) => entry.passt = Some(PasstEntry::With(arguments.clone())),
             PortKind::Null | PortKind::Loopback => {}
@@ -184,13 +185,18 @@ mod tests {
         name = "g"
         loopback = true
         access = {}
+        [[port]]
+        name = "h"
+        xen = "guest"
+        vif = 1
+        queues = 2
     "#;
 
     #[test]
     fn a_port_says_of_itself_what_makes_it_again() {
         let folder = Path::new("/nets");
         let config = Config::from_document(&check::check_in(EVERYTHING, folder).unwrap(), "net", folder);
-        assert_eq!(config.ports.len(), 7);
+        assert_eq!(config.ports.len(), 8);
         for port in &config.ports {
             let stated = Value::Object(port.stated());
             assert_eq!(PortConfig::from_json(&stated, Path::new("/elsewhere")).unwrap(), *port, "{stated}");

@@ -41,6 +41,8 @@ pub struct Config {
     pub settings: Settings,
     /// Where the control socket is.
     pub control: PathBuf,
+    /// Whether interfaces of Xen guests get ports as they come.
+    pub xen_vifs: bool,
     /// Segments that go on at other hosts, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// The ports, in the order of the file.
@@ -91,6 +93,13 @@ pub enum PortKind {
         /// Network namespace, by its name under `/run/netns`.
         netns: Option<String>,
     },
+    /// A network interface of a guest under Xen.
+    Xen {
+        /// Name or number of the domain.
+        domain: String,
+        /// Which of its interfaces.
+        vif: u16,
+    },
     /// Frames over a Unix stream socket.
     Stream {
         /// The socket.
@@ -118,6 +127,9 @@ impl PortKind {
         if let Some(name) = &entry.tap {
             return Self::Tap { name: name.clone(), netns: entry.netns.clone() };
         }
+        if let Some(domain) = &entry.xen {
+            return Self::Xen { domain: domain.clone(), vif: entry.vif };
+        }
         match &entry.passt {
             Some(PasstEntry::With(arguments)) => Self::Passt(arguments.clone()),
             Some(PasstEntry::Plain(true)) => Self::Passt(Vec::new()),
@@ -131,6 +143,7 @@ impl PortKind {
         match self {
             Self::VhostUser { .. } => "vhost-user",
             Self::Tap { .. } => "tap",
+            Self::Xen { .. } => "xen",
             Self::Stream { .. } => "stream",
             Self::Passt(_) => "passt",
             Self::Null => "null",
@@ -148,6 +161,7 @@ impl PortKind {
         match self {
             Self::VhostUser { path, .. } | Self::Stream { path, .. } => path.display().to_string(),
             Self::Tap { name, .. } => name.clone(),
+            Self::Xen { domain, vif } => format!("{domain}/{vif}"),
             Self::Passt(arguments) => arguments.join(" "),
             Self::Null | Self::Loopback => String::new(),
         }
@@ -204,6 +218,7 @@ impl Config {
                 guest_memory: document.guest_memory_gib << 30,
                 port_memory: document.port_memory_gib << 30,
             },
+            xen_vifs: document.xen_vifs,
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }

@@ -1,6 +1,7 @@
 //! The control interface: HTTP on a Unix socket that only its owner may use.
 //!
-//! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`]: what outlives it.
+//! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`]: what outlives it. [`vifs`]: ports that
+//!    come with Xen guests.
 //! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
 //! 3. [`client`]: the other side, for the commands.
 
@@ -12,6 +13,7 @@ pub mod reload;
 pub mod report;
 pub mod routes;
 pub mod state;
+pub mod vifs;
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -36,6 +36,17 @@ impl Mapping {
         Ok(ours)
     }
 
+    /// Maps `length` bytes of `file`, whole pages, from `start` on, as they are.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn shared(file: &File, start: u64, length: usize) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let place = unsafe { map(0, length, protection, libc::MAP_SHARED, file.as_raw_fd(), start as i64) }?;
+        Ok(Self { start: place, length })
+    }
+
     /// Private memory, all zeroes.
     ///
     /// # Errors

@@ -6,9 +6,12 @@
 //! - A mapping may lose its file under us when the guest truncates it; [`sigbus`] turns that into a lost region
 //!   instead of a dead daemon.
 //!
+//! - Under Xen, guests share single pages, by **grants**: what is only named that way is [`Foreign`].
+//!
 //! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and
 //! *user addresses* (of the front end's own process) for the rings themselves.
 
+mod foreign;
 mod mapping;
 mod piece;
 #[cfg(test)]
@@ -19,8 +22,9 @@ mod slot;
 
 use std::sync::Arc;
 
+pub use foreign::{Fetch, Foreign, Granted};
 pub(crate) use piece::HostAddress;
-pub use piece::Piece;
+pub use piece::{Piece, SharedPage};
 pub use region::{Region, RegionError, RegionTable};
 
 /// One region as the data path needs it: three numbers in one place.

@@ -3,10 +3,16 @@
 //! A piece is made where a memory map vouches for it, or from a frame in memory of our own. The rule by which it is sound to use later: **whoever
 //! has a piece belongs to an intake or a delivery that holds the map or the buffer, and gives the piece up before it is let go** (chains are given
 //! back, and rings are moved or stopped, only after that). What is done with a piece never leaves it, whatever is asked.
+//!
+//! A piece may also only **name** memory, that of another domain under Xen ([`Foreign`]). To whoever reaches by address it has no bytes: only
+//! the hypervisor copies them, on request.
 
 #![expect(unsafe_code, reason = "memory that others write is reached by address")]
 
-use super::{Hint, MemoryMap};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::mapping::Mapping;
+use super::{Foreign, Granted, Hint, MemoryMap};
 use crate::copy::{self, Block};
 
 /// An address in memory that others write: an address, not an access.
@@ -40,7 +46,8 @@ impl HostAddress {
 #[repr(C)]
 pub struct Piece {
     place: HostAddress,
-    length: u32,
+    /// Bytes at `place` in the low half; in the high half bytes that are only named. One number, so that it is loaded as it was stored.
+    extent: u64,
 }
 
 /// Bytes of the header that [`Piece::header`] loads.
@@ -61,7 +68,7 @@ impl MemoryMap {
 
 impl Piece {
     /// No bytes.
-    pub const NONE: Self = Self { place: HostAddress::NONE, length: 0 };
+    pub const NONE: Self = Self { place: HostAddress::NONE, extent: 0 };
 
     /// The `length` bytes at `place`.
     ///
@@ -70,19 +77,35 @@ impl Piece {
     /// meanwhile.
     #[inline(always)]
     pub unsafe fn new(place: *mut u8, length: u32) -> Self {
-        Self { place: HostAddress(place), length }
+        Self { place: HostAddress(place), extent: length as u64 }
     }
 
     /// A piece that is never touched.
     #[cfg(test)]
     pub(crate) fn nowhere(address: usize, length: u32) -> Self {
-        Self { place: HostAddress(std::ptr::without_provenance_mut(address)), length }
+        Self { place: HostAddress(std::ptr::without_provenance_mut(address)), extent: length.into() }
     }
 
     /// Bytes.
     #[inline(always)]
     pub fn length(&self) -> u32 {
-        self.length
+        self.extent as u32
+    }
+
+    /// A piece that names `foreign`.
+    pub fn naming(foreign: Foreign) -> Self {
+        let Foreign { place, length } = foreign;
+        let name = u64::from(place.reference) | u64::from(place.offset) << 32 | u64::from(place.domain) << 48;
+        Self { place: HostAddress(std::ptr::without_provenance_mut(name as usize)), extent: u64::from(length) << 32 }
+    }
+
+    /// What it names, if it only does that.
+    #[inline]
+    pub fn named(&self) -> Option<Foreign> {
+        let length = (self.extent >> 32) as u32;
+        let name = self.place.0.addr() as u64;
+        let place = Granted { reference: name as u32, offset: (name >> 32) as u16, domain: (name >> 48) as u16 };
+        (length > 0).then_some(Foreign { place, length })
     }
 
     /// Address of the first byte.
@@ -95,27 +118,27 @@ impl Piece {
     #[inline(always)]
     #[must_use]
     pub fn skip(self, bytes: u32) -> Self {
-        let bytes = bytes.min(self.length);
-        Self { place: HostAddress(self.place.0.wrapping_add(bytes as usize)), length: self.length - bytes }
+        let bytes = bytes.min(self.length());
+        Self { place: HostAddress(self.place.0.wrapping_add(bytes as usize)), extent: (self.length() - bytes).into() }
     }
 
     /// The first `bytes`, or all.
     #[inline(always)]
     #[must_use]
     pub fn first(self, bytes: u32) -> Self {
-        Self { length: bytes.min(self.length), ..self }
+        Self { extent: bytes.min(self.length()).into(), ..self }
     }
 
     /// The first `bytes`; `None` if there are fewer.
     #[inline(always)]
     pub fn exactly(self, bytes: u32) -> Option<Self> {
-        (bytes <= self.length).then_some(Self { length: bytes, ..self })
+        (bytes <= self.length()).then_some(Self { extent: bytes.into(), ..self })
     }
 
     /// The first twelve bytes as two little-endian numbers, each loaded once; `None` if the piece is shorter.
     #[inline(always)]
     pub fn header(&self) -> Option<(u64, u32)> {
-        if self.length < HEADER {
+        if self.length() < HEADER {
             return None;
         }
         #[cfg(fuzzing)]
@@ -129,13 +152,13 @@ impl Piece {
     #[inline(always)]
     pub fn first_word(&self) -> Option<u64> {
         // SAFETY: there are eight bytes.
-        (self.length >= HEADER).then(|| u64::from_le(unsafe { copy::load_once::<u64>(self.place.0) }))
+        (self.length() >= HEADER).then(|| u64::from_le(unsafe { copy::load_once::<u64>(self.place.0) }))
     }
 
     /// Writes a header as [`Self::header`] loads it; nothing if the piece is shorter.
     #[inline(always)]
     pub fn write_header(&self, (first, last): (u64, u32)) {
-        if self.length >= HEADER {
+        if self.length() >= HEADER {
             // SAFETY: there are twelve bytes.
             unsafe {
                 self.place.0.cast::<u64>().write_unaligned(first.to_le());
@@ -148,13 +171,13 @@ impl Piece {
     #[inline(always)]
     pub fn block(&self) -> Option<Block> {
         // SAFETY: there are so many.
-        (self.length >= BLOCK).then(|| unsafe { Block::load(self.place.0) })
+        (self.length() >= BLOCK).then(|| unsafe { Block::load(self.place.0) })
     }
 
     /// Writes `block`; nothing if the piece is shorter.
     #[inline(always)]
     pub fn write_block(&self, block: &Block) {
-        if self.length >= BLOCK {
+        if self.length() >= BLOCK {
             // SAFETY: there is so much room.
             unsafe { block.store(self.place.0) };
         }
@@ -164,19 +187,19 @@ impl Piece {
     #[inline(always)]
     pub fn copy_in(&self, to: &mut [u8]) {
         // SAFETY: both have so many bytes.
-        unsafe { copy::copy_in(to.as_mut_ptr(), self.place.0, to.len().min(self.length as usize)) };
+        unsafe { copy::copy_in(to.as_mut_ptr(), self.place.0, to.len().min(self.length() as usize)) };
     }
 
     /// Copies to the piece `to`, elsewhere, what it has room for.
     #[inline(always)]
     pub fn copy_to(&self, to: Piece) {
         // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
-        unsafe { copy::copy(to.place.0, self.place.0, self.length.min(to.length) as usize) };
+        unsafe { copy::copy(to.place.0, self.place.0, self.length().min(to.length()) as usize) };
     }
 
     /// Appends its bytes to `to`.
     pub fn append_to(&self, to: &mut Vec<u8>) {
-        let length = self.length as usize;
+        let length = self.length() as usize;
         to.reserve(length);
         // SAFETY: so much room was reserved behind the vector's bytes, and all of it is written before it counts.
         unsafe {
@@ -189,20 +212,79 @@ impl Piece {
     #[inline(always)]
     pub fn write(&self, bytes: &[u8]) {
         // SAFETY: both have so many bytes.
-        unsafe { copy::copy(self.place.0, bytes.as_ptr(), bytes.len().min(self.length as usize)) };
+        unsafe { copy::copy(self.place.0, bytes.as_ptr(), bytes.len().min(self.length() as usize)) };
+    }
+
+    /// The first four bytes as a number of this machine, loaded before anything that is loaded later; `None` if there are fewer, or they are not
+    /// aligned.
+    #[inline]
+    pub fn load_number(&self) -> Option<u32> {
+        // SAFETY: the place is aligned and has so many bytes; others access them as a whole only.
+        self.number().map(|place| unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Acquire))
+    }
+
+    /// Stores the first four bytes after everything that was stored before; nothing if there are fewer, or they are not aligned.
+    #[inline]
+    pub fn store_number(&self, number: u32) {
+        if let Some(place) = self.number() {
+            // SAFETY: as in `load_number`.
+            unsafe { AtomicU32::from_ptr(place) }.store(number, Ordering::Release);
+        }
+    }
+
+    fn number(&self) -> Option<*mut u32> {
+        let place = self.place.0.cast::<u32>();
+        (self.length() >= 4 && place.is_aligned()).then_some(place)
     }
 
     /// The sum of its bytes, as [`copy::sum`] has it.
     #[inline]
     pub fn sum(&self) -> u64 {
         // SAFETY: there are so many bytes.
-        unsafe { copy::sum_words(self.place.0, self.length as usize) }
+        unsafe { copy::sum_words(self.place.0, self.length() as usize) }
+    }
+}
+
+/// A page that others write, mapped from a file: a device's or one in memory. Unmapped when dropped.
+#[derive(Debug)]
+pub struct SharedPage(Mapping);
+
+impl SharedPage {
+    /// Bytes.
+    pub const SIZE: u32 = 4096;
+
+    /// Maps the page of `file` that begins at `offset`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn map(file: &std::fs::File, offset: u64) -> std::io::Result<Self> {
+        Mapping::shared(file, offset, Self::SIZE as usize).map(Self)
+    }
+
+    /// All of it. Whoever has the piece, or a part of it, holds the page.
+    #[inline]
+    pub fn piece(&self) -> Piece {
+        // SAFETY: so much is mapped, readable and writable, see the module.
+        unsafe { Piece::new(self.0.start(), Self::SIZE) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_named_comes_back_and_cannot_be_reached() {
+        let place = Granted { domain: u16::MAX, reference: u32::MAX - 5, offset: 4095 };
+        let foreign = Foreign { place, length: 1 };
+        let piece = Piece::naming(foreign);
+        assert_eq!(piece.named(), Some(foreign));
+        assert_eq!((piece.length(), piece.first(9).length(), piece.skip(0).named()), (0, 0, None));
+        let mut seen = [7; 4];
+        piece.copy_in(&mut seen);
+        piece.write(&[1, 2, 3]);
+        assert!(piece.header().is_none() && piece.block().is_none() && piece.load_number().is_none() && seen == [7; 4]);
+    }
 
     #[test]
     fn nothing_that_is_asked_leaves_the_piece() {

@@ -71,24 +71,33 @@ impl Network {
     /// # Errors
     /// The kernel refuses to watch its ends, or the port was taken away.
     pub fn start_ends(&self, port: &Arc<Port>, ends: Ends) -> std::io::Result<()> {
+        self.start_queue(port, 0, ends)?;
+        port.set_state(State::Running);
+        Ok(())
+    }
+
+    /// Starts queue `pair` of a port that has no rings; it runs once all its queues do, as its state is to say then.
+    ///
+    /// # Errors
+    /// As [`Self::start_ends`].
+    pub fn start_queue(&self, port: &Arc<Port>, pair: u16, ends: Ends) -> std::io::Result<()> {
         let gone = || std::io::Error::other("the port or its worker is gone");
         let present = port.presence();
         if !*present {
             return Err(gone());
         }
         let (id, session) = (port.id, port.session());
-        let worker = self.worker_of(id, 0);
-        let slot = self.worker(worker).ask(move |worker| worker.add_ends(id, session, ends)).ok_or_else(gone)??;
+        let worker = self.worker_of(id, pair);
+        let slot = self.worker(worker).ask(move |worker| worker.add_ends(id, pair, session, ends)).ok_or_else(gone)??;
         let told = {
             let mut rings = port.rings();
             for direction in [Direction::Intake, Direction::Delivery] {
                 let running = Running { entry: RouteEntry { worker, slot }, enabled: true };
-                rings.running.insert(RingKey { port: id, pair: 0, direction }, running);
+                rings.running.insert(RingKey { port: id, pair, direction }, running);
             }
             self.update_route(port, &rings)
         };
         told.wait();
-        port.set_state(State::Running);
         Ok(())
     }
 

@@ -24,6 +24,7 @@ use crate::time::{Cycles, in_cycles};
 pub(crate) use outlet::{Health, Outlet, Sent};
 use outlet::{TURN, Times, Work};
 pub(crate) use sink::Sink;
+use sink::fetched;
 
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
@@ -133,7 +134,8 @@ impl Outlets {
     pub(crate) fn kicked(&mut self, slot: Slot) -> Option<PortId> {
         let outlet = self.slots.get_mut(slot)?;
         outlet.start();
-        if matches!(outlet.sink, Sink::Other(_)) {
+        if let Sink::Other(end) = &mut outlet.sink {
+            end.wake();
             // What was placed before and found no room is written first.
             outlet.touch(slot, &mut self.touched);
         }
@@ -195,7 +197,12 @@ impl Outlets {
     pub(crate) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
         let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if let Some(line) = &mut outlet.line {
-            let taken = line.take(parcel, self.now);
+            let taken = if parcel.is_foreign() {
+                let take = |parcel: &mut Parcel| line.take(parcel, self.now);
+                fetched(parcel, outlet.port.foreign(), &mut Vec::new(), take).unwrap_or(Err(DropReason::GrantRefused))
+            } else {
+                line.take(parcel, self.now)
+            };
             self.work.effort += effort::FRAME + u64::from(parcel.length);
             outlet.touch(slot, &mut self.touched);
             if let Some(due) = outlet.arrival().filter(|_| !outlet.at_hand) {
@@ -546,7 +553,7 @@ impl Outlets {
     pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(outlet) = self.slots.get_mut(slot) {
-                outlet.sink.publish();
+                outlet.show();
             }
         }
         !self.touched.is_empty()

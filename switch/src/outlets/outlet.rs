@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sink::Sink;
+use super::sink::{Sink, fetched};
 use crate::airtime::effort::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
@@ -19,6 +19,9 @@ use crate::time::{Cycles, in_cycles};
 /// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
 /// its turns are worth.
 pub(super) const TURN: usize = BATCH;
+
+/// Fetched frames that are kept until they are shown, at most.
+const MOST_FETCHED: usize = 64;
 
 /// A sink and its circumstances.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub(crate) struct Outlet {
     pub(super) bytes: u64,
     /// Where it is among outlets.
     pub(super) slot: Slot,
+    /// Frames that were fetched, and may be referred to until they are shown.
+    fetched: Vec<Vec<u8>>,
     /// Its receiver's buffers were a burden: nobody looks at them until then.
     pub(super) shut_until: Cycles,
 }
@@ -147,6 +152,7 @@ impl Outlet {
             frames: 0,
             bytes: 0,
             slot: Slot::default(),
+            fetched: Vec::new(),
             shut_until: 0,
         };
         outlet.settle();
@@ -353,7 +359,8 @@ impl Outlet {
             return Sent::MustWait;
         }
         let before = parcel.segments_done;
-        let placed = self.sink.place(parcel);
+        let placed =
+            if parcel.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(parcel) } else { self.sink.place(parcel) };
         let segments = u64::from(parcel.segments_done.saturating_sub(before)).max(1);
         work.effort += segments * effort::FRAME;
         let walked = self.sink.take_walked();
@@ -381,6 +388,26 @@ impl Outlet {
                 Sent::Dropped(DropReason::ReceiverAbsent)
             }
         }
+    }
+
+    /// Places a frame whose rest is only named where it is reached by address: it is fetched first.
+    #[cold]
+    fn place_fetched(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+        if self.fetched.len() == MOST_FETCHED {
+            self.show();
+        }
+        let mut memory = Vec::new();
+        let placed = fetched(parcel, self.port.foreign(), &mut memory, |parcel| self.sink.place(parcel));
+        if self.sink.ring().is_none() {
+            self.fetched.push(memory);
+        }
+        placed.unwrap_or(Ok(Placed::Refused(DropReason::GrantRefused)))
+    }
+
+    /// Shows the receiver what was placed.
+    pub(super) fn show(&mut self) {
+        self.sink.publish();
+        self.fetched.clear();
     }
 
     fn note_posted(&mut self, now: Cycles) {

@@ -1,9 +1,23 @@
 //! A sink: where an outlet puts frames, a guest's ring or what another kind of port brought ([`crate::port::end`]).
 
+use crate::memory::Fetch;
 use crate::parcel::Parcel;
 use crate::port::end::DeliveryEnd;
 use crate::ring::{Delivery, Placed, Ring, RingFault};
 use crate::stats::DropReason;
+
+/// Has `act` work on the frame of `parcel` with its rest fetched into `memory`; `None` if that fails.
+pub(super) fn fetched<R>(
+    parcel: &mut Parcel,
+    fetch: Option<&dyn Fetch>,
+    memory: &mut Vec<u8>,
+    act: impl FnOnce(&mut Parcel) -> R,
+) -> Option<R> {
+    let mut copy = parcel.fetched(fetch?, memory)?;
+    let result = act(&mut copy);
+    parcel.segments_done = copy.segments_done;
+    Some(result)
+}
 
 /// Where an outlet's frames go.
 #[derive(Debug)]
@@ -20,6 +34,12 @@ impl Sink {
             Self::Ring(delivery) => Some(delivery.ring()),
             Self::Other(_) => None,
         }
+    }
+
+    /// Whether it takes frames whose rest is only named.
+    #[inline]
+    pub(crate) fn takes_foreign(&self) -> bool {
+        matches!(self, Self::Other(end) if end.takes_foreign())
     }
 
     pub(crate) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {

@@ -49,8 +49,16 @@ pub trait IntakeEnd: Debug + Send {
     /// True if there are frames that nobody will tell of again.
     fn has_news(&self) -> bool;
 
+    /// Asks to be told of more frames; true if there are some already.
+    fn arm(&mut self) -> bool {
+        self.has_news()
+    }
+
     /// Its descriptor says that there is something to read.
     fn wake(&mut self);
+
+    /// Tells whoever is behind it what is done with. Receivers have what was placed by then.
+    fn publish(&mut self) {}
 }
 
 /// Where frames leave.
@@ -70,6 +78,14 @@ pub trait DeliveryEnd: Debug + Send {
     fn has_room(&mut self) -> bool {
         false
     }
+
+    /// Whether it takes parcels whose rest is only named ([`Parcel::is_foreign`]); else they are fetched for it.
+    fn takes_foreign(&self) -> bool {
+        false
+    }
+
+    /// A descriptor of [`Ends::room`] says that there may be room.
+    fn wake(&mut self) {}
 }
 
 /// What a port brings to its worker.
@@ -83,4 +99,6 @@ pub struct Ends {
     pub readable: Option<File>,
     /// Becomes writable when there is room again, if it can tell.
     pub writable: Option<File>,
+    /// Becomes readable when there is room again, if it tells so.
+    pub room: Option<File>,
 }

@@ -25,7 +25,7 @@ pub fn ends(address: MacAddress, pool: Arc<Pool>) -> std::io::Result<Ends> {
     let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
     let (intake, delivery) =
         (Box::new(Intake(Arc::clone(&store))), Box::new(Delivery { address, store, bell, bytes: Vec::new(), came: false }));
-    Ok(Ends { intake, delivery, readable, writable: None })
+    Ok(Ends { intake, delivery, readable, writable: None, room: None })
 }
 
 /// Both ends belong to one worker, so nobody ever waits for the lock.

@@ -13,16 +13,17 @@ mod store;
 pub mod stream;
 pub mod tap;
 pub mod vhost_user;
+pub mod xen;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use crate::budget::Account;
 use crate::frame::MacAddress;
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::link::{Impairment, Line, Path};
-use crate::memory::MemoryMap;
+use crate::memory::{Fetch, MemoryMap};
 use crate::policy::{Allowance, Limit, Limiter, Policy};
 use crate::ring::{Call, Called, Gate};
 use crate::segment::Segment;
@@ -81,6 +82,8 @@ pub struct Port {
     pub policy: Policy,
     /// What its guest may have mapped.
     pub mapped: Arc<Account>,
+    /// Who fetches for it what is only named.
+    foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
     /// What keeps its calls back after one that blocked, whoever connects.
     pub calls: Arc<Gate>,
     /// What frames to it may take while they are on links, all queues together.
@@ -152,6 +155,7 @@ impl Port {
             segment: Arc::clone(segment),
             policy: Policy::new(allowance),
             mapped: Account::new(&shared.guest_memory),
+            foreign: Arc::clone(&shared.foreign),
             calls: Arc::default(),
             on_links: Account::new(&shared.budget),
             counters: std::iter::repeat_with(PortCounters::default).take(shared.workers.len()).collect(),
@@ -194,6 +198,11 @@ impl Port {
     /// Bytes delivered to it by all workers.
     pub fn delivered_bytes(&self) -> u64 {
         self.counters.iter().map(|counters| counters.delivery_bytes.get()).sum()
+    }
+
+    /// Who fetches frames for it whose rest is only named.
+    pub fn foreign(&self) -> Option<&dyn Fetch> {
+        self.foreign.get().map(|fetch| &**fetch)
     }
 
     /// Stations seen behind it.

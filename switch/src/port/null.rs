@@ -6,7 +6,7 @@ use crate::ring::{Placed, Taken};
 
 /// Its ends, for a worker.
 pub fn ends() -> Ends {
-    Ends { intake: Box::new(Null), delivery: Box::new(Null), readable: None, writable: None }
+    Ends { intake: Box::new(Null), delivery: Box::new(Null), readable: None, writable: None, room: None }
 }
 
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! A parcel's bytes, for ends that bring frames somewhere else than into a guest's ring.
 
 use crate::memory::Piece;
+use crate::offload::checksum::Sum;
 use crate::parcel::{Parcel, Pieces};
 
 /// Where bytes `from..from + length` of `pieces` lie.
@@ -23,6 +24,18 @@ pub(super) fn append(parcel: &Parcel, from: u32, length: u32, to: &mut Vec<u8>) 
     for piece in range(parcel.rest(), after, length - own.len() as u32) {
         piece.append_to(to);
     }
+}
+
+/// Sums `frame` from `start` on, the partial sum in `field` included, and stores the checksum there (RFC 1071).
+pub(super) fn complete_checksum(frame: &mut [u8], start: usize, field: usize) {
+    let mut sum = Sum::default();
+    sum.add(&frame[start..]);
+    let checksum = match sum.finish() {
+        // Zero means "no checksum" in UDP (RFC 768); to TCP both zeroes are alike.
+        [0, 0] => [0xff, 0xff],
+        other => other,
+    };
+    frame[field..field + 2].copy_from_slice(&checksum);
 }
 
 #[cfg(test)]

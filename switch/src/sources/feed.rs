@@ -113,7 +113,15 @@ impl Feed {
     pub(crate) fn arm(&mut self) -> bool {
         match self {
             Self::Ring(intake) => intake.ring().arm(),
-            Self::Other(end) => end.has_news(),
+            Self::Other(end) => end.arm(),
+        }
+    }
+
+    /// Shows whoever sends what is done with.
+    pub(crate) fn publish(&mut self) {
+        match self {
+            Self::Ring(intake) => intake.ring().publish(),
+            Self::Other(end) => end.publish(),
         }
     }
 }

@@ -422,7 +422,7 @@ impl Sources {
     pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(source) = self.slots.get_mut(slot) {
-                source.feed.ring().map(Ring::publish);
+                source.feed.publish();
             }
         }
         !self.touched.is_empty()

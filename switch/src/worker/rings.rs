@@ -89,17 +89,17 @@ impl Worker {
         Some(slot)
     }
 
-    /// Takes over both ends of a port that has no rings. Returns the outlet's slot.
+    /// Takes over both ends of queue `pair` of a port that has no rings. Returns the outlet's slot.
     ///
     /// # Errors
     /// The kernel refuses to watch them, or the port has not come.
-    pub fn add_ends(&mut self, port: PortId, session: u32, ends: Ends) -> std::io::Result<Slot> {
+    pub fn add_ends(&mut self, port: PortId, pair: u16, session: u32, ends: Ends) -> std::io::Result<Slot> {
         self.directory.note_session(port, session);
         let port = self.directory.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
         // What it leaves undone is what it was asked to, and that is all.
-        let mut source = Source::new((port, 0), Feed::Other(ends.intake), Offloads::ALL, &self.shared.settings);
+        let mut source = Source::new((port, pair), Feed::Other(ends.intake), Offloads::ALL, &self.shared.settings);
         source.enabled = true;
-        let outlet = Outlet::new((port, 0), Sink::Other(ends.delivery), true, true);
+        let outlet = Outlet::new((port, pair), Sink::Other(ends.delivery), true, true);
         let slot = self.sources.add(source);
         self.sources.set_state(slot, State::Awake);
         if let Some(readable) = ends.readable {
@@ -108,6 +108,9 @@ impl Worker {
         let slot = self.outlets.add(outlet);
         if let Some(writable) = ends.writable {
             self.rest.watch_room(writable, slot);
+        }
+        if let Some(room) = ends.room {
+            self.rest.watch(room, slot, Direction::Delivery);
         }
         Ok(slot)
     }

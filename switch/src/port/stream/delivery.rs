@@ -9,12 +9,11 @@ use socket2::SockRef;
 use super::Connection;
 use super::wire::{PREFIX, prefix};
 use crate::frame::MAX_FRAME;
-use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
 use crate::parcel::Parcel;
 use crate::port::end::DeliveryEnd;
-use crate::port::payload::append;
+use crate::port::payload::{append, complete_checksum};
 use crate::ring::Placed;
 use crate::stats::DropReason;
 
@@ -137,16 +136,4 @@ impl DeliveryEnd for StreamDelivery {
     fn has_room(&mut self) -> bool {
         !self.full
     }
-}
-
-/// Sums `frame` from `start` on, the partial sum in `field` included, and stores the checksum there (RFC 1071).
-fn complete_checksum(frame: &mut [u8], start: usize, field: usize) {
-    let mut sum = Sum::default();
-    sum.add(&frame[start..]);
-    let checksum = match sum.finish() {
-        // Zero means "no checksum" in UDP (RFC 768); to TCP both zeroes are alike.
-        [0, 0] => [0xff, 0xff],
-        other => other,
-    };
-    frame[field..field + 2].copy_from_slice(&checksum);
 }

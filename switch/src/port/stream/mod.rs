@@ -46,6 +46,7 @@ impl Connection {
             delivery: Box::new(StreamDelivery::new(Arc::clone(self))),
             readable: file()?,
             writable: file()?,
+            room: None,
         })
     }
 }

@@ -32,6 +32,7 @@ impl Tap {
             delivery: Box::new(TapDelivery::new(tap)),
             readable,
             writable: None,
+            room: None,
         })
     }
 }

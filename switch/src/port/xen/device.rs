@@ -1,0 +1,166 @@
+//! Xen as the kernel offers it: `/dev/xen/gntdev`, `/dev/xen/gntalloc`, `/dev/xen/evtchn`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use thiserror::Error;
+
+use super::layer::{Channel, Domain, GrantCopy, Layer, Mapped, OwnPage};
+use crate::memory::{Granted, SharedPage};
+use crate::system::xen;
+
+/// Why Xen cannot be used here.
+#[derive(Debug, Error)]
+pub enum XenError {
+    /// The kernel's own back end would take every interface.
+    #[error(
+        "the module xen-netback is loaded and would take every guest's interface from memlane. \
+         Keep it away: echo 'blacklist xen-netback' > /etc/modprobe.d/memlane.conf, and rmmod xen-netback or start the host anew"
+    )]
+    Netback,
+    /// A device cannot be opened.
+    #[error(
+        "{path} cannot be opened: {cause}. Run memlane as root in dom0 or a driver domain, with the module loaded: modprobe {module}"
+    )]
+    Device {
+        /// The device.
+        path: &'static str,
+        /// What the kernel says.
+        cause: io::Error,
+        /// What makes the device.
+        module: &'static str,
+    },
+    /// xenstored cannot be asked.
+    #[error(
+        "xenstore cannot be reached: {0}. Start xenstored (systemctl start xenstored), and run memlane as root in dom0 or a driver domain"
+    )]
+    Store(io::Error),
+    /// The kernel refuses something else.
+    #[error("memlane cannot serve Xen guests here: {0}")]
+    System(#[from] io::Error),
+}
+
+const GNTDEV: (&str, &str) = ("/dev/xen/gntdev", "xen-gntdev");
+const GNTALLOC: (&str, &str) = ("/dev/xen/gntalloc", "xen-gntalloc");
+const EVTCHN: (&str, &str) = ("/dev/xen/evtchn", "xen-evtchn");
+
+/// What refuses to be opened, of all that a back end needs; nothing if all is well. Without Xen there is nothing at all.
+///
+/// # Errors
+/// The first [`XenError`].
+pub fn probe() -> Result<(), XenError> {
+    if is_netback_loaded() {
+        return Err(XenError::Netback);
+    }
+    [GNTDEV, GNTALLOC, EVTCHN].into_iter().try_for_each(|device| open(device).map(drop))
+}
+
+/// Whether this kernel runs on Xen.
+pub fn is_there() -> bool {
+    std::fs::read_to_string("/sys/hypervisor/type").is_ok_and(|kind| kind.trim() == "xen")
+}
+
+fn is_netback_loaded() -> bool {
+    // Built in, it has a driver and perhaps no module.
+    Path::new("/sys/module/xen_netback").exists() || Path::new("/sys/bus/xen-backend/drivers/vif").exists()
+}
+
+fn open((path, module): (&'static str, &'static str)) -> Result<File, XenError> {
+    let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
+    options.map_err(|cause| XenError::Device { path, cause, module })
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Devices {
+    /// Our own number.
+    domain: Domain,
+    gntdev: File,
+}
+
+impl Devices {
+    /// The devices of this domain, which has this number.
+    ///
+    /// # Errors
+    /// xen-netback is loaded, or a device is not there.
+    pub fn open(domain: Domain) -> Result<Self, XenError> {
+        probe()?;
+        Ok(Self { domain, gntdev: open(GNTDEV)? })
+    }
+}
+
+impl Layer for Devices {
+    fn map(&self, domain: Domain, reference: u32) -> io::Result<Box<dyn Mapped>> {
+        let gntdev = self.gntdev.try_clone()?;
+        let index = xen::prepare_grant(&gntdev, domain, reference)?;
+        let page = SharedPage::map(&gntdev, index).inspect_err(|_| _ = xen::end_grant(&gntdev, index))?;
+        Ok(Box::new(MappedGrant { page: Some(page), gntdev, index }))
+    }
+
+    fn own_page(&self) -> io::Result<OwnPage> {
+        // A device of its own: what it made goes when it is closed and unmapped.
+        let gntalloc = open(GNTALLOC).map_err(io::Error::other)?;
+        let (offset, reference) = xen::grant_page(&gntalloc, self.domain)?;
+        let page = SharedPage::map(&gntalloc, offset)?;
+        Ok(OwnPage { page, place: Granted { reference, offset: 0, domain: self.domain }, _keeper: Some(gntalloc) })
+    }
+
+    fn bind(&self, domain: Domain, port: u32) -> io::Result<Box<dyn Channel>> {
+        // A device of its own, so that its descriptor tells of this channel only.
+        let evtchn = open(EVTCHN).map_err(io::Error::other)?;
+        let port = xen::bind_channel(&evtchn, domain, port)?;
+        Ok(Box::new(EventChannel { evtchn, port }))
+    }
+
+    fn copy(&self, copies: &mut [GrantCopy]) {
+        // Those that were not done say so.
+        let _ = xen::copy_grants(&self.gntdev, copies);
+    }
+}
+
+#[derive(Debug)]
+struct MappedGrant {
+    page: Option<SharedPage>,
+    gntdev: File,
+    index: u64,
+}
+
+impl Mapped for MappedGrant {
+    fn page(&self) -> &SharedPage {
+        self.page.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for MappedGrant {
+    fn drop(&mut self) {
+        self.page = None;
+        let _ = xen::end_grant(&self.gntdev, self.index);
+    }
+}
+
+#[derive(Debug)]
+struct EventChannel {
+    evtchn: File,
+    port: u32,
+}
+
+impl Channel for EventChannel {
+    fn readable(&self) -> io::Result<File> {
+        self.evtchn.try_clone()
+    }
+
+    fn clear(&self) {
+        // What is read are ports, ours at most once; writing it unmasks it.
+        let mut port = [0; 4];
+        if (&self.evtchn).read(&mut port).is_ok_and(|count| count == port.len()) {
+            let _ = (&self.evtchn).write(&port);
+        }
+    }
+
+    fn notify(&self) {
+        // A channel whose other end is closed takes nothing.
+        let _ = xen::notify_channel(&self.evtchn, self.port);
+    }
+}

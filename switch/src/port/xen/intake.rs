@@ -1,0 +1,352 @@
+//! Where frames come in from a Xen guest: read from the transmit ring, their first bytes copied by the hypervisor into pages of ours, all of a
+//! batch in one request; the rest is only named.
+//!
+//! Requests are answered in the order in which they came ([`BackRing`]), so a frame that waits for its receiver holds up the answers behind it,
+//! though not the frames.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::layer::GrantCopy;
+use super::link::{Link, SharedChannel, Stage};
+use super::netif::{GsoKind, MOST_SLOTS, Place, RING, TX_REQUEST, TxFrame, status, tx_response};
+use super::ring::BackRing;
+use crate::frame::{ETHERNET, Layers, NetHeader, START, TCP, UDP};
+use crate::memory::{Foreign, Piece};
+use crate::parcel::{ChunkPool, Loan, Parcel};
+use crate::port::end::IntakeEnd;
+use crate::ring::Taken;
+use crate::stats::DropReason;
+
+/// Pages for the first bytes of a batch.
+const STAGE: usize = 2;
+/// Bytes that suffice to decide on most frames: Ethernet, IPv4, TCP. Where the first request has them, the others are left alone.
+const ENOUGH: u32 = 54;
+
+/// A frame that was read and is not answered.
+#[derive(Debug)]
+struct Record {
+    frame: TxFrame,
+    /// Its first bytes.
+    start: [u8; START],
+    start_length: u32,
+    /// Those could be copied.
+    readable: bool,
+    /// Parties that hold it.
+    holders: u16,
+    loan: Loan,
+    /// What is to be answered, once it is done with.
+    answer: Option<i16>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct XenIntake {
+    link: Arc<Link>,
+    channel: SharedChannel,
+    ring: BackRing,
+    stage: Stage,
+    records: Box<[Record]>,
+    free: Vec<u16>,
+    /// Records of frames to be opened.
+    read: VecDeque<u16>,
+    /// All that are not answered, in order.
+    order: VecDeque<u16>,
+    chunks: ChunkPool,
+    copies: Vec<GrantCopy>,
+    /// Where the copies go: record, and bytes there.
+    starts: Vec<(u16, Piece)>,
+    pieces: Vec<Piece>,
+    out_count: u16,
+}
+
+impl XenIntake {
+    pub(super) fn new(link: Arc<Link>, channel: SharedChannel, ring: BackRing) -> std::io::Result<Self> {
+        let stage = Stage::new(&*link.layer, STAGE)?;
+        let record = || Record {
+            frame: TxFrame::new(),
+            start: [0; START],
+            start_length: 0,
+            readable: false,
+            holders: 0,
+            loan: Loan::NONE,
+            answer: None,
+        };
+        Ok(Self {
+            link,
+            channel,
+            ring,
+            stage,
+            records: (0..RING).map(|_| record()).collect(),
+            free: (0..RING as u16).collect(),
+            read: VecDeque::with_capacity(RING as usize),
+            order: VecDeque::with_capacity(RING as usize),
+            // A list of pieces for each frame that the ring holds.
+            chunks: ChunkPool::new(RING as u16),
+            copies: Vec::new(),
+            starts: Vec::new(),
+            pieces: Vec::with_capacity(MOST_SLOTS),
+            out_count: 0,
+        })
+    }
+
+    /// Reads up to `most` frames, and copies their first bytes.
+    fn read_ahead(&mut self, most: u16) {
+        self.stage.empty();
+        self.copies.clear();
+        self.starts.clear();
+        let mut waiting = match self.ring.waiting() {
+            Ok(waiting) => waiting,
+            Err(fault) => return self.link.fail(fault),
+        };
+        for _ in 0..most {
+            if waiting == 0 || self.stage.left() < START as u32 {
+                break;
+            }
+            let Some(index) = self.free.pop() else { break };
+            let record = &mut self.records[usize::from(index)];
+            let ring = &mut self.ring;
+            let next = || {
+                waiting = waiting.checked_sub(1)?;
+                Some(ring.take::<TX_REQUEST>())
+            };
+            if let Err(fault) = record.frame.read(self.link.domain, next) {
+                self.free.push(index);
+                return self.link.fail(fault);
+            }
+            record.start_length = 0;
+            (record.readable, record.answer, record.holders, record.loan) = (true, None, 0, Loan::NONE);
+            self.order.push_back(index);
+            self.read.push_back(index);
+            let wanted = first_bytes(&record.frame);
+            self.plan_start(index, wanted);
+        }
+        self.copy_starts();
+    }
+
+    /// Has the first `wanted` bytes of a frame copied, as far as it has them and they were not.
+    fn plan_start(&mut self, index: u16, wanted: u32) {
+        let record = &self.records[usize::from(index)];
+        let (mut skip, mut left) = (record.start_length, wanted.saturating_sub(record.start_length));
+        for part in &record.frame.parts {
+            let within = skip.min(part.length);
+            skip -= within;
+            let length = (part.length - within).min(left);
+            if length == 0 {
+                continue;
+            }
+            let Some((place, piece)) = self.stage.take_whole(length) else { return };
+            self.copies.push(GrantCopy::new(part.place.after(within), place, length));
+            self.starts.push((index, piece));
+            left -= length;
+        }
+    }
+
+    /// Copies what was planned.
+    fn copy_starts(&mut self) {
+        if self.copies.is_empty() {
+            return;
+        }
+        self.link.layer.copy(&mut self.copies);
+        for (copy, (index, piece)) in self.copies.drain(..).zip(self.starts.drain(..)) {
+            let record = &mut self.records[usize::from(index)];
+            let at = record.start_length as usize;
+            let to = &mut record.start[at..at + piece.length() as usize];
+            record.readable &= copy.is_done();
+            if copy.is_done() {
+                piece.copy_in(to);
+            }
+            record.start_length += piece.length();
+        }
+    }
+
+    /// Fills `parcel` with the frame of a record.
+    fn fill(&mut self, index: u16, parcel: &mut Parcel) -> Result<(), DropReason> {
+        let record = &self.records[usize::from(index)];
+        if (record.frame.length as usize) < ETHERNET {
+            return Err(DropReason::Runt);
+        }
+        let most = record.frame.length.min(START as u32);
+        if wants_headers(&record.frame) && record.start_length < most && !has_headers(record) {
+            // Headers that go on in other requests: rare.
+            self.stage.empty();
+            self.plan_start(index, most);
+            self.copy_starts();
+        }
+        let record = &self.records[usize::from(index)];
+        if !record.readable {
+            return Err(DropReason::GrantRefused);
+        }
+        parcel.header = header(record)?;
+        parcel.start = record.start;
+        (parcel.length, parcel.start_length) = (record.frame.length, record.start_length);
+        self.pieces.clear();
+        self.pieces.extend(after(&record.frame.parts, record.start_length).map(Piece::naming));
+        parcel.set_named_rest(&self.pieces, &mut self.chunks).map_err(|_| DropReason::ChainTooLong)?;
+        parcel.head = index;
+        Ok(())
+    }
+
+    /// A frame is done with.
+    fn settle(&mut self, index: u16, answer: i16, loan: Loan) {
+        self.chunks.give_back(loan);
+        self.records[usize::from(index)].answer = Some(answer);
+    }
+
+    /// The opened frame, done with, makes way for the next.
+    fn dispose(&mut self, answer: i16, loan: Loan) {
+        if let Some(index) = self.read.pop_front() {
+            self.settle(index, answer, loan);
+        }
+    }
+
+    /// Writes the answers that are next in the ring's order.
+    fn answer(&mut self) {
+        while let Some(&index) = self.order.front()
+            && let Some(answer) = self.records[usize::from(index)].answer
+        {
+            for place in &self.records[usize::from(index)].frame.places {
+                let (id, status) = match place {
+                    Place::Request(id) => (*id, answer),
+                    Place::Extra => (0, status::NULL),
+                };
+                self.ring.answer(&tx_response(id, status));
+            }
+            self.order.pop_front();
+            self.free.push(index);
+        }
+    }
+}
+
+/// How many bytes of a frame are copied at first: what the first request has, or else as many as are mostly enough.
+fn first_bytes(frame: &TxFrame) -> u32 {
+    let first = frame.parts.first().map_or(0, |part| part.length);
+    first.max(ENOUGH.min(frame.length)).min(START as u32)
+}
+
+/// The parts of a frame but for their first `skip` bytes.
+fn after(parts: &[Foreign], skip: u32) -> impl Iterator<Item = Foreign> {
+    let mut skip = skip;
+    parts.iter().filter_map(move |part| {
+        let within = skip.min(part.length);
+        skip -= within;
+        let length = part.length - within;
+        (length > 0).then(|| Foreign { place: part.place.after(within), length })
+    })
+}
+
+/// Whether the headers of a frame must be known.
+fn wants_headers(frame: &TxFrame) -> bool {
+    frame.checksum_blank || frame.gso.is_some()
+}
+
+/// Whether all headers of a record's frame are among its first bytes.
+fn has_headers(record: &Record) -> bool {
+    let start = &record.start[..record.start_length as usize];
+    let Some(layers) = Layers::find(start) else { return false };
+    let length = match layers.protocol {
+        TCP => start.get(layers.transport + 12).map_or(usize::MAX, |offset| usize::from(offset >> 4) * 4),
+        _ => 8,
+    };
+    layers.transport.checked_add(length).is_some_and(|end| end <= start.len())
+}
+
+/// What the sender left to others, as a virtio-net header says it: the protocol here does not tell where the checksum stands.
+fn header(record: &Record) -> Result<NetHeader, DropReason> {
+    let frame = &record.frame;
+    if !wants_headers(frame) {
+        return Ok(NetHeader::default());
+    }
+    let layers = Layers::find(&record.start[..record.start_length as usize]).ok_or(DropReason::BadChecksumOffload)?;
+    let field = match layers.protocol {
+        TCP => 16,
+        UDP => 6,
+        _ => return Err(DropReason::BadChecksumOffload),
+    };
+    let transport = u16::try_from(layers.transport).map_err(|_| DropReason::BadChecksumOffload)?;
+    let Some(gso) = frame.gso else { return Ok(NetHeader::partial_checksum(transport, field)) };
+    let kind = match gso.kind {
+        GsoKind::Tcp4 => NetHeader::GSO_TCPV4,
+        GsoKind::Tcp6 => NetHeader::GSO_TCPV6,
+    };
+    Ok(NetHeader::partial_checksum(transport, field).cut(kind, gso.size))
+}
+
+impl IntakeEnd for XenIntake {
+    fn look(&mut self, most: u16) -> u16 {
+        if self.link.is_broken() {
+            return 0;
+        }
+        if self.read.is_empty() {
+            self.read_ahead(most);
+        }
+        (self.read.len() as u16).min(most)
+    }
+
+    fn open(&mut self, parcel: &mut Parcel) -> Taken {
+        let Some(&index) = self.read.front() else { return Taken::Nothing };
+        match self.fill(index, parcel) {
+            Ok(()) => Taken::Parcel,
+            Err(reason) => {
+                self.dispose(status::ERROR, Loan::NONE);
+                Taken::Dropped(reason)
+            }
+        }
+    }
+
+    fn finish(&mut self, parcel: &Parcel) {
+        self.dispose(status::OKAY, parcel.loan);
+    }
+
+    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+        let Some(index) = self.read.pop_front() else { return };
+        let record = &mut self.records[usize::from(index)];
+        (record.holders, record.loan) = (holders, parcel.loan);
+        self.out_count += 1;
+    }
+
+    fn hold(&mut self, head: u16, more: u16) {
+        if let Some(record) = self.records.get_mut(usize::from(head)).filter(|record| record.holders > 0) {
+            record.holders += more;
+        }
+    }
+
+    fn come_back(&mut self, head: u16) {
+        let Some(record) = self.records.get_mut(usize::from(head)).filter(|record| record.holders > 0) else { return };
+        record.holders -= 1;
+        if record.holders == 0 {
+            let loan = std::mem::replace(&mut record.loan, Loan::NONE);
+            self.out_count -= 1;
+            self.settle(head, status::OKAY, loan);
+        }
+    }
+
+    fn out_count(&self) -> u16 {
+        self.out_count
+    }
+
+    /// As many as the ring holds if all are like the last one.
+    fn size(&self) -> u16 {
+        let places = self.order.back().map_or(1, |&index| self.records[usize::from(index)].frame.places.len());
+        (RING as usize / places.max(1)) as u16
+    }
+
+    fn has_news(&self) -> bool {
+        !self.link.is_broken() && (!self.read.is_empty() || self.ring.has_requests())
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.link.is_broken() && (!self.read.is_empty() || self.ring.arm(1))
+    }
+
+    fn wake(&mut self) {
+        self.channel.clear();
+    }
+
+    fn publish(&mut self) {
+        self.answer();
+        if self.ring.publish() {
+            self.channel.notify();
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Xen ports: guests with a Xen network interface, unmodified, served from here instead of by the kernel's xen-netback.
+//!
+//! - A **domain** is a virtual machine under Xen, dom0 among them; a **vif** is a network interface of one, with a **front end** in the guest and
+//!   a **back end**, which is ours. They meet in **xenstore**, a tree of short texts that both can read and watch.
+//! - A **grant** lets one domain reach a page of another, by its reference; an **event channel** carries events between two.
+//!
+//! In the order in which they take part:
+//!
+//! 1. [`layer`]: what is asked of Xen, as a trait; [`device`] has the kernel's devices answer, [`in_memory`] tests and fuzzers.
+//! 2. [`store`]: xenstore, as a trait and as it is spoken; [`keeper`]: the thread that watches it, for all vifs.
+//! 3. [`vif`]: the states of one back end and its front end, and what is agreed.
+//! 4. [`netif`] and [`ring`]: what lies in the shared rings. [`link`]: what the ends of a queue share.
+//! 5. [`XenIntake`](intake) and [`XenDelivery`](delivery): where frames come in and leave. Between two Xen guests the hypervisor copies the payload
+//!    from page to page; it never comes here.
+
+mod delivery;
+pub mod device;
+pub mod in_memory;
+mod intake;
+pub mod keeper;
+pub mod layer;
+mod link;
+pub mod netif;
+mod ring;
+pub mod store;
+mod vif;
+
+pub use device::XenError;
+pub use keeper::{Keeper, Newcomer, News, Wanted};

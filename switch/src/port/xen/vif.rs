@@ -1,0 +1,303 @@
+//! One network interface of a guest: the states of its back end, which is ours, and of its front end (`xen/include/public/io/xenbus.h`), and what
+//! they agree on (`xen/include/public/io/netif.h`).
+//!
+//! ```text
+//!   back end   1 or 6 -- offers features --> 2 -------- maps, binds --> 4 --> 5 --> 6
+//!   front end             1 ------------------> 4 (or 3, then 4) ----------> 5 --> 6 --> 1 ...
+//! ```
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use nix::sys::eventfd::EventFd;
+
+use super::delivery::{Takes, XenDelivery};
+use super::intake::XenIntake;
+use super::layer::{Domain, Layer};
+use super::link::{Link, SharedChannel};
+use super::netif::{Fault, RX_SLOT, TX_REQUEST};
+use super::ring::BackRing;
+use super::store::Store;
+use crate::frame::MacAddress;
+use crate::memory::Fetch;
+use crate::network::Network;
+use crate::offload::Offloads;
+use crate::port::end::Ends;
+use crate::port::{Port, State as PortState};
+
+/// The states of either side (`enum xenbus_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing readable is there.
+    Unknown = 0,
+    Initialising = 1,
+    InitWait = 2,
+    Initialised = 3,
+    Connected = 4,
+    Closing = 5,
+    Closed = 6,
+}
+
+impl State {
+    fn of(text: Option<String>) -> Self {
+        match text.as_deref() {
+            Some("1") => Self::Initialising,
+            Some("2") => Self::InitWait,
+            Some("3") => Self::Initialised,
+            Some("4") => Self::Connected,
+            Some("5") => Self::Closing,
+            Some("6") => Self::Closed,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// What all vifs share.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) network: Arc<Network>,
+    pub(super) layer: Arc<dyn Layer>,
+    pub(super) fetch: Arc<dyn Fetch>,
+    pub(super) bell: Arc<EventFd>,
+}
+
+/// For whom a vif is served, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) port: Arc<Port>,
+    /// Most queues.
+    pub(super) queues: u16,
+    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    pub(super) delivery_offloads: bool,
+    /// The toolstack's address is not tied to the port: the operator tied another.
+    pub(super) has_address: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Vif {
+    domain: Domain,
+    /// Where its back end stands in xenstore, and its front end.
+    back: String,
+    front: String,
+    terms: Terms,
+    /// The rule that its front end broke, while it is served.
+    served: Option<Arc<OnceLock<Fault>>>,
+}
+
+impl Vif {
+    /// The vif of `domain` whose back end stands at `back`, with its front end at `front`.
+    pub(super) fn new(domain: Domain, back: String, front: String, terms: Terms) -> Self {
+        Self { domain, back, front, terms, served: None }
+    }
+
+    pub(super) fn port(&self) -> &Arc<Port> {
+        &self.terms.port
+    }
+
+    /// Where to look for changes of its front end.
+    pub(super) fn watched(&self) -> String {
+        format!("{}/state", self.front)
+    }
+
+    /// Looks at both sides, and does what is due.
+    ///
+    /// # Errors
+    /// xenstore cannot be reached any more.
+    pub(super) fn step(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
+        let back = State::of(store.read(&self.key("state"))?);
+        let front = State::of(store.read(&self.watched())?);
+        let online = store.read(&self.key("online"))?.as_deref() == Some("1");
+        match (back, front) {
+            (State::Initialising, _) => self.offer(store),
+            (State::Closed, State::Initialising) if online => self.offer(store),
+            // The guest began anew without an end.
+            (State::Connected, State::Initialising) => {
+                self.stop(host);
+                self.offer(store)
+            }
+            (State::InitWait | State::Connected, State::Initialised | State::Connected) if self.served.is_none() => {
+                self.serve(store, host)
+            }
+            (State::Connected, State::Closing) => {
+                self.stop(host);
+                self.set_state(store, State::Closing)
+            }
+            (State::Closing, State::Closing) if online => Ok(()),
+            (State::Closing, _) | (State::Connected, State::Closed) => {
+                self.stop(host);
+                self.set_state(store, State::Closed)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}/{key}", self.back)
+    }
+
+    fn set_state(&self, store: &mut dyn Store, state: State) -> io::Result<()> {
+        store.write(&self.key("state"), &(state as u8).to_string())
+    }
+
+    /// Says what the back end can do, and that it waits for the front end.
+    fn offer(&self, store: &mut dyn Store) -> io::Result<()> {
+        let queues = self.terms.queues.to_string();
+        for (feature, value) in [
+            ("feature-rx-copy", "1"),
+            ("feature-rx-flip", "0"),
+            ("feature-sg", "1"),
+            ("feature-gso-tcpv4", "1"),
+            ("feature-gso-tcpv6", "1"),
+            ("feature-ipv6-csum-offload", "1"),
+            ("feature-split-event-channels", "1"),
+            ("multi-queue-max-queues", &queues),
+        ] {
+            store.write(&self.key(feature), value)?;
+        }
+        self.terms.port.set_state(PortState::Speaking);
+        self.set_state(store, State::InitWait)
+    }
+
+    /// Serves the front end, which is ready; one that cannot be served is put in quarantine. One that was served by a process that is gone goes
+    /// on where that left it.
+    fn serve(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
+        let asks = Asks::read(store, &self.front, self.terms.queues, self.terms.delivery_offloads)?;
+        let mac = store.read(&self.key("mac"))?.and_then(|mac| mac.parse::<MacAddress>().ok());
+        match asks.and_then(|asks| self.connect(&asks, host)) {
+            Ok(fault) => {
+                self.served = Some(fault);
+                if !self.terms.has_address
+                    && let Some(Err(error)) = mac.map(|mac| host.network.set_address(&self.terms.port, Some(mac)))
+                {
+                    tracing::warn!(port = %self.terms.port.name, %error, "the vif's address is not tied to its port");
+                }
+                self.terms.port.set_state(PortState::Running);
+                self.set_state(store, State::Connected)
+            }
+            Err(cause) => self.refuse(store, host, &cause),
+        }
+    }
+
+    /// Maps the rings, binds the channels and has a worker serve them, for each queue.
+    fn connect(&self, asks: &Asks, host: &Host) -> Result<Arc<OnceLock<Fault>>, String> {
+        let port = &self.terms.port;
+        port.begin_session();
+        let fault = Arc::default();
+        for (pair, queue) in asks.queues.iter().enumerate() {
+            let link = Link {
+                layer: Arc::clone(&host.layer),
+                domain: self.domain,
+                fault: Arc::clone(&fault),
+                bell: Arc::clone(&host.bell),
+            };
+            let ends = ends(Arc::new(link), queue, asks.takes, &host.fetch)?;
+            host.network.start_queue(port, pair as u16, ends).map_err(|error| error.to_string())?;
+        }
+        Ok(fault)
+    }
+
+    /// Puts the port in quarantine for `cause`, and tells the front end that it is not served: it may begin anew.
+    fn refuse(&mut self, store: &mut dyn Store, host: &Host, cause: &str) -> io::Result<()> {
+        self.served = None;
+        host.network.quarantine(&self.terms.port, cause);
+        self.set_state(store, State::Closing)
+    }
+
+    /// Nobody is served any more, and nothing of the guest is mapped. A quarantine lasts until a front end begins anew.
+    pub(super) fn stop(&mut self, host: &Host) {
+        if self.served.take().is_some() {
+            host.network.stop_port(&self.terms.port);
+            self.terms.port.set_state(PortState::Waiting);
+        }
+    }
+
+    /// If the front end broke a rule since this was last asked, it is served no more.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub(super) fn judge(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
+        match self.served.as_ref().and_then(|fault| fault.get().copied()) {
+            Some(fault) => self.refuse(store, host, &fault.to_string()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The ends of one queue, which map what its front end granted.
+fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) -> Result<Ends, String> {
+    let map = |what: &str, reference: u32| {
+        let page = link.layer.map(link.domain, reference);
+        page.map_err(|error| format!("the {what} ring that the front end granted cannot be mapped: {error}"))
+    };
+    let bind = |port: u32| -> Result<SharedChannel, String> {
+        let channel = link.layer.bind(link.domain, port);
+        channel.map(Arc::new).map_err(|error| format!("the front end's event channel cannot be bound: {error}"))
+    };
+    let intake_ring = BackRing::new(map("transmit", queue.intake_ring)?, TX_REQUEST);
+    let delivery_ring = BackRing::new(map("receive", queue.delivery_ring)?, RX_SLOT);
+    let intake_channel = bind(queue.intake_channel)?;
+    let delivery_channel =
+        if queue.delivery_channel == queue.intake_channel { Arc::clone(&intake_channel) } else { bind(queue.delivery_channel)? };
+    // What a process before us answered, and did not tell, is told now.
+    intake_channel.notify();
+    if !Arc::ptr_eq(&intake_channel, &delivery_channel) {
+        delivery_channel.notify();
+    }
+    let text = |error: io::Error| format!("pages or descriptors cannot be had: {error}");
+    let (readable, room) = (intake_channel.readable().map_err(text)?, delivery_channel.readable().map_err(text)?);
+    let intake = XenIntake::new(Arc::clone(&link), intake_channel, intake_ring).map_err(text)?;
+    let delivery = XenDelivery::new(link, delivery_channel, delivery_ring, takes, Arc::clone(fetch)).map_err(text)?;
+    Ok(Ends { intake: Box::new(intake), delivery: Box::new(delivery), readable: Some(readable), writable: None, room: Some(room) })
+}
+
+/// One queue's references and channels, as the front end tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Queue {
+    intake_ring: u32,
+    delivery_ring: u32,
+    intake_channel: u32,
+    delivery_channel: u32,
+}
+
+/// What a front end asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asks {
+    queues: Vec<Queue>,
+    takes: Takes,
+}
+
+impl Asks {
+    /// Reads what stands at `front`, for at most so many `queues`; the sentence that says what is wrong with it.
+    fn read(store: &mut dyn Store, front: &str, most: u16, delivery_offloads: bool) -> io::Result<Result<Self, String>> {
+        let mut number = |key: &str| -> io::Result<Option<u32>> {
+            Ok(store.read(&format!("{front}/{key}"))?.and_then(|text| text.trim().parse().ok()))
+        };
+        if number("request-rx-copy")? != Some(1) {
+            return Ok(Err("the front end does not let us copy into its pages (request-rx-copy)".into()));
+        }
+        let count = number("multi-queue-num-queues")?.unwrap_or(1);
+        if count == 0 || count > most.into() {
+            return Ok(Err(format!("the front end asks for {count} queues, where {most} were offered")));
+        }
+        let mut queues = Vec::new();
+        for index in 0..count {
+            let folder = if count == 1 { String::new() } else { format!("queue-{index}/") };
+            let mut of = |key: &str| number(&format!("{folder}{key}"));
+            let both = of("event-channel")?;
+            let (intake_channel, delivery_channel) = (of("event-channel-tx")?.or(both), of("event-channel-rx")?.or(both));
+            let parts = (of("tx-ring-ref")?, of("rx-ring-ref")?, intake_channel, delivery_channel);
+            let (Some(intake_ring), Some(delivery_ring), Some(intake_channel), Some(delivery_channel)) = parts else {
+                return Ok(Err("the front end does not tell its rings and event channels".into()));
+            };
+            queues.push(Queue { intake_ring, delivery_ring, intake_channel, delivery_channel });
+        }
+        let mut has = |key: &str| number(key).map(|value| value == Some(1));
+        let scattered = has("feature-sg")?;
+        let no_checksum = has("feature-no-csum-offload")? || !delivery_offloads;
+        let with = |checksum: bool, gso: bool| Offloads { checksum, tcp4: gso, tcp6: gso, ..Offloads::default() };
+        let v4 = with(!no_checksum, scattered && has("feature-gso-tcpv4")?);
+        let v6 = with(delivery_offloads && has("feature-ipv6-csum-offload")?, scattered && has("feature-gso-tcpv6")?);
+        Ok(Ok(Self { queues, takes: Takes { scattered, v4, v6 } }))
+    }
+}
