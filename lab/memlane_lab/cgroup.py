@@ -53,6 +53,8 @@ class Group:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._seen: dict[str, Switches] = {}
+        """Of each thread, what it had when it was last looked at."""
 
     def cpu(self) -> CpuTime:
         """CPU time so far of all that ever was in it, and of what is."""
@@ -91,10 +93,14 @@ class Group:
         return [found for pid in pids if (found := stat(int(pid)))]
 
     def _switches(self) -> Switches:
+        """Of all threads that were ever seen: one that has ended keeps what it last had, so that the sum only grows."""
         try:
-            return sum(map(context_switches, (self.path / "cgroup.threads").read_text().split()), Switches())
+            living = (self.path / "cgroup.threads").read_text().split()
         except OSError:
-            return Switches()
+            living = []
+        found = {thread: context_switches(thread) for thread in living}
+        self._seen |= {thread: counted for thread, counted in found.items() if counted.total}
+        return sum(self._seen.values(), Switches())
 
 
 def make(session: str, name: str) -> Group | None:

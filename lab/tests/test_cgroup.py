@@ -19,6 +19,15 @@ def test_what_children_used_counts_although_they_are_gone_and_left_the_session(s
     assert process.group.counts()["switches"] > 0
 
 
+def test_what_threads_counted_that_have_ended_stays(session: Session) -> None:
+    process = session.start("parent", ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 0.02; done; exec cat"])
+    group = process.group
+    assert group is not None
+    seen = [group.counts()[name] for _ in range(400) for name in ("wakeups",)]
+    assert seen == sorted(seen)
+    assert seen[-1] > 0
+
+
 def test_processes_of_one_name_have_groups_of_their_own(session: Session) -> None:
     one, other = (session.start("same", ["sleep", "1000"]) for _ in range(2))
     assert one.group is not None
