@@ -29,13 +29,18 @@ fn a_frame_on_its_way_to_another_worker_never_reaches_who_has_the_slot_by_then()
 #[test]
 fn a_worker_that_falls_behind_holds_up_only_who_sends_to_it() {
     // Guest 0 has four queues for guest 4, whose worker takes no step; guest 1 sends to 2, at the same worker.
+    const OUT: usize = 100;
     let mut crew = Crew::new(&[0, 0, 0, 0, 1], Settings { patience: Duration::from_secs(60), ..Settings::default() });
     crew.announce();
     let mut queues: Vec<_> = (1..4).map(|pair| crew.queue(0, pair, 0)).collect();
     let (mut sent, mut received) = (0, 0);
     for _ in 0..50 {
-        crew.guests[0].fill(0, 4, 100);
-        queues.iter_mut().for_each(|queue| queue.fill(0, 4, 100));
+        for queue in queues.iter_mut().chain([&mut crew.guests[0]]) {
+            // Together more than the way there holds of one port; each less than may wait of a queue, whatever their order is.
+            queue.reclaim();
+            let more = usize::from(queue.transmit.free()).saturating_sub(256 - OUT);
+            queue.send(0, 4, 100, more);
+        }
         crew.guests[1].reclaim();
         let count = usize::from(crew.guests[1].transmit.free().min(10));
         crew.guests[1].send(1, 2, 100, count);
