@@ -100,13 +100,17 @@ impl Turns {
         std::mem::take(&mut self.taken)
     }
 
-    /// Appends the parcel at `spot` to the queue of `sender`, whose weight is `weight`.
-    pub fn push(&mut self, sender: PortId, weight: Weight, spot: Spot, parking: &mut Parking) {
+    /// Appends the parcel at `spot` to the queue of `sender`.
+    pub fn push(&mut self, sender: PortId, spot: Spot, parking: &mut Parking) {
         self.waiting += 1;
         let index = self.senders.iter().position(|queue| queue.port == sender).unwrap_or_else(|| self.add(sender));
-        let queue = &mut self.senders[index];
-        queue.quantum = weight.quantum();
-        queue.flows.push(spot, parking);
+        self.senders[index].flows.push(spot, parking);
+    }
+
+    /// Has every sender weigh what `weight_of` says from now on: what it weighed when its frames came may be long ago, for with nothing of it
+    /// served none can join them.
+    pub fn weigh(&mut self, weight_of: impl Fn(PortId) -> Weight) {
+        self.senders.iter_mut().for_each(|sender| sender.quantum = weight_of(sender.port).quantum());
     }
 
     fn add(&mut self, port: PortId) -> usize {
@@ -221,12 +225,8 @@ mod tests {
     }
 
     fn push(turns: &mut Turns, parking: &mut Parking, sender: u16, head: u16, length: u32) {
-        push_weighted(turns, parking, (sender, 1), head, length);
-    }
-
-    fn push_weighted(turns: &mut Turns, parking: &mut Parking, (sender, weight): (u16, u16), head: u16, length: u32) {
         let spot = parking.park(parcel(sender, head, length)).unwrap();
-        turns.push(PortId(sender), Weight::new(weight), spot, parking);
+        turns.push(PortId(sender), spot, parking);
     }
 
     fn serve(turns: &mut Turns, parking: &mut Parking) -> Option<(u16, u16, u32)> {
@@ -240,14 +240,15 @@ mod tests {
     /// Serves `total` bytes of senders that keep `depth` frames of their size waiting; returns the bytes of each.
     fn bytes_of(senders: &[(u16, u32)], depth: usize, total: u64) -> Vec<u64> {
         let (mut turns, mut parking) = (Turns::default(), Parking::new(100_000, 10));
-        for (sender, &(weight, size)) in senders.iter().enumerate() {
-            (0..depth).for_each(|_| push_weighted(&mut turns, &mut parking, (sender as u16, weight), 0, size));
+        for (sender, &(_, size)) in senders.iter().enumerate() {
+            (0..depth).for_each(|_| push(&mut turns, &mut parking, sender as u16, 0, size));
         }
         let mut bytes = vec![0_u64; senders.len()];
         while bytes.iter().sum::<u64>() < total {
+            turns.weigh(|sender| Weight::new(senders[sender.index()].0));
             let (sender, _, length) = serve(&mut turns, &mut parking).unwrap();
             bytes[usize::from(sender)] += u64::from(length);
-            push_weighted(&mut turns, &mut parking, (sender, senders[usize::from(sender)].0), 0, length);
+            push(&mut turns, &mut parking, sender, 0, length);
         }
         bytes
     }
@@ -264,6 +265,21 @@ mod tests {
         let bytes = bytes_of(&[(1, 1500), (3, 60), (6, 9000)], 100, 10_000_000);
         let shares: Vec<f64> = bytes.iter().map(|&b| b as f64 / 1_000_000.0).collect();
         assert!((shares[0] - 1.0).abs() < 0.05 && (shares[1] - 3.0).abs() < 0.05 && (shares[2] - 6.0).abs() < 0.05, "{shares:?}");
+    }
+
+    #[test]
+    fn what_a_sender_weighs_changes_while_its_frames_wait() {
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(256, 10));
+        for sender in [0, 1] {
+            (0..100).for_each(|head| push(&mut turns, &mut parking, sender, head, 1500));
+        }
+        let mut served_of = |first: u16| {
+            turns.weigh(|sender| Weight::new(if sender == PortId(first) { 9 } else { 1 }));
+            let senders: Vec<_> = (0..50).map(|_| serve(&mut turns, &mut parking).unwrap().0).collect();
+            senders.iter().filter(|&&sender| sender == first).count()
+        };
+        let served = [served_of(0), served_of(1)];
+        assert!(served.iter().all(|served| (43..=47).contains(served)), "{served:?}");
     }
 
     #[test]

@@ -168,9 +168,10 @@ proptest! {
             let mut parcel = Parcel::default();
             (parcel.source, parcel.head, parcel.length) = (PortId(sender), number as u16, length);
             let spot = parking.park(parcel).unwrap();
-            turns.push(PortId(sender), Weight::new(1 + sender), spot, &mut parking);
+            turns.push(PortId(sender), spot, &mut parking);
             waiting.entry(sender).or_default().push_back((number as u16, length));
         }
+        turns.weigh(|sender| Weight::new(1 + sender.0));
         let mut served: HashMap<u16, u64> = waiting.keys().map(|&sender| (sender, 0)).collect();
         while let Some(spot) = turns.next(&parking) {
             let parcel = parking.parcel(spot);

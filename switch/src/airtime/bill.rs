@@ -35,7 +35,14 @@ impl Bill {
         self.add(Item { sender, receiver, effort: frames * effort::FRAME + bytes, bytes: counted });
     }
 
-    /// Enters what was done for `port`, be it to no avail.
+    /// Enters a frame of `sender` of so many `bytes` that waits for `receiver`. They count here, where none was copied, as they do when it is
+    /// delivered: a frame that waits costs its sender at both, and by none of its bytes alone a large one would seem as dear as a small one.
+    pub fn enter_waiting(&mut self, sender: PortId, receiver: PortId, bytes: u64) {
+        let bytes = bytes.max(SHORTEST.into());
+        self.add(Item { sender, receiver: Some(receiver), effort: effort::FRAME, bytes });
+    }
+
+    /// Enters what was done for `port`, be it to no avail: what that takes says nothing of what its bytes cost.
     pub fn enter_effort(&mut self, port: PortId, effort: u64) {
         self.add(Item { sender: port, receiver: None, effort, bytes: 0 });
     }
@@ -102,5 +109,15 @@ mod tests {
         paid.clear();
         bill.settle(4000, |port, cost, bytes| paid.push((port, cost, bytes)));
         assert_eq!(paid, [(PortId(0), 2000, effort::FRAME), (PortId(1), 1000, 60), (PortId(2), 1000, 0)]);
+    }
+
+    #[test]
+    fn a_frame_that_waits_counts_by_its_bytes_though_none_is_copied() {
+        let mut bill = Bill::default();
+        bill.enter_waiting(PortId(0), PortId(9), 60_000);
+        bill.enter_waiting(PortId(1), PortId(9), 40);
+        let mut paid = Vec::new();
+        bill.settle(2000, |port, cost, bytes| paid.push((port, cost, bytes)));
+        assert_eq!(paid, [(PortId(0), 1000, 60_000), (PortId(1), 1000, 60)]);
     }
 }

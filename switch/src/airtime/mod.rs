@@ -93,6 +93,12 @@ impl Airtime {
         self.times.weight_at_receivers(port, weight)
     }
 
+    /// The bill, and meanwhile what [`Self::weight_at_receivers`] tells.
+    pub fn bill_and_weights(&mut self) -> (&mut Bill, impl Fn(PortId, u16) -> Weight + Copy) {
+        let Self { bill, times, .. } = self;
+        (bill, |port, weight| times.weight_at_receivers(port, weight))
+    }
+
     /// What was done since time was last charged is nobody's.
     #[inline]
     pub fn skip(&mut self) {

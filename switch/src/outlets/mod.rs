@@ -290,9 +290,7 @@ impl Outlets {
             parcel.segments_done = 0;
             match if waits { Sent::MustWait } else { self.send(entry.slot, parcel, weight) } {
                 Sent::Done => {}
-                Sent::MustWait
-                    if self.may_flood_wait(entry.slot, parcel) && self.park(entry.slot, parcel, weight, self.now).is_ok() =>
-                {
+                Sent::MustWait if self.may_flood_wait(entry.slot, parcel) && self.park(entry.slot, parcel, self.now).is_ok() => {
                     held += 1;
                 }
                 Sent::MustWait => missed(port, DropReason::FloodNoRoom),
@@ -377,32 +375,40 @@ impl Outlets {
         self.parking.has_room(sender)
     }
 
-    /// Has a copy of `parcel` wait at `slot`, its sender having this `weight`.
+    /// Has a copy of `parcel` wait at `slot`.
     ///
     /// # Errors
     /// Why it may not wait.
-    pub(crate) fn park(&mut self, slot: Slot, parcel: &Parcel, weight: Weight, now: Cycles) -> Result<(), DropReason> {
+    pub(crate) fn park(&mut self, slot: Slot, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
         let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
             outlet.notice.begin_to_stand(now, &self.times.spans);
             self.waiting.push_back(slot);
         }
-        outlet.turns.push(parcel.source, weight, spot, &mut self.parking);
+        outlet.turns.push(parcel.source, spot, &mut self.parking);
         outlet.touch(slot, &mut self.touched);
         self.expect(slot, now);
         Ok(())
     }
 
-    /// Serves what waits and can be delivered now, in bounded parts, and gives up on receivers that are out of patience. `met` hears for which port
-    /// each parcel waited that is done with, or of which some segments went, and its fate.
-    pub(crate) fn serve_waiting(&mut self, now: Cycles, mut met: impl FnMut(&Parcel, PortId, Fate)) {
+    /// Serves what waits and can be delivered now, in bounded parts, by what senders weigh, and gives up on receivers that are out of patience.
+    /// `met` hears for which port each parcel waited that is done with, or of which some segments went, and its fate.
+    pub(crate) fn serve_waiting(
+        &mut self,
+        now: Cycles,
+        weight_of: impl Fn(PortId) -> Weight,
+        mut met: impl FnMut(&Parcel, PortId, Fate),
+    ) {
         let enough = self.work.effort + effort::WAITING;
         for _ in 0..self.waiting.len() {
             if self.work.effort >= enough {
                 return;
             }
             let Some(slot) = self.waiting.pop_front() else { return };
+            if let Some(outlet) = self.slots.get_mut(slot) {
+                outlet.turns.weigh(&weight_of);
+            }
             self.serve_slot(slot, now, &mut met);
             if self.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0) {
                 self.waiting.push_back(slot);

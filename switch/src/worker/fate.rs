@@ -24,7 +24,7 @@ impl Fates<'_> {
         let (to, segments, bytes) = match fate {
             Fate::Delivered(to, segments) => (Some(to), segments.max(1), parcel.length),
             Fate::DeliveredInPart(to, segments) => (Some(to), segments, 0),
-            Fate::Waits(to) => (Some(to), 1, 0),
+            Fate::Waits(to) => return self.bill.enter_waiting(parcel.source, to, parcel.length.into()),
             Fate::HandedOver(to) => (Some(to), 1, parcel.length),
             Fate::Dropped(port, reason) => return self.dropped(parcel.source, port, reason),
         };
@@ -40,7 +40,7 @@ impl Fates<'_> {
     /// A frame of `sender` was dropped, maybe without being read, for a `reason` that is counted at `port`.
     pub(super) fn dropped(&mut self, sender: PortId, port: PortId, reason: DropReason) {
         self.missed(port, reason);
-        self.bill.enter(sender, None, 1, 0);
+        self.bill.enter_effort(sender, effort::FRAME);
     }
 
     /// A frame was dropped that was paid for before, or one of the copies of a flooded one.

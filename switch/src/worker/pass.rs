@@ -200,9 +200,11 @@ impl Worker {
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
         self.airtime.skip();
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
+        let (bill, weight_of) = self.airtime.bill_and_weights();
+        let mut fates = Fates { directory: &self.directory, bill };
         let mut frames = 0;
-        self.outlets.serve_waiting(self.now, |parcel, port, fate| {
+        let weight_of = |sender| weight_of(sender, self.directory.weight_of(sender));
+        self.outlets.serve_waiting(self.now, weight_of, |parcel, port, fate| {
             fates.meet(parcel, fate);
             frames += 1;
             if !matches!(fate, Fate::DeliveredInPart(..)) {
@@ -305,7 +307,7 @@ impl Worker {
         let weight = self.airtime.weight_at_receivers(parcel.source, self.directory.weight_of(parcel.source));
         let fate = match self.outlets.send(outlet, parcel, weight) {
             Sent::Done => Fate::Delivered(port, parcel.segments_done),
-            Sent::MustWait => match self.outlets.park(outlet, parcel, weight, self.now) {
+            Sent::MustWait => match self.outlets.park(outlet, parcel, self.now) {
                 Ok(()) => Fate::Waits(port),
                 Err(reason) => Fate::Dropped(port, reason),
             },

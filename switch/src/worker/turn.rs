@@ -232,7 +232,7 @@ impl Turn<'_> {
             let reason = if health == Health::Stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
             return self.drop_at(port, parcel, reason);
         }
-        match self.outlets.park(slot, parcel, self.weight, self.now) {
+        match self.outlets.park(slot, parcel, self.now) {
             Ok(()) => {
                 self.fates.meet(parcel, Fate::Waits(port));
                 self.source.keep_out(parcel, port);
