@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_a_sender_weighs_changes_while_its_frames_wait() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(256, 10));
+        let (mut turns, mut parking) = (Turns::default(), Parking::new(1000, 10));
         for sender in [0, 1] {
             (0..100).for_each(|head| push(&mut turns, &mut parking, sender, head, 1500));
         }
