@@ -75,23 +75,30 @@ fn frames_of_other_workers_are_nobodys_burden_here() {
         .into_iter()
         .map(|(from, pair)| (from, crew.queue(from, pair, from as u8 - 6)))
         .collect();
-    let mut bytes = [0_u64; 10];
-    for step in 0..3000 {
-        for (from, to) in [(0, 2), (1, 3), (7, 4), (8, 5), (9, 6)] {
-            crew.guests[usize::from(from)].fill(from, to, 1514);
+    let mut stretch = |steps: usize| {
+        let mut bytes = [0_u64; 10];
+        for _ in 0..steps {
+            for (from, to) in [(0, 2), (1, 3), (7, 4), (8, 5), (9, 6)] {
+                crew.guests[usize::from(from)].fill(from, to, 1514);
+            }
+            for (from, queue) in &mut queues {
+                queue.fill(*from, *from - 3, 1514);
+            }
+            crew.step();
+            for receiver in 2..7 {
+                crew.guests[receiver].take(256, |sender, length| bytes[usize::from(sender)] += u64::from(length));
+            }
         }
-        for (from, queue) in &mut queues {
-            queue.fill(*from, *from - 3, 1514);
-        }
-        crew.step();
-        for receiver in 2..7 {
-            crew.guests[receiver].take(256, |sender, length| {
-                bytes[usize::from(sender)] += u64::from(length) * u64::from(step >= 500);
-            });
-        }
-    }
-    // A turn in each pass, of 32 frames: for whatever else the worker does, it has time.
-    let turns = 2500 * 32 * 1514;
-    assert!(bytes[..2].iter().all(|&bytes| bytes * 10 > turns * 8), "{bytes:?}, {turns} in a turn each pass");
+        bytes
+    };
+    stretch(500);
+    // Whoever has its turn while a hypervisor takes the CPU away pays for that time, and misses as much of a stretch or two.
+    let mut stretches: Vec<_> = (0..11).map(|_| stretch(250)).collect();
+    stretches.sort_unstable_by_key(|bytes| bytes[0].min(bytes[1]));
+    let bytes = stretches[5];
+    // Nearly a turn of 32 frames in each pass. What it does after others' frames costs a little more, for their memory is in the caches: where
+    // that of both is measured closely, the one that costs more has three turns of four. With others' frames on its bill it has one of ten.
+    let turns = 250 * 32 * 1514;
+    assert!(bytes[..2].iter().all(|&bytes| bytes * 10 > turns * 6), "{bytes:?}, {turns} in a turn each pass");
     assert!(bytes[7..].iter().all(|&bytes| bytes > 0), "{bytes:?}");
 }
