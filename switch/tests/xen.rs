@@ -6,6 +6,7 @@ mod netfront;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use common::*;
 use memlane::frame::MacAddress;
@@ -303,6 +304,23 @@ fn a_front_end_comes_and_goes_and_nothing_of_it_stays_mapped() {
     // xl network-attach.
     let mut one = xen.front(1, Kind::LINUX);
     greet(&mut one, mac(1), &mut two, mac(2));
+}
+
+#[test]
+fn what_a_guest_writes_has_nobody_else_looked_at() {
+    const WRITES: usize = 50;
+    let xen = Xen::new(12);
+    let fronts: Vec<_> = (1..=12).map(|index| xen.front(index, Kind::LINUX)).collect();
+    (1..=12).for_each(|index| xen.await_state(index, &State::Running));
+    std::thread::sleep(Duration::from_millis(50));
+    let before = xen.hypervisor.reads();
+    for _ in 0..WRITES {
+        fronts[0].write("state", 4);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let reads = xen.hypervisor.reads() - before;
+    // Its own state, the back end's, and whether it is to stay.
+    assert!((1..=3 * WRITES).contains(&reads), "{reads} reads for {WRITES} writes");
 }
 
 #[test]

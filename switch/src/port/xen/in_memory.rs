@@ -32,6 +32,7 @@ struct State {
     tree: BTreeMap<String, String>,
     watchers: Vec<Watcher>,
     copied: usize,
+    reads: usize,
 }
 
 #[derive(Debug)]
@@ -88,6 +89,7 @@ impl Hypervisor {
             tree: BTreeMap::new(),
             watchers: Vec::new(),
             copied: 0,
+            reads: 0,
         };
         Arc::new(Self { state: Mutex::new(state) })
     }
@@ -126,6 +128,11 @@ impl Hypervisor {
     /// Requests to copy so far.
     pub fn copy_requests(&self) -> usize {
         self.state().copied
+    }
+
+    /// Texts and lists that dom0 has read from xenstore so far.
+    pub fn reads(&self) -> usize {
+        self.state().reads
     }
 
     /// Offers the event channel `port` of `domain`; returns the domain's end of it: rung by us, and to ring us.
@@ -255,12 +262,14 @@ struct Connection {
 
 impl Store for Connection {
     fn read(&mut self, path: &str) -> io::Result<Option<String>> {
+        self.hypervisor.state().reads += 1;
         Ok(self.hypervisor.read(path))
     }
 
     fn list(&mut self, path: &str) -> io::Result<Vec<String>> {
         let top = whole(path) + "/";
-        let state = self.hypervisor.state();
+        let mut state = self.hypervisor.state();
+        state.reads += 1;
         let names = state.tree.keys().filter_map(|path| path.strip_prefix(&top)).map(|rest| rest.split('/').next().unwrap_or(rest));
         let names: BTreeSet<String> = names.map(str::to_owned).collect();
         Ok(names.into_iter().collect())

@@ -18,7 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::device::{Devices, XenError};
 use super::layer::{Domain, Layer};
 use super::link::Fetcher;
-use super::store::{Store, Xenstore};
+use super::store::{Event, Store, Xenstore};
 use super::vif::{Host, Terms, Vif};
 use crate::frame::MacAddress;
 use crate::id::PortId;
@@ -28,6 +28,8 @@ use crate::port::Port;
 
 /// Where back ends stand in xenstore.
 const BACK: &str = "backend/vif";
+/// Watches of front ends.
+const FRONT: &str = "a front end";
 /// The hotplug script by which the toolstack says that an interface is memlane's.
 const SCRIPT: &str = "vif-memlane";
 /// What the thread waits between two rounds at least, so that guests that write without end cost little.
@@ -176,6 +178,15 @@ struct Rounds {
     newcomers: BTreeSet<(Domain, u16)>,
 }
 
+/// What there is to look at: what a guest writes has nobody else looked at.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Which vifs there are.
+    all: bool,
+    /// These vifs.
+    vifs: BTreeSet<(Domain, u16)>,
+}
+
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
@@ -183,9 +194,16 @@ enum Then {
     Quit,
 }
 
+/// The vif whose back end has this path or one below it, and whether it is one below.
+fn of_back_end(path: &str) -> Option<((Domain, u16), bool)> {
+    let mut parts = path.strip_prefix(BACK)?.strip_prefix('/')?.split('/');
+    let key = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some((key, parts.next().is_some()))
+}
+
 impl Rounds {
     fn run(mut self) -> io::Result<()> {
-        self.store.watch(BACK, "back")?;
+        self.store.watch(BACK, "back ends")?;
         let result = loop {
             match self.round() {
                 Ok(Then::GoOn) => {}
@@ -199,21 +217,41 @@ impl Rounds {
         result
     }
 
-    /// Waits until something comes, and looks at everything.
+    /// Waits until something comes, and looks at what it concerns.
     fn round(&mut self) -> io::Result<Then> {
         std::thread::sleep(PAUSE);
         self.wait()?;
-        if self.take_orders()? == Then::Quit {
+        let mut looks = Looks::default();
+        if self.take_orders(&mut looks)? == Then::Quit {
             return Ok(Then::Quit);
         }
-        // Whatever came, all is looked at: there are few vifs, and what they are told is what is there now.
-        while self.store.next_event().is_some() {}
-        self.find()?;
-        for vif in self.vifs.values_mut() {
-            vif.judge(&mut *self.store, &self.host)?;
-            vif.step(&mut *self.store, &self.host)?;
+        while let Some(event) = self.store.next_event() {
+            self.note(&event, &mut looks);
+        }
+        if looks.all {
+            self.find()?;
+        }
+        for (key, vif) in &mut self.vifs {
+            if vif.judge(&mut *self.store, &self.host)? || looks.vifs.contains(key) {
+                vif.step(&mut *self.store, &self.host)?;
+            }
         }
         Ok(Then::GoOn)
+    }
+
+    /// Notes what `event` has looked at: the vif whose front or back end has changed, or which there are if this is none that is served.
+    fn note(&self, event: &Event, looks: &mut Looks) {
+        if event.token == FRONT {
+            // Where more than the front end goes, the path is what went.
+            let concerned =
+                |vif: &Vif| vif.watched().strip_prefix(&event.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            looks.vifs.extend(self.vifs.iter().filter(|(_, vif)| concerned(vif)).map(|(key, _)| *key));
+            return;
+        }
+        match of_back_end(&event.path) {
+            Some((key, true)) if self.vifs.contains_key(&key) => _ = looks.vifs.insert(key),
+            _ => looks.all = true,
+        }
     }
 
     fn wait(&mut self) -> io::Result<()> {
@@ -229,8 +267,9 @@ impl Rounds {
         if store { self.store.receive() } else { Ok(()) }
     }
 
-    fn take_orders(&mut self) -> io::Result<Then> {
+    fn take_orders(&mut self, looks: &mut Looks) -> io::Result<Then> {
         while let Ok(order) = self.inbox.try_recv() {
+            looks.all = true;
             match order {
                 Order::Serve(wanted, port) => self.wanted.push((wanted, port)),
                 Order::Release(id, done) => {
@@ -253,7 +292,7 @@ impl Rounds {
     fn forget(&mut self, key: (Domain, u16)) -> io::Result<()> {
         let Some(mut vif) = self.vifs.remove(&key) else { return Ok(()) };
         vif.stop(&self.host);
-        self.store.unwatch(&vif.watched(), "front")
+        self.store.unwatch(&vif.watched(), FRONT)
     }
 
     /// Meets vifs that are new and wanted, and forgets those that are gone.
@@ -330,8 +369,23 @@ impl Rounds {
             has_address: wanted.has_address,
         };
         let vif = Vif::new(domain, back, front, terms);
-        self.store.watch(&vif.watched(), "front")?;
+        // It is looked at when the watch tells that it is there.
+        self.store.watch(&vif.watched(), FRONT)?;
         self.vifs.insert((domain, number), vif);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_tells_whose_back_end_it_is() {
+        assert_eq!(of_back_end("backend/vif/7/0/state"), Some(((7, 0), true)));
+        assert_eq!(of_back_end("backend/vif/7/0"), Some(((7, 0), false)), "it has come or gone");
+        for other in ["backend/vif", "backend/vif/7", "backend/vifs/7/0", "backend/vif/x/0", "backend"] {
+            assert_eq!(of_back_end(other), None, "{other}");
+        }
     }
 }

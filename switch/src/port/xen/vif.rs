@@ -212,15 +212,14 @@ impl Vif {
         }
     }
 
-    /// If the front end broke a rule since this was last asked, it is served no more.
+    /// If the front end broke a rule since this was last asked, it is served no more; true if so.
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub(super) fn judge(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
-        match self.served.as_ref().and_then(|fault| fault.get().copied()) {
-            Some(fault) => self.refuse(store, host, &fault.to_string()),
-            None => Ok(()),
-        }
+    pub(super) fn judge(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<bool> {
+        let Some(fault) = self.served.as_ref().and_then(|fault| fault.get().copied()) else { return Ok(false) };
+        self.refuse(store, host, &fault.to_string())?;
+        Ok(true)
     }
 }
 
