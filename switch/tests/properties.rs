@@ -91,7 +91,17 @@ fn document() -> impl Strategy<Value = Document> {
                 ..PortEntry::default()
             };
             let port = ports.into_iter().enumerate().map(port).collect();
-            Document { workers, cpus: vec![0], poll, in_order, patience_ms, waiting_frames, age, port, ..Document::default() }
+            Document {
+                workers,
+                cpus: vec![0],
+                poll: Some(poll),
+                in_order,
+                patience_ms,
+                waiting_frames,
+                age,
+                port,
+                ..Document::default()
+            }
         },
     )
 }

@@ -23,8 +23,9 @@ pub struct Document {
     pub workers: usize,
     /// CPUs that the workers are tied to, in turn; by default none.
     pub cpus: Vec<usize>,
-    /// When a worker looks for work instead of sleeping.
-    pub poll: Poll,
+    /// When a worker looks for work instead of sleeping. By default "adaptive"; "never" where guests are Xen's, for whether another domain wants the
+    /// CPU cannot be seen from within one.
+    pub poll: Option<Poll>,
     /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame whose receiver has no room then holds up those
     /// behind it. By default only with poll = "always".
     pub in_order: Option<bool>,
@@ -61,6 +62,14 @@ pub struct Document {
     pub port: Vec<PortEntry>,
 }
 
+impl Document {
+    /// When workers poll: as it says, or by default.
+    pub fn poll(&self) -> Poll {
+        let xen = self.xen_vifs || self.port.iter().any(|port| port.xen.is_some());
+        self.poll.unwrap_or(if xen { Poll::Never } else { Poll::default() })
+    }
+}
+
 impl Default for Document {
     fn default() -> Self {
         let settings = crate::settings::Settings::default();
@@ -68,7 +77,7 @@ impl Default for Document {
             name: None,
             workers: 1,
             cpus: Vec::new(),
-            poll: settings.poll,
+            poll: None,
             in_order: None,
             control: None,
             access: Access::default(),

@@ -208,8 +208,8 @@ impl Config {
             workers: document.workers,
             cpus: document.cpus.clone(),
             settings: Settings {
-                poll: document.poll,
-                in_order: document.in_order.unwrap_or(document.poll == Poll::Always),
+                poll: document.poll(),
+                in_order: document.in_order.unwrap_or(document.poll() == Poll::Always),
                 patience: Duration::from_millis(document.patience_ms),
                 parking: document.waiting_frames,
                 share: document.share,
@@ -311,6 +311,15 @@ mod tests {
         assert_eq!((config.workers, config.cpus.len(), config.name.as_str()), (1, 0, "net"));
         assert_eq!(config.segments(), ["lan", "other"]);
         assert_eq!(config.port("b").unwrap().kind, PortKind::Tap { name: "tap0".into(), netns: None });
+    }
+
+    #[test]
+    fn workers_poll_by_default_but_where_guests_are_xens() {
+        let poll = |text: &str| Config::parse(text, "net").unwrap().settings.poll;
+        assert_eq!(poll("[[port]]\nname = \"a\"\ntap = \"t\"\n"), Poll::Adaptive);
+        assert_eq!(poll("[[port]]\nname = \"a\"\nxen = \"web\"\n"), Poll::Never);
+        assert_eq!(poll("xen-vifs = true\n"), Poll::Never);
+        assert_eq!(poll("xen-vifs = true\npoll = \"adaptive\"\n"), Poll::Adaptive);
     }
 
     #[test]
