@@ -1,12 +1,11 @@
-/* What is counted, and where; of the plugin that counts under Xen. (path.c has the same of its own, with loads and
- * stores.)
+/* What is counted, and where; of both plugins, that of Linux's tasks (path.c) and that of Xen's domains (xen.c).
  *
  * Nouns, in the order in which QEMU meets them:
  *   block   a translated piece of code
  *   cell    what is counted: by whose it is (a number that the plugin gives), and by where a block begins
  *
  * A string instruction with a repeat prefix is one instruction, as hardware counts it, however often it repeats; its
- * repetitions are counted apart. (QEMU's -icount calls each an instruction.)
+ * repetitions are counted apart, and their loads and stores with all others. (QEMU's -icount calls each an instruction.)
  */
 #ifndef LAB_CELLS_H
 #define LAB_CELLS_H
@@ -29,7 +28,7 @@ uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 enum { FIRST_TABLE = 1 << 16 };
 
 struct counts {
-    uint64_t instructions, repeats;
+    uint64_t instructions, loads, stores, repeats;
 };
 struct cell {
     uint64_t address;
@@ -43,7 +42,7 @@ struct block {
     bool begins_repeat;
     uint64_t ends_repeat; /* address of the repeated instruction that ends it, or 0 */
 };
-static uint64_t instructions; /* so far */
+static uint64_t instructions, loads, stores; /* so far; a plugin that does not count loads and stores leaves them be */
 static struct counts before;
 static struct cell *table; /* open addressing */
 static size_t table_size, used;
@@ -96,8 +95,10 @@ static void settle(void) {
         uint64_t ran = instructions - before.instructions, repeated = repeating && ran ? 1 : 0;
         to->instructions += ran - repeated;
         to->repeats += repeated;
+        to->loads += loads - before.loads;
+        to->stores += stores - before.stores;
     }
-    before = (struct counts){instructions, 0};
+    before = (struct counts){instructions, loads, stores, 0};
 }
 
 /* Begins to count what `block` executes. */
@@ -108,6 +109,7 @@ static void enter(const struct block *block, uint32_t whose) {
     running = cell_of(block->address, whose);
 }
 
+/* Empties all cells, and counts from now on. */
 static void begin_counting(void) {
     memset(table, 0, table_size * sizeof *table);
     used = 0;
@@ -117,15 +119,15 @@ static void begin_counting(void) {
     counting = true;
 }
 
-/* Writes all cells: [[whose, address, instructions, loads, stores, repetitions], ...]; loads and stores are not counted. */
+/* Writes all cells: [[whose, address, instructions, loads, stores, repetitions], ...]. */
 static void print_cells(FILE *out) {
     const char *comma = "";
     fputc('[', out);
     for (size_t i = 0; i < table_size; i++) {
         const struct cell *cell = &table[i];
         if (!cell->used) continue;
-        fprintf(out, "%s[%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",0,0,%" PRIu64 "]", comma, cell->whose, cell->address,
-                cell->counts.instructions, cell->counts.repeats);
+        fprintf(out, "%s[%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", comma, cell->whose,
+                cell->address, cell->counts.instructions, cell->counts.loads, cell->counts.stores, cell->counts.repeats);
         comma = ",";
     }
     fputc(']', out);
@@ -147,8 +149,10 @@ static int mark_number(const uint8_t *code, size_t size) {
     return code[4];
 }
 
-/* The block that is being translated, its string instructions noted; its instructions will count. */
-static struct block *new_block(struct qemu_plugin_tb *tb, qemu_plugin_vcpu_udata_cb_t on_mark) {
+/* The block that is being translated, its string instructions noted; its instructions will count. `also`, if there is
+ * any, sees each of them. */
+static struct block *new_block(struct qemu_plugin_tb *tb, qemu_plugin_vcpu_udata_cb_t on_mark,
+                               void (*also)(struct qemu_plugin_insn *)) {
     size_t number = qemu_plugin_tb_n_insns(tb);
     struct block *block = calloc(1, sizeof *block);
     if (!block) die("no memory for its blocks");
@@ -164,6 +168,7 @@ static struct block *new_block(struct qemu_plugin_tb *tb, qemu_plugin_vcpu_udata
         int mark = mark_number(code, size);
         if (mark)
             qemu_plugin_register_vcpu_insn_exec_cb(insn, on_mark, QEMU_PLUGIN_CB_NO_REGS, (void *)(uintptr_t)mark);
+        if (also) also(insn);
     }
     return block;
 }

@@ -5,41 +5,25 @@
  * kernel does after a switch is counted for the task that it does it for, even if that never gets to run itself.
  *
  * Nouns, in the order in which QEMU meets them:
- *   block   a translated piece of code
- *   task    a task of the machine's kernel, with names
- *   cell    what is counted: by task, and by where a block begins
+ *   task    a task of the machine's kernel, with names: whose a cell (cells.h) is
  *   window  what lies between two marks (marks.h); a line of JSON in the file
- *
- * A string instruction with a repeat prefix is one instruction, as hardware counts it, however often it repeats; its
- * repetitions are counted apart, and their loads and stores with all others. (QEMU's -icount calls each an instruction.)
  *
  * Arguments: out=FILE; switch=ADDRESS and switch_size=BYTES of __switch_to; current=OFFSET of current_task among a
  * processor's variables; name=, leader=, parent= offsets in task_struct. One processor, addresses not randomised.
  */
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "marks.h"
-#include "qemu_plugin.h"
+#include "cells.h"
 
 #if !__has_include(<qemu-plugin.h>)
 typedef uint32_t qemu_plugin_meminfo_t;
 struct qemu_plugin_hwaddr;
 enum qemu_plugin_mem_rw { QEMU_PLUGIN_MEM_R = 1, QEMU_PLUGIN_MEM_W, QEMU_PLUGIN_MEM_RW };
-enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };
 typedef void (*qemu_plugin_vcpu_mem_cb_t)(unsigned int vcpu_index, qemu_plugin_meminfo_t info, uint64_t vaddr,
                                           void *userdata);
 void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, qemu_plugin_vcpu_mem_cb_t cb,
                                       enum qemu_plugin_cb_flags flags, enum qemu_plugin_mem_rw rw, void *userdata);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
-void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *insn, enum qemu_plugin_op op, void *ptr,
-                                                uint64_t imm);
 struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t info, uint64_t vaddr);
 uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *haddr);
-uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 #endif
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
@@ -47,22 +31,8 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 /* Where Linux maps itself and all memory with four levels of pages (Documentation/x86/x86_64/mm.rst). */
 static const uint64_t TEXT = 0xffffffff80000000, TEXT_FROM = 0xffffffff81000000, TEXT_TO = 0xffffffff84000000;
 static const uint64_t DIRECT = 0xffff888000000000, DIRECT_SIZE = 1536ull << 20; /* as much as every machine has */
-enum { NAME_SIZE = 16, MOST_TASKS = 4096, FIRST_TABLE = 1 << 16 };
+enum { NAME_SIZE = 16, MOST_TASKS = 4096 };
 
-struct counts {
-    uint64_t instructions, loads, stores, repeats;
-};
-struct cell {
-    uint64_t address;
-    uint32_t task;
-    bool used;
-    struct counts counts;
-};
-struct block {
-    uint64_t address;
-    bool begins_repeat;
-    uint64_t ends_repeat; /* address of the repeated instruction that ends it, or 0 */
-};
 struct task {
     uint64_t at;
     char name[NAME_SIZE + 1], leader[NAME_SIZE + 1], parent[NAME_SIZE + 1];
@@ -73,67 +43,9 @@ static struct {
 } offsets;
 static FILE *out;
 static uint8_t *memory; /* the machine's, from physical address 0 */
-static uint64_t instructions, loads, stores; /* so far */
-static struct counts before;
 static struct task tasks[MOST_TASKS];
 static uint32_t known_tasks, current;
 static uint64_t current_at;
-static struct cell *table; /* open addressing */
-static size_t table_size, used;
-static bool counting;
-static struct cell *running; /* whose block runs */
-static const struct block *last;
-static bool repeating;
-
-static void die(const char *what) {
-    fprintf(stderr, "counting plugin: %s\n", what);
-    exit(1);
-}
-
-static size_t place_of(uint64_t address, uint32_t task, size_t size) {
-    uint64_t mixed = (address * 0x9e3779b97f4a7c15) ^ (task * 0xc2b2ae3d27d4eb4full);
-    return (mixed ^ mixed >> 29) & (size - 1);
-}
-
-static struct cell *slot(struct cell *cells, size_t size, uint64_t address, uint32_t task) {
-    size_t at = place_of(address, task, size);
-    while (cells[at].used && (cells[at].address != address || cells[at].task != task)) at = (at + 1) & (size - 1);
-    return &cells[at];
-}
-
-static void grow(void) {
-    size_t size = table_size ? table_size * 2 : FIRST_TABLE;
-    struct cell *larger = calloc(size, sizeof *larger);
-    if (!larger) die("no memory for its counts");
-    for (size_t i = 0; i < table_size; i++)
-        if (table[i].used) *slot(larger, size, table[i].address, table[i].task) = table[i];
-    free(table);
-    table = larger;
-    table_size = size;
-}
-
-static struct cell *cell_of(uint64_t address) {
-    if (used * 2 >= table_size) grow();
-    struct cell *found = slot(table, table_size, address, current);
-    if (!found->used) {
-        *found = (struct cell){.address = address, .task = current, .used = true};
-        used++;
-    }
-    return found;
-}
-
-/* Gives what was counted since the last block began to that block's cell. */
-static void settle(void) {
-    if (running) {
-        struct counts *to = &running->counts;
-        uint64_t ran = instructions - before.instructions, repeated = repeating && ran ? 1 : 0;
-        to->instructions += ran - repeated;
-        to->repeats += repeated;
-        to->loads += loads - before.loads;
-        to->stores += stores - before.stores;
-    }
-    before = (struct counts){instructions, loads, stores, 0};
-}
 
 /* Where the machine's kernel keeps what is at `address`: the first task lies in its own data. */
 static const uint8_t *place_in_memory(uint64_t address) {
@@ -187,21 +99,13 @@ static void on_access(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t add
 static void on_block(unsigned int cpu, void *data) {
     (void)cpu;
     if (!counting) return;
-    const struct block *block = data;
-    settle();
-    repeating = block->begins_repeat && last && last->ends_repeat == block->address;
-    last = block;
-    running = cell_of(block->address);
+    enter(data, current);
 }
 
 static void begin(void) {
-    memset(table, 0, table_size * sizeof *table);
-    used = known_tasks = 0;
+    known_tasks = 0;
     current = task_at(current_at);
-    running = NULL;
-    last = NULL;
-    settle();
-    counting = true;
+    begin_counting();
 }
 
 static void print_name(const char *name) {
@@ -222,16 +126,9 @@ static void end(void) {
         print_name(tasks[i].leader), fputc(',', out);
         print_name(tasks[i].parent), fputc(']', out);
     }
-    fprintf(out, "],\"counts\":[");
-    const char *comma = "";
-    for (size_t i = 0; i < table_size; i++) {
-        const struct cell *cell = &table[i];
-        if (!cell->used) continue;
-        fprintf(out, "%s[%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", comma, cell->task,
-                cell->address, cell->counts.instructions, cell->counts.loads, cell->counts.stores, cell->counts.repeats);
-        comma = ",";
-    }
-    fprintf(out, "]}\n");
+    fprintf(out, "],\"counts\":");
+    print_cells(out);
+    fprintf(out, "}\n");
     fflush(out);
 }
 
@@ -239,22 +136,6 @@ static void on_mark(unsigned int cpu, void *data) {
     (void)cpu;
     if ((uintptr_t)data == MARK_BEGIN) begin();
     if ((uintptr_t)data == MARK_END && counting) end();
-}
-
-static bool is_repeat(const uint8_t *code, size_t size) {
-    size_t at = 0;
-    bool repeat = false;
-    for (; at < size && (code[at] == 0xf3 || code[at] == 0xf2 || code[at] == 0x66 || code[at] == 0x67); at++)
-        repeat |= code[at] >= 0xf2;
-    if (at < size && (code[at] & 0xf0) == 0x40) at++; /* REX */
-    if (!repeat || at >= size) return false;
-    return (code[at] >= 0xa4 && code[at] <= 0xa7) || (code[at] >= 0xaa && code[at] <= 0xaf);
-}
-
-static int mark_number(const uint8_t *code, size_t size) {
-    static const uint8_t head[] = {0x0f, 0x1f, 0x84, 0x00}, tail[] = {0xad, 0xde, 0x5a};
-    if (size != MARK_SIZE || memcmp(code, head, sizeof head) || memcmp(code + 5, tail, sizeof tail)) return 0;
-    return code[4];
 }
 
 /* mov %REGISTER, %gs:current_task, addressed from the next instruction or from zero */
@@ -271,30 +152,18 @@ static void find_memory(uint64_t address, struct qemu_plugin_insn *first) {
     if (!memory && at && address >= TEXT_FROM && address < TEXT_TO) memory = at - (address - TEXT);
 }
 
+static void look_at(struct qemu_plugin_insn *insn) {
+    uint64_t address = qemu_plugin_insn_vaddr(insn);
+    qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
+    if (address - offsets.from < offsets.size &&
+        stores_current(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn), address))
+        qemu_plugin_register_vcpu_mem_cb(insn, on_switch, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
+}
+
 static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     (void)id;
-    size_t number = qemu_plugin_tb_n_insns(tb);
-    struct block *block = calloc(1, sizeof *block);
-    if (!block) die("no memory for its blocks");
-    block->address = qemu_plugin_tb_vaddr(tb);
-    find_memory(block->address, qemu_plugin_tb_get_insn(tb, 0));
-    qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, block);
-    for (size_t i = 0; i < number; i++) {
-        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
-        const uint8_t *code = qemu_plugin_insn_data(insn);
-        size_t size = qemu_plugin_insn_size(insn);
-        uint64_t address = qemu_plugin_insn_vaddr(insn);
-        qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &instructions, 1);
-        qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
-        bool repeat = is_repeat(code, size);
-        if (repeat && i == 0) block->begins_repeat = true;
-        block->ends_repeat = repeat && i == number - 1 ? address : 0;
-        int mark = mark_number(code, size);
-        if (mark)
-            qemu_plugin_register_vcpu_insn_exec_cb(insn, on_mark, QEMU_PLUGIN_CB_NO_REGS, (void *)(uintptr_t)mark);
-        if (address - offsets.from < offsets.size && stores_current(code, size, address))
-            qemu_plugin_register_vcpu_mem_cb(insn, on_switch, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W, NULL);
-    }
+    find_memory(qemu_plugin_tb_vaddr(tb), qemu_plugin_tb_get_insn(tb, 0));
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, new_block(tb, on_mark, look_at));
 }
 
 static bool take(const char *argument, const char *key, uint64_t *to) {

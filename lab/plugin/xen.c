@@ -65,7 +65,7 @@ static void on_mark(unsigned int cpu, void *data) {
 static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     (void)id;
     if (!memory) find_memory();
-    struct block *block = new_block(tb, on_mark);
+    struct block *block = new_block(tb, on_mark, NULL);
     bool in_xen = block->address >= XEN_FROM && block->address < XEN_TO;
     block->whose = in_xen ? HYPERVISOR : frame_of(qemu_plugin_tb_get_insn(tb, 0));
     qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, block);
