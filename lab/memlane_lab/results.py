@@ -12,18 +12,18 @@ Every JSON file states its format's version; a lab that does not know it says so
 """
 
 import csv
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from memlane_lab import strict
 from memlane_lab.errors import LabError
 from memlane_lab.experiment import Experiment, measure
 from memlane_lab.labels import Labels
-from memlane_lab.strict import Strict, told
+from memlane_lab.strict import Strict
 
 VERSION = 2
 """Of the JSON files' format. A reader knows its own version only."""
@@ -131,9 +131,6 @@ class RunRecord(Strict):
     """Names, in the order in which they were run: each is a folder."""
 
 
-Model = TypeVar("Model", RunRecord, ExperimentResult)
-
-
 def write(folder: Path, record: RunRecord) -> None:
     """Writes the run's own file."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,23 +152,10 @@ def read(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
     """Reads a run's results."""
     if not (folder / "run.json").exists():
         raise LabError(f"{folder} holds no results of the lab: there is no run.json in it")
-    record = _load(folder / "run.json", RunRecord)
-    return record, [_load(folder / name / "result.json", ExperimentResult) for name in record.experiments]
-
-
-def _load(path: Path, model: type[Model]) -> Model:
-    try:
-        stated = json.loads(path.read_text())
-        version = stated.get("format_version") if isinstance(stated, dict) else None
-        if version != VERSION:
-            raise LabError(f"{path} has format version {version}, but this lab reads version {VERSION} only")
-        return model.model_validate(stated)
-    except OSError as error:
-        raise LabError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise LabError(f"{path} is not what it says it is: {told(error)}") from error
-    except ValueError as error:
-        raise LabError(f"{path} is no JSON: {error}") from error
+    record = strict.read(folder / "run.json", RunRecord, VERSION)
+    return record, [
+        strict.read(folder / name / "result.json", ExperimentResult, VERSION) for name in record.experiments
+    ]
 
 
 _COMMON = ("experiment", "guest", "sample", "round", "placement")

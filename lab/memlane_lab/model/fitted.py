@@ -1,14 +1,13 @@
 """A model, fitted from observations, in one JSON file: what it learned, from what, and on which machine."""
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
+from memlane_lab import strict
 from memlane_lab.errors import LabError
 from memlane_lab.model import costs, discrepancy, observations, sharing
 from memlane_lab.model.configuration import Configuration, Work
@@ -17,7 +16,7 @@ from memlane_lab.model.observations import Observation
 from memlane_lab.model.sharing import Stages
 from memlane_lab.paths import PATHS
 from memlane_lab.stats import FEWEST
-from memlane_lab.strict import Strict, told
+from memlane_lab.strict import Strict
 
 VERSION = 1
 """Of the file's format. A reader knows its own version only."""
@@ -180,15 +179,4 @@ def write(model: Model, file: Path) -> None:
 
 def read(file: Path) -> Model:
     """Reads a model; raises with what is wrong with its file."""
-    try:
-        stated = json.loads(file.read_text())
-        version = stated.get("format_version") if isinstance(stated, dict) else None
-        if version != VERSION:
-            raise LabError(f"{file} has format version {version}, but this lab reads models of version {VERSION} only")
-        return Model.model_validate(stated)
-    except OSError as error:
-        raise LabError(f"cannot read the model {file}: {error.strerror}") from error
-    except ValidationError as error:
-        raise LabError(f"{file} is no model: {told(error)}") from error
-    except ValueError as error:
-        raise LabError(f"{file} is no JSON: {error}") from error
+    return strict.read(file, Model, VERSION)

@@ -11,20 +11,17 @@ what a part costs per KB is cost / seconds / per["KB"].
 """
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from memlane_lab import stages
+from memlane_lab import stages, strict
 from memlane_lab.counting.counts import Party
 from memlane_lab.errors import LabError
 from memlane_lab.labels import Labels
 from memlane_lab.stages import Place
-from memlane_lab.strict import Strict, told
+from memlane_lab.strict import Strict
 
 VERSION = 1
 """Of the file's format."""
@@ -140,18 +137,7 @@ def read_stacks(folder: Path, variant: str) -> Stacks:
 def read(folder: Path) -> Profile | None:
     """The profile in an experiment's folder; None if it has none; raises if it is not what it says it is."""
     path = folder / NAME
-    if not path.exists():
-        return None
-    try:
-        stated = json.loads(path.read_text())
-        version = stated.get("format_version") if isinstance(stated, dict) else None
-        if version != VERSION:
-            raise LabError(f"{path} has format version {version}, but this lab reads version {VERSION} only")
-        return Profile.model_validate(stated)
-    except ValidationError as error:
-        raise LabError(f"{path} is not what it says it is: {told(error)}") from error
-    except ValueError as error:
-        raise LabError(f"{path} is no JSON: {error}") from error
+    return strict.read(path, Profile, VERSION) if path.exists() else None
 
 
 def find(folder: Path) -> list[tuple[Path, Profile]]:
