@@ -30,7 +30,11 @@ fail() {
 clean_up() {
     trap - EXIT INT TERM
     for pid in $started; do kill -KILL "$pid" 2>/dev/null; done
-    for space in $(cat "$folder/spaces" 2>/dev/null); do ip netns delete "$space"; done
+    for space in $(cat "$folder/spaces" 2>/dev/null); do
+        # What was started in there outlives the shell that did.
+        for pid in $(ip netns pids "$space"); do kill -KILL "$pid" 2>/dev/null; done
+        ip netns delete "$space"
+    done
     rm -rf "$folder"
 }
 trap clean_up EXIT

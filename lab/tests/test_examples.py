@@ -64,10 +64,19 @@ for path in ("", "book/7", "best?subject=Travel", "cart", "static/books/7.png"):
 """
 
 
+def _leads_to(link: Path, place: Path) -> bool:
+    try:
+        return link.readlink() == place
+    except OSError:
+        return False  # it has ended meanwhile
+
+
 @pytest.mark.real
 def test_a_shop_in_three_guests_can_be_visited(kernel: str) -> None:
-    shop.image(*shop.SMALL)
+    tree = shop.image(*shop.SMALL).tree
     said = _run("shop", kernel, sys.executable, "-c", _VISIT)
     assert said.count("200 text/html") == 4, said
     assert said.count(" 1\n") == 4, said
     assert "200 image/png 0" in said
+    left = [place for place in Path("/proc").glob("[0-9]*/root") if _leads_to(place, tree)]
+    assert not left, "it left processes behind"
