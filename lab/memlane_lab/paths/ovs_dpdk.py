@@ -25,6 +25,9 @@ _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _BRIDGE = "br"
 _MEMORY = 1024
 """MiB for DPDK's packet pools."""
+_MOST_POOLS = 8
+"""Ports that have a pool each, of about 70 MiB. More would find no memory and carry nothing: they share one pool, which
+is Open vSwitch's default, and takes 800 MiB whatever their number."""
 
 
 class OvsDpdk(NetworkPath):
@@ -61,7 +64,7 @@ class OvsDpdk(NetworkPath):
         self._folder.mkdir()
         self._namespace = self.session.namespace("ovs")
         self._start_database()
-        self._start_switch()
+        self._start_switch(len(ports))
         self._control("add-br", _BRIDGE, "--", "set", "bridge", _BRIDGE, "datapath_type=netdev")
         return {port.name: self._plug(port) for port in ports}
 
@@ -79,8 +82,9 @@ class OvsDpdk(NetworkPath):
         until(lambda: procfs.listens(database.pid, self._remote), timeout=30, what="Open vSwitch's database")
         self._control("--no-wait", "init")
 
-    def _start_switch(self) -> None:
-        self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in self._settings()))
+    def _start_switch(self, ports: int) -> None:
+        settings = self._settings(ports)
+        self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in settings))
         command: list[str | Path] = [_SWITCH, f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
         switch = self.session.start("ovs-vswitchd", command, namespace=self._namespace, environment=self._environment)
         self._switch = switch
@@ -91,13 +95,13 @@ class OvsDpdk(NetworkPath):
 
         until(initialised, timeout=60, what="Open vSwitch to initialise DPDK")
 
-    def _settings(self) -> list[str]:
+    def _settings(self, ports: int) -> list[str]:
         pages = "--in-memory" if _free_huge_memory() >= _MEMORY else f"--no-huge --legacy-mem -m {_MEMORY}"
         settings = [
             "dpdk-init=true",
             f"dpdk-extra=--no-pci --file-prefix={self.session.name} --no-telemetry {pages}",
             "userspace-tso-enable=true",
-            "per-port-memory=true",
+            f"per-port-memory={'true' if ports <= _MOST_POOLS else 'false'}",
             "stats-update-interval=1000",
             "vhost-sock-dir=.",
         ]
