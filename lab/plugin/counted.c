@@ -39,15 +39,17 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* What all network devices but the loopback have carried. */
+/* What the network device $device has carried, or where none is named all but the loopback. */
 static struct frames frames(void) {
     struct frames sum = {0, 0};
+    const char *only = getenv("device");
     char line[512], name[64];
     unsigned long in, out;
     FILE *file = fopen("/proc/net/dev", "r");
     if (!file) die("/proc/net/dev");
     while (fgets(line, sizeof line, file))
-        if (sscanf(line, " %63[^:]: %*u %lu %*u %*u %*u %*u %*u %*u %*u %lu", name, &in, &out) == 3 && strcmp(name, "lo"))
+        if (sscanf(line, " %63[^:]: %*u %lu %*u %*u %*u %*u %*u %*u %*u %lu", name, &in, &out) == 3 &&
+            (only ? !strcmp(name, only) : strcmp(name, "lo") != 0))
             sum.received += in, sum.sent += out;
     fclose(file);
     return sum;

@@ -120,6 +120,9 @@ def test_a_qemu_that_has_outgrown_our_plugin_is_told() -> None:
         ('path = "none", pairs = 2', "holds one pair"),
         ('path = "none", mtu = 9000', "an MTU of 1500"),
         ('path = "none", traffic = { workload = "ping" }', "one flow of the workload path-length"),
+        ('path = "bridge", ends = "guest-host"', "guests at both ends, or dom0 at one of them"),
+        ('path = "bridge", guest = "xen", ends = "guest-host"', None),
+        ('path = "none", guest = "xen", ends = "host-guest"', "at an end of back ends only"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, changed: str, said: str | None) -> None:

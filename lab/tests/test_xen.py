@@ -69,6 +69,15 @@ def test_natively_dom0_is_both_machines(told: dict[str, str], tmp_path: Path) ->
     assert counts.summary(domains.shares(window, tables)).by_party == {Party.NATIVE: 8, Party.SWITCH_XEN: 2}
 
 
+def test_dom0_may_be_a_machine_itself(told: dict[str, str], tmp_path: Path) -> None:
+    plan = Plan(path="memlane", here="s1")
+    assert list(plan.names()) == ["c1"]
+    tables = domains.Tables(told, tmp_path / "kallsyms", None, here="s1")
+    window = Window({}, [], [(30, _PROGRAM, 3, 0, 0, 0), (30, _KERNEL, 5, 0, 0, 0), (30, 0x7F00_0000_0000, 1, 0, 0, 0)])
+    by_party = counts.summary(domains.shares(window, tables)).by_party
+    assert by_party == {Party.RECEIVER_PROGRAM: 3, Party.SWITCH_HOST: 5}, "dom0's daemons are left out"
+
+
 @pytest.mark.xen
 @pytest.mark.timeout(1200)
 def test_two_boots_of_xen_agree_to_the_instruction(tmp_path: Path) -> None:
@@ -86,7 +95,6 @@ def test_two_boots_of_xen_agree_to_the_instruction(tmp_path: Path) -> None:
     assert summary.by_stage["the rest"] < 0.15 * summary.instructions
 
 
-@pytest.mark.xen
 @pytest.mark.timeout(900)
 def test_unmodified_guests_talk_over_memlane(tmp_path: Path) -> None:
     switch = memlane.program()

@@ -19,7 +19,7 @@ from memlane_lab.errors import LabError
 from memlane_lab.stages import Place, Symbols
 
 _KERNEL = 1 << 63
-_PROGRAM_END = 0x1000000
+PROGRAM_END = 0x1000000
 """Below lies the program that sends and receives, linked to a fixed address; above, what a guest's kernel put there."""
 
 
@@ -143,7 +143,7 @@ def _function(place: Place, address: int, tables: Tables) -> str:
         case Place.SWITCH:
             return tables.in_switch(address)
         case _:
-            return "counted" if address < _PROGRAM_END else _STUB
+            return "counted" if address < PROGRAM_END else _STUB
 
 
 def whose(task: Sequence[str], address: int, *, virtual: bool) -> tuple[Party, Place]:

@@ -37,6 +37,8 @@ EXACT = "exact"
 _ROUNDS_OF_XEN = 6
 _XENVMNIC = "xenvmnic"
 """An option of the path `bridge` under Xen: guests have XenVMNIC beside their ordinary interface; its parameters."""
+_HERE = {Ends.GUEST_HOST: "s1", Ends.HOST_GUEST: "c1"}
+"""Which machine is a program of dom0."""
 _SENDING = (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST, Party.SENDER_XEN)
 _RECEIVING = (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST, Party.RECEIVER_XEN)
 _SWITCHING = (Party.SWITCH, Party.SWITCH_HOST, Party.SWITCH_XEN, Party.HOST)
@@ -51,8 +53,12 @@ def refuses(setting: Setting) -> str | None:
         return f"a counted host carries one flow of the workload {PathLength.name} at a time, and nothing beside it"
     if setting.pairs != 1 or setting.shop or setting.load or setting.apart or setting.events:
         return "a counted host holds one pair without load, shop, other host or events"
-    if setting.ends is not Ends.GUEST_GUEST or setting.mtu != 1500 or setting.queues != 1:
-        return "a counted host has guests at both ends, an MTU of 1500 and one queue"
+    if setting.mtu != 1500 or setting.queues != 1:
+        return "a counted host has an MTU of 1500 and one queue"
+    if setting.ends is not Ends.GUEST_GUEST and (setting.guest != XEN or setting.ends not in _HERE):
+        return f'a counted host has guests at both ends, or dom0 at one of them (guest = "{XEN}")'
+    if setting.ends in _HERE and (setting.path == "none" or _XENVMNIC in setting.path_options):
+        return "dom0 is at an end of back ends only: of the paths bridge and memlane"
     if setting.guest == XEN and setting.path != "memlane" and (unknown := {*setting.path_options} - {_XENVMNIC}):
         return f"path {setting.path} of a counted host of Xen has no option {', '.join(sorted(unknown))}"
     if not setting.offloads and setting.guest != XEN:
@@ -149,6 +155,7 @@ def _in_xen(setting: Setting, flows: Sequence[Flow], folder: Path, phases: Seque
         path=bed.PATHS[setting.path] if module is None else _XENVMNIC,
         flows=flows,
         phases=phases,
+        here=_HERE.get(setting.ends, ""),
         offloads="" if setting.offloads else bed.NO_OFFLOADS,
         switch=_switch(setting),
         options=options,
@@ -166,7 +173,7 @@ def _switch(setting: Setting) -> Path | None:
 
 def _key(setting: Setting) -> str:
     """The same for settings whose flows can be counted in one boot."""
-    stated = [setting.path, setting.path_options, setting.program, setting.guest, setting.offloads]
+    stated = [setting.path, setting.path_options, setting.program, setting.guest, setting.offloads, setting.ends]
     return json.dumps(stated, sort_keys=True)
 
 

@@ -33,6 +33,8 @@ PATHS = {"none": "native", "bridge": "netback", "memlane": "memlane"}
 guests; Linux's own back end with its bridge; our switch."""
 NO_OFFLOADS = "tso off gso off gro off sg off"
 """Frames as interfaces had them in 2010."""
+TELLS = "c1"
+"""The guest that tells its kernel's symbols; the other one where this is none."""
 NAMES = ("c1", "s1", "g3", "g4", "g5", "g6", "g7", "g8")
 """Of guests, in the order in which they are made."""
 _PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdtscp,-smap"
@@ -57,6 +59,8 @@ class Plan:
     """What `dom0_init` lays; "none" for nothing."""
     guests: Sequence[str] = ("c1", "s1")
     """By name; c1 sends, s1 receives."""
+    here: str = ""
+    """Which of these is no guest but a program of dom0, at the back end itself."""
     flows: Sequence[Flow] = ()
     phases: Sequence[int] = (0,)
     """All flows for each of these, as `counting.host.run` has them."""
@@ -79,7 +83,7 @@ class Plan:
 
     def names(self) -> Sequence[str]:
         """Of the guests; there are none natively."""
-        return () if self.path == "native" else self.guests
+        return () if self.path == "native" else [name for name in self.guests if name != self.here]
 
 
 def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECONDS) -> dict[str, str]:
@@ -122,7 +126,8 @@ def count(plan: Plan, folder: Path) -> tuple[list[Window], Tables]:
     windows = host.windows(
         parts.get("guest-c1", ""), parts.get("guest-s1", ""), counted, len(plan.flows) * len(plan.phases)
     )
-    return windows, Tables(parts, kernel.kernel().symbols, plan.switch, native=plan.path == "native")
+    symbols = kernel.kernel().symbols
+    return windows, Tables(parts, symbols, plan.switch, native=plan.path == "native", here=plan.here)
 
 
 def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
@@ -134,7 +139,8 @@ def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
     if plan.hold:
         (own / "hold").touch()
     (own / "offloads").write_text(plan.offloads)
-    if plan.path == "native":
+    (own / "here").write_text(plan.here)
+    if plan.path == "native" or plan.here:
         _add_machine(plan, own)
     if plan.script:
         (own / "script").write_text(plan.script)
@@ -142,8 +148,9 @@ def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
     if plan.names():
         shutil.copyfile(vmlinux, own / "vmlinux")
         _make_guest(plan, found, tree.parent / "guest", own / "guest.cpio")
-    for number, name in enumerate(plan.names(), start=1):
-        (own / f"{name}.cfg").write_text(config(plan, name, number))
+    for number, name in enumerate(plan.guests, start=1):
+        if name in plan.names():
+            (own / f"{name}.cfg").write_text(config(plan, name, number))
     if plan.path == "memlane":
         _add_switch(plan, tree)
     if plan.path == "xenvmnic":
@@ -175,6 +182,7 @@ def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
     if plan.inside:
         (own / "inside").write_text(plan.inside)
     (own / "offloads").write_text(plan.offloads)
+    (own / "tells").write_text(TELLS if plan.here != TELLS else "s1")
     if plan.path == "xenvmnic":
         if not _MODULE.exists():
             raise LabError(f"{_MODULE} is missing: run make xenvmnic")
@@ -222,4 +230,6 @@ def _add_switch(plan: Plan, tree: Path) -> None:
         raise LabError(f"this memlane serves no guests of Xen yet: {_SCRIPT} is missing")
     root.install(_SCRIPT, scripts / _SCRIPT.name)
     ports = [{"name": name, "xen": name} for name in plan.names()]
+    if plan.here:
+        ports.append({"name": plan.here, "tap": plan.here})
     (own / "net.toml").write_text(tomli_w.dumps({**plan.options, "control": "/run/control.sock", "port": ports}))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from memlane_lab import stages
-from memlane_lab.counting.counts import Party, Share
+from memlane_lab.counting.counts import PROGRAM_END, Party, Share
 from memlane_lab.counting.host import Window
 from memlane_lab.stages import Place, Symbols
 
@@ -15,6 +15,8 @@ _HYPERVISOR = 1 << 31
 """Beside a page: Xen worked for the code in it (lab/plugin/xen.c)."""
 _KERNEL = 1 << 63
 _SENDER, _RECEIVER, DOM0 = "c1", "s1", "dom0"
+COUNTED = "counted"
+"""The program that sends and receives, as a function."""
 _PARTIES = {
     _SENDER: (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_XEN),
     _RECEIVER: (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_XEN),
@@ -26,10 +28,12 @@ _PARTIES = {
 class Tables:
     """Who owns which page, and the symbol tables of Xen, of both kernels with their modules, and of the switch."""
 
-    def __init__(self, parts: Mapping[str, str], kernel: Path, switch: Path | None, *, native: bool = False) -> None:
-        """From what dom0 told (`bed.boot`); `native`: both machines are programs of dom0."""
+    def __init__(
+        self, parts: Mapping[str, str], kernel: Path, switch: Path | None, *, native: bool = False, here: str = ""
+    ) -> None:
+        """From what dom0 told (`bed.boot`); `native`: both machines are programs of dom0; `here`: this one is."""
         text = kernel.read_text()
-        self.native = native
+        self.native, self.here = native, here
         self.owners = {
             int(frame, 16): part.removeprefix("frames ")
             for part, frames in parts.items()
@@ -39,7 +43,7 @@ class Tables:
         self.hypervisor = Symbols.of_kallsyms(parts["hypervisor"])
         self.kernels = {
             name: Symbols.of_kallsyms(f"{text}\n{parts.get(part, '')}")
-            for name, part in ((DOM0, "modules"), ("guest", "guest-c1"))
+            for name, part in ((DOM0, "modules"), ("guest", f"guest-{_RECEIVER if here == _SENDER else _SENDER}"))
         }
         self.switch: Symbols | None = None
         self.mapped: list[tuple[int, int, str]] = []
@@ -58,10 +62,8 @@ class Tables:
 
     def in_program(self, domain: str, address: int) -> str | None:
         """The switch's function, or that of a library of it; None where another program runs."""
-        if domain != DOM0:
-            return "counted"
-        if self.native:
-            return "counted"
+        if domain != DOM0 or self.native or (self.here and address < PROGRAM_END):
+            return COUNTED
         for low, high, path in self.mapped:
             if low <= address < high:
                 return (self.switch and self.switch.name(address)) or f"({Path(path).name})"
@@ -93,6 +95,8 @@ def _what(domain: str, address: int, tables: Tables, *, in_xen: bool) -> tuple[P
     function = tables.in_program(domain, address)
     if function is None:
         return Party.LAB, Place.PROGRAM, "(a daemon)"
+    if function == COUNTED and tables.here and domain == DOM0:
+        return _PARTIES[tables.here][0], Place.PROGRAM, function
     return programs, Place.SWITCH if programs is Party.SWITCH else Place.PROGRAM, function
 
 
