@@ -260,16 +260,24 @@ struct Connection {
     inbox: Arc<Inbox>,
 }
 
+impl Connection {
+    /// Something was read. As from a real xenstore, events that came before the answer are received with it: nothing rings for them any more.
+    fn asked(&self) {
+        self.hypervisor.state().reads += 1;
+        let _ = self.inbox.bell.read();
+    }
+}
+
 impl Store for Connection {
     fn read(&mut self, path: &str) -> io::Result<Option<String>> {
-        self.hypervisor.state().reads += 1;
+        self.asked();
         Ok(self.hypervisor.read(path))
     }
 
     fn list(&mut self, path: &str) -> io::Result<Vec<String>> {
         let top = whole(path) + "/";
-        let mut state = self.hypervisor.state();
-        state.reads += 1;
+        self.asked();
+        let state = self.hypervisor.state();
         let names = state.tree.keys().filter_map(|path| path.strip_prefix(&top)).map(|rest| rest.split('/').next().unwrap_or(rest));
         let names: BTreeSet<String> = names.map(str::to_owned).collect();
         Ok(names.into_iter().collect())
@@ -301,6 +309,10 @@ impl Store for Connection {
 
     fn next_event(&mut self) -> Option<Event> {
         self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn has_events(&self) -> bool {
+        !self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

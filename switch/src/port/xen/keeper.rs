@@ -28,8 +28,8 @@ use crate::port::Port;
 
 /// Where back ends stand in xenstore.
 const BACK: &str = "backend/vif";
-/// Watches of front ends.
-const FRONT: &str = "a front end";
+/// The token of the watch that tells of them.
+const BACK_ENDS: &str = "back ends";
 /// The hotplug script by which the toolstack says that an interface is memlane's.
 const SCRIPT: &str = "vif-memlane";
 /// What the thread waits between two rounds at least, so that guests that write without end cost little.
@@ -181,9 +181,9 @@ struct Rounds {
 /// What there is to look at: what a guest writes has nobody else looked at.
 #[derive(Debug, Default)]
 struct Looks {
-    /// Which vifs there are.
-    all: bool,
-    /// These vifs.
+    /// Which vifs there are: some came or went.
+    which: bool,
+    /// These.
     vifs: BTreeSet<(Domain, u16)>,
 }
 
@@ -194,16 +194,21 @@ enum Then {
     Quit,
 }
 
-/// The vif whose back end has this path or one below it, and whether it is one below.
-fn of_back_end(path: &str) -> Option<((Domain, u16), bool)> {
-    let mut parts = path.strip_prefix(BACK)?.strip_prefix('/')?.split('/');
+/// Where a vif's back end stands below [`BACK`]; watches of its front end have that for a token.
+fn place((domain, vif): (Domain, u16)) -> String {
+    format!("{domain}/{vif}")
+}
+
+/// The vif that a path at its [`place`] or below belongs to, and whether the path is below.
+fn vif_at(place: &str) -> Option<((Domain, u16), bool)> {
+    let mut parts = place.split('/');
     let key = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     Some((key, parts.next().is_some()))
 }
 
 impl Rounds {
     fn run(mut self) -> io::Result<()> {
-        self.store.watch(BACK, "back ends")?;
+        self.store.watch(BACK, BACK_ENDS)?;
         let result = loop {
             match self.round() {
                 Ok(Then::GoOn) => {}
@@ -228,7 +233,7 @@ impl Rounds {
         while let Some(event) = self.store.next_event() {
             self.note(&event, &mut looks);
         }
-        if looks.all {
+        if looks.which {
             self.find()?;
         }
         for (key, vif) in &mut self.vifs {
@@ -241,22 +246,21 @@ impl Rounds {
 
     /// Notes what `event` has looked at: the vif whose front or back end has changed, or which there are if this is none that is served.
     fn note(&self, event: &Event, looks: &mut Looks) {
-        if event.token == FRONT {
-            // Where more than the front end goes, the path is what went.
-            let concerned =
-                |vif: &Vif| vif.watched().strip_prefix(&event.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-            looks.vifs.extend(self.vifs.iter().filter(|(_, vif)| concerned(vif)).map(|(key, _)| *key));
+        if event.token != BACK_ENDS {
+            looks.vifs.extend(vif_at(&event.token).map(|(key, _)| key));
             return;
         }
-        match of_back_end(&event.path) {
+        let changed = event.path.strip_prefix(BACK).and_then(|rest| vif_at(rest.strip_prefix('/')?));
+        match changed {
             Some((key, true)) if self.vifs.contains_key(&key) => _ = looks.vifs.insert(key),
-            _ => looks.all = true,
+            _ => looks.which = true,
         }
     }
 
     fn wait(&mut self) -> io::Result<()> {
         let mut files = [self.store.descriptor(), self.host.bell.as_fd()].map(|file| PollFd::new(file, PollFlags::POLLIN));
-        match poll(&mut files, PollTimeout::NONE) {
+        let timeout = if self.store.has_events() { PollTimeout::ZERO } else { PollTimeout::NONE };
+        match poll(&mut files, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -269,7 +273,7 @@ impl Rounds {
 
     fn take_orders(&mut self, looks: &mut Looks) -> io::Result<Then> {
         while let Ok(order) = self.inbox.try_recv() {
-            looks.all = true;
+            looks.which = true;
             match order {
                 Order::Serve(wanted, port) => self.wanted.push((wanted, port)),
                 Order::Release(id, done) => {
@@ -292,7 +296,7 @@ impl Rounds {
     fn forget(&mut self, key: (Domain, u16)) -> io::Result<()> {
         let Some(mut vif) = self.vifs.remove(&key) else { return Ok(()) };
         vif.stop(&self.host);
-        self.store.unwatch(&vif.watched(), FRONT)
+        self.store.unwatch(&vif.watched(), &place(key))
     }
 
     /// Meets vifs that are new and wanted, and forgets those that are gone.
@@ -370,7 +374,7 @@ impl Rounds {
         };
         let vif = Vif::new(domain, back, front, terms);
         // It is looked at when the watch tells that it is there.
-        self.store.watch(&vif.watched(), FRONT)?;
+        self.store.watch(&vif.watched(), &place((domain, number)))?;
         self.vifs.insert((domain, number), vif);
         Ok(())
     }
@@ -381,11 +385,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_tells_whose_back_end_it_is() {
-        assert_eq!(of_back_end("backend/vif/7/0/state"), Some(((7, 0), true)));
-        assert_eq!(of_back_end("backend/vif/7/0"), Some(((7, 0), false)), "it has come or gone");
-        for other in ["backend/vif", "backend/vif/7", "backend/vifs/7/0", "backend/vif/x/0", "backend"] {
-            assert_eq!(of_back_end(other), None, "{other}");
+    fn a_place_tells_whose_back_end_it_is() {
+        assert_eq!(vif_at(&place((7, 0))), Some(((7, 0), false)), "it has come or gone");
+        assert_eq!(vif_at("7/0/state"), Some(((7, 0), true)));
+        for other in ["", "7", "x/0", "7/", "7/x"] {
+            assert_eq!(vif_at(other), None, "{other}");
         }
     }
 }

@@ -63,6 +63,9 @@ pub trait Store: Debug + Send {
     /// The oldest event that was received.
     fn next_event(&mut self) -> Option<Event>;
 
+    /// Whether events were received that nobody took: some come while an answer is waited for, and the descriptor does not tell of those.
+    fn has_events(&self) -> bool;
+
     /// What becomes readable when something comes.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
@@ -212,6 +215,10 @@ impl Store for Xenstore {
         self.events.pop_front()
     }
 
+    fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -245,6 +252,7 @@ mod tests {
         let (mut store, daemon) = meet(answers);
         assert_eq!(store.read("backend/vif/1/0/state").unwrap().as_deref(), Some("4"));
         assert_eq!(daemon.join().unwrap(), message(2, 1, b"backend/vif/1/0/state\0"));
+        assert!(store.has_events());
         assert_eq!(store.next_event(), Some(Event { path: "backend/vif/1".into(), token: "be".into() }));
         assert_eq!(store.next_event(), None);
     }

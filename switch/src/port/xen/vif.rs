@@ -240,14 +240,18 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
         if queue.delivery_channel == queue.intake_channel { Arc::clone(&intake_channel) } else { bind(queue.delivery_channel)? };
     // What a process before us answered, and did not tell, is told now.
     intake_channel.notify();
-    if !Arc::ptr_eq(&intake_channel, &delivery_channel) {
+    let shared = Arc::ptr_eq(&intake_channel, &delivery_channel);
+    if !shared {
         delivery_channel.notify();
     }
     let text = |error: io::Error| format!("pages or descriptors cannot be had: {error}");
-    let (readable, room) = (intake_channel.readable().map_err(text)?, delivery_channel.readable().map_err(text)?);
+    let readable = intake_channel.readable().map_err(text)?;
+    // Of one channel for both only the intake is told, and the pass that follows serves what waits as well: whoever clears a channel takes its
+    // event away, and the other end would not hear of it.
+    let room = if shared { None } else { Some(delivery_channel.readable().map_err(text)?) };
     let intake = XenIntake::new(Arc::clone(&link), intake_channel, intake_ring).map_err(text)?;
     let delivery = XenDelivery::new(link, delivery_channel, delivery_ring, takes, Arc::clone(fetch)).map_err(text)?;
-    Ok(Ends { intake: Box::new(intake), delivery: Box::new(delivery), readable: Some(readable), writable: None, room: Some(room) })
+    Ok(Ends { intake: Box::new(intake), delivery: Box::new(delivery), readable: Some(readable), writable: None, room })
 }
 
 /// One queue's references and channels, as the front end tells them.
