@@ -113,7 +113,8 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("workers", before.workers != after.workers),
         ("cpus", before.cpus != after.cpus),
         ("control", before.control != after.control),
-        ("poll", old.poll != new.poll),
+        // A default that follows from the ports is that of the ports at the start.
+        ("poll", old.poll != new.poll && before.poll != after.poll),
         ("in-order", old.in_order != new.in_order),
         ("patience-ms", old.patience != new.patience),
         ("waiting-frames", old.parking != new.parking),
@@ -154,6 +155,16 @@ mod tests {
         assert!(found.changed[0].in_place() && !found.changed[1].in_place());
         assert_eq!(found.restart, ["workers", "age"]);
         assert!(Difference::between(&after, &after).is_empty());
+    }
+
+    #[test]
+    fn the_first_xen_port_needs_no_restart_for_how_workers_poll() {
+        let with = |poll: &str, ports: &str| config(&format!("{poll}\n{ports}"));
+        let xen = "[[port]]\nname = \"a\"\nxen = \"web\"\n";
+        let found = Difference::between(&with("", ""), &with("", xen));
+        assert_eq!((found.restart.len(), found.added.len()), (0, 1), "{:?}", found.restart);
+        assert_eq!(Difference::between(&with("", xen), &with("poll = \"adaptive\"", xen)).restart, ["poll"]);
+        assert!(Difference::between(&with("", ""), &with("poll = \"adaptive\"", "")).restart.is_empty());
     }
 
     #[test]

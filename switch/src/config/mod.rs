@@ -37,6 +37,8 @@ pub struct Config {
     pub workers: usize,
     /// CPUs that they are tied to, in turn; none if empty.
     pub cpus: Vec<usize>,
+    /// When workers poll, if the file says so.
+    pub poll: Option<Poll>,
     /// Data path settings.
     pub settings: Settings,
     /// Where the control socket is.
@@ -202,14 +204,16 @@ impl Config {
     /// `document` was checked, so nothing can fail.
     fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
+        let poll = document.poll();
         Self {
             control: document.control.as_ref().map_or_else(|| default_control(&name), |path| folder.join(path)),
             name,
             workers: document.workers,
             cpus: document.cpus.clone(),
+            poll: document.poll,
             settings: Settings {
-                poll: document.poll(),
-                in_order: document.in_order.unwrap_or(document.poll() == Poll::Always),
+                poll,
+                in_order: document.in_order.unwrap_or(poll == Poll::Always),
                 patience: Duration::from_millis(document.patience_ms),
                 parking: document.waiting_frames,
                 share: document.share,
