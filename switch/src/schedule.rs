@@ -107,8 +107,8 @@ impl Turns {
         self.senders[index].flows.push(spot, parking);
     }
 
-    /// Has every sender weigh what `weight_of` says from now on: what it weighed when its frames came may be long ago, for with nothing of it
-    /// served none can join them.
+    /// Has every sender weigh what `weight_of` says from now on. Asking only when a frame comes would not do: a sender whose ring is full of
+    /// frames that wait sends none until some of them are served.
     pub fn weigh(&mut self, weight_of: impl Fn(PortId) -> Weight) {
         self.senders.iter_mut().for_each(|sender| sender.quantum = weight_of(sender.port).quantum());
     }

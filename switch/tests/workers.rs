@@ -96,8 +96,9 @@ fn frames_of_other_workers_are_nobodys_burden_here() {
     let mut stretches: Vec<_> = (0..11).map(|_| stretch(250)).collect();
     stretches.sort_unstable_by_key(|bytes| bytes[0].min(bytes[1]));
     let bytes = stretches[5];
-    // Nearly a turn of 32 frames in each pass. What it does after others' frames costs a little more, for their memory is in the caches: where
-    // that of both is measured closely, the one that costs more has three turns of four. With others' frames on its bill it has one of ten.
+    // Each guest has a turn of 32 frames in most passes. Time is what they share, and the turn that comes right after other workers' frames takes
+    // longer, because those have filled the caches: whose it is has about three turns while the other has four. A guest that had to pay for
+    // those frames would have one turn in ten passes.
     let turns = 250 * 32 * 1514;
     assert!(bytes[..2].iter().all(|&bytes| bytes * 10 > turns * 6), "{bytes:?}, {turns} in a turn each pass");
     assert!(bytes[7..].iter().all(|&bytes| bytes > 0), "{bytes:?}");

@@ -33,8 +33,6 @@ PATHS = {"none": "native", "bridge": "netback", "memlane": "memlane"}
 guests; Linux's own back end with its bridge; our switch."""
 NO_OFFLOADS = "tso off gso off gro off sg off"
 """Frames as interfaces had them in 2010."""
-TELLS = "c1"
-"""The guest that tells its kernel's symbols; the other one where this is none."""
 NAMES = ("c1", "s1", "g3", "g4", "g5", "g6", "g7", "g8")
 """Of guests, in the order in which they are made."""
 _PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+rdtscp,-smap"
@@ -182,7 +180,7 @@ def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
     if plan.inside:
         (own / "inside").write_text(plan.inside)
     (own / "offloads").write_text(plan.offloads)
-    (own / "tells").write_text(TELLS if plan.here != TELLS else "s1")
+    (own / "tells").write_text(plan.names()[0])
     if plan.path == "xenvmnic":
         if not _MODULE.exists():
             raise LabError(f"{_MODULE} is missing: run make xenvmnic")
