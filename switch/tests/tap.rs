@@ -7,6 +7,7 @@ mod common;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{PATIENCE, in_a_namespace, wait_until};
 use memlane::config::Config;
@@ -112,6 +113,23 @@ fn frames_pass_between_kernel_and_guest() {
             bed.socket.send(&packet.payload).unwrap();
             assert_eq!(bed.guest_hears().1, packet.payload);
         }
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn an_idle_worker_sleeps_on_after_the_looks() {
+    in_a_namespace("an_idle_worker_sleeps_on_after_the_looks", || {
+        let mut bed = Bed::with(features::LINUX, "poll = \"never\"");
+        bed.socket.send(b"hello").unwrap();
+        assert_eq!(bed.guest_hears().1, b"hello");
+        // After this, rings that fell quiet were looked at as often as ever.
+        let all_looks = Duration::from_millis(400);
+        std::thread::sleep(all_looks);
+        let sleeps = || bed.daemon.network().shared().workers[0].sleeps.get();
+        let before = sleeps();
+        std::thread::sleep(all_looks);
+        assert_eq!(sleeps(), before);
         bed.daemon.stop();
     });
 }

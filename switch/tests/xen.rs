@@ -14,13 +14,17 @@ use memlane::link::Impairment;
 use memlane::network::PortTerms;
 use memlane::policy::Allowance;
 use memlane::port::xen::in_memory::Hypervisor;
-use memlane::port::xen::netif::{MOST_SLOTS, tx_flag};
+use memlane::port::xen::netif::{MOST_SLOTS, RING, tx_flag};
 use memlane::port::xen::{Keeper, Newcomer, News, Wanted};
 use memlane::port::{Offer, Port, State};
 use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet, check};
 use netfront::{Front, Kind, Marks, Queue, at};
 
+/// After this, rings that fell quiet were looked at as often as ever.
+const ALL_LOOKS: Duration = Duration::from_millis(400);
+/// After this, the worker of a network that does not poll sleeps, and no second look was yet.
+const ASLEEP: Duration = Duration::from_millis(5);
 const PLAIN: Marks = Marks { checksum_blank: false, gso: None };
 
 /// A network of a guest behind vhost-user, port 0, and ports for the Xen domains x1, x2 ..., numbered from 1 on.
@@ -153,6 +157,44 @@ fn a_batch_of_frames_is_two_requests_to_the_hypervisor() {
     }
     one.queues[0].await_answers();
     assert_eq!(xen.hypervisor.copy_requests() - before, 2, "one for the headers, one for the payload");
+}
+
+#[test]
+fn an_idle_worker_sleeps_on_after_the_looks() {
+    let xen = Xen::with("poll = \"never\"", 2, None);
+    let (mut one, _two) = pair(&xen, Kind::LINUX);
+    one.queues[0].await_answers();
+    std::thread::sleep(ALL_LOOKS);
+    let sleeps = || xen.bed.daemon().network().shared().workers[0].sleeps.get();
+    let before = sleeps();
+    std::thread::sleep(ALL_LOOKS);
+    assert_eq!(sleeps(), before);
+}
+
+/// Has guest 1 send guest 2 a frame, and just after it another one whose event gets lost; true if that arrived all the same.
+fn arrives_without_an_event(one: &mut Front, two: &mut Front, number: u64) -> bool {
+    let (first, lost) = (frame(mac(1), mac(2), 100, number), frame(mac(1), mac(2), 100, number + 1));
+    one.send(&first, &[], PLAIN);
+    assert!(two.receive().bytes == first);
+    std::thread::sleep(ASLEEP);
+    let queue = &mut one.queues[0];
+    let id = queue.sent % RING;
+    at(&queue.tx_pages[id as usize].0, 0).write(&lost);
+    queue.put(Queue::request(queue.tx_pages[id as usize].1, 0, 0, id as u16, lost.len() as u16));
+    queue.show();
+    let arrived = two.queues[0].receive(ALL_LOOKS).is_some_and(|got| got.bytes == lost);
+    queue.push();
+    assert!(arrived || two.receive().bytes == lost);
+    arrived
+}
+
+#[test]
+fn an_event_that_got_lost_is_made_up_for() {
+    let xen = Xen::with("poll = \"never\"", 2, None);
+    let (mut one, mut two) = pair(&xen, Kind::LINUX);
+    let before = xen.ports[0].totals().missed_kicks;
+    assert!((1..5).any(|attempt| arrives_without_an_event(&mut one, &mut two, 2 * attempt)), "not found");
+    assert!(xen.ports[0].totals().missed_kicks > before);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A feed: what a source takes frames from, a guest's ring or what another kind of port brought ([`crate::port::end`]).
 
+use crate::notice::Missed;
 use crate::parcel::Parcel;
 use crate::port::end::IntakeEnd;
 use crate::ring::{Intake, Ring, RingFault, Taken};
@@ -50,6 +51,17 @@ impl Feed {
         match self {
             Self::Ring(intake) => intake.ring().has_untaken() || intake.ring().has_news(),
             Self::Other(end) => end.has_news(),
+        }
+    }
+
+    /// What the driver seems to have missed, or we of it while the source was `asleep`.
+    pub(crate) fn missed(&mut self, asleep: bool) -> Option<Missed> {
+        match self {
+            Self::Ring(intake) => {
+                let ring = intake.ring();
+                if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
+            }
+            Self::Other(end) => (asleep && end.has_news()).then_some(Missed::Kick),
         }
     }
 

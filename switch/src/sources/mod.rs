@@ -270,9 +270,8 @@ impl Source {
     /// Looks again whether its driver seems to have missed something, or we of it; returns what has been missed for two looks.
     pub(crate) fn look(&mut self) -> Option<Missed> {
         let asleep = self.state == State::Asleep;
-        let ring = self.feed.ring()?;
-        let missed = || if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) };
-        self.notice.look(missed)
+        let feed = &mut self.feed;
+        self.notice.look(|| feed.missed(asleep))
     }
 
     /// A parcel that was kept out comes back; `from` is `None` if it was flooded.

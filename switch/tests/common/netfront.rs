@@ -191,8 +191,13 @@ impl Queue {
     }
 
     pub fn push(&self) {
-        at(&self.tx, 0).store_number(self.sent);
+        self.show();
         self.bells[0].write(1).unwrap();
+    }
+
+    /// Shows what was put, and tells nobody.
+    pub fn show(&self) {
+        at(&self.tx, 0).store_number(self.sent);
     }
 
     pub fn request(reference: u32, offset: u16, flags: u16, id: u16, size: u16) -> [u8; TX_REQUEST] {
