@@ -32,10 +32,6 @@ _OVERHEAD = 2.5
 """Seconds that a sample takes beside warm-up and measured part, until the first ones have shown it."""
 
 
-_COUNTED = 2.5
-"""Seconds that a sample takes in a counted host, its share of the boot included."""
-
-
 @dataclass(frozen=True)
 class Planned:
     """An experiment with all that is known before it is measured."""
@@ -54,7 +50,7 @@ class Planned:
     def seconds(self) -> float:
         """About how long they take."""
         if self.experiment.bed is Where.COUNTED:
-            return self.samples * _COUNTED
+            return self.experiment.repeat * sum(counting.seconds(each.setting) for each in self.variants)
         return self.samples * (self.experiment.warm_up + self.experiment.seconds + _OVERHEAD)
 
 

@@ -123,6 +123,9 @@ def test_a_qemu_that_has_outgrown_our_plugin_is_told() -> None:
         ('path = "bridge", ends = "guest-host"', "guests at both ends, or dom0 at one of them"),
         ('path = "bridge", guest = "xen", ends = "guest-host"', None),
         ('path = "none", guest = "xen", ends = "host-guest"', "at an end of back ends only"),
+        ('path = "bridge", guest = "xen", pairs = 4, traffic = { workload = "held-memory" }', None),
+        ('path = "bridge", traffic = { workload = "held-memory" }', 'state guest = "xen"'),
+        ('path = "bridge", guest = "xen", pairs = 5, traffic = { workload = "held-memory" }', "8 guests at most"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, changed: str, said: str | None) -> None:

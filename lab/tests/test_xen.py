@@ -7,8 +7,10 @@ import pytest
 from memlane_lab.counting import counts, host
 from memlane_lab.counting.counts import Party
 from memlane_lab.counting.host import Flow, Window
+from memlane_lab.errors import LabError
 from memlane_lab.paths import memlane
-from memlane_lab.xen import bed
+from memlane_lab.workloads.held_memory import State
+from memlane_lab.xen import bed, memory
 from memlane_lab.xen import counts as domains
 from memlane_lab.xen.bed import Plan
 
@@ -26,6 +28,34 @@ def test_each_path_has_its_own_hotplug_script() -> None:
     assert "bridge=xenbr0,script=vif-bridge" in netback
     assert "script=vif-memlane" in memlane
     assert "counted=c1" in netback
+
+
+def test_a_bare_guest_has_no_interface_until_dom0_attaches_one() -> None:
+    assert "vif = []" in bed.config(Plan(bare="look before"), "c1", 1)
+
+
+def test_what_is_held_is_what_is_less_free_than_before() -> None:
+    guest = "held before 1000 0\nheld before 990 0\r\nheld idle 700 40\nheld idle 720 60\nheld after 980 0\n"
+    dom0 = memory.looks("held before 5000 100\nheld idle 4500 300\nheld busy 4000 300\nheld after 4900 100\n")
+    guests = [memory.looks(f"{guest}held busy 500 80\n"), memory.looks(f"{guest}held busy 690 50\n")]
+    found = memory.held(dom0, guests)
+    kib = {state: {name: int(value / 1024) for name, value in each.items()} for state, each in found.items()}
+    assert kib[State.IDLE] == {
+        "holds": 580 + 300 + 300,
+        "holds_per_guest": 590,
+        "guests_hold": 2 * 290,
+        "rings_hold": 120,
+        "dom0_holds": 300,
+        "switch_holds": 300,
+    }, "of the 500 that dom0 has less, 200 are the switch's, which had 100 before"
+    assert kib[State.BUSY]["guests_hold"] == 490 + 300
+    assert kib[State.AFTER]["holds"] == 20 + 100 + 100
+
+
+def test_a_state_that_nobody_looked_at_is_an_error() -> None:
+    with pytest.raises(LabError, match="nobody looked at memory in the state busy"):
+        seen = memory.looks("held before 1 0\nheld idle 1 0\nheld after 1 0")
+        memory.held(seen, [seen])
 
 
 @pytest.fixture
@@ -108,3 +138,13 @@ def test_unmodified_guests_talk_over_memlane(tmp_path: Path) -> None:
     parts = bed.boot(plan, tmp_path)
     assert "3 packets transmitted, 3 received" in parts["guest-c1"]
     assert parts["script"].splitlines()[-1] == "0", "Linux's own back end is not there"
+
+
+@pytest.mark.xen
+@pytest.mark.timeout(900)
+def test_what_the_network_holds_is_looked_at_in_every_state(tmp_path: Path) -> None:
+    found = memory.measure(Plan(path="memlane", switch=memlane.program()), 8, tmp_path)
+    for state, held in found.items():
+        assert 2 * 1024**2 < held["guests_hold"] < 64 * 1024**2, f"{state}: netfront posts a page for each of 256 slots"
+        assert 0 < held["switch_holds"] < 64 * 1024**2
+    assert found[State.BUSY]["guests_hold"] > found[State.IDLE]["guests_hold"], "programs and sockets"

@@ -1,7 +1,8 @@
 """Samples of an experiment whose bed is counted: all flows of a path in one boot of the counted host, once a round.
 
 Where guests are Xen's (`guest = "xen"`), that host is Xen with its dom0 (`xen/`): its path `bridge` is xen-netback's
-with the bridge, `none` two namespaces of dom0.
+with the bridge, `none` two namespaces of dom0. What is told of a boot are instructions (the workload `path-length`), or
+memory (`held-memory`).
 
 A round is a phase (`host.run`): the same round gives the same counts to the instruction (under Xen to two in a
 thousand), another one shows how much hangs on when timers strike. Xen boots for a minute before anything can be
@@ -14,6 +15,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -27,12 +29,13 @@ from memlane_lab.paths import memlane
 from memlane_lab.plan import Turn, Variant
 from memlane_lab.results import Sample
 from memlane_lab.setting import XEN, Ends, Setting
+from memlane_lab.workloads.held_memory import HeldMemory
 from memlane_lab.workloads.path_length import PARTIES, STAGES, PathLength
-from memlane_lab.xen import bed
+from memlane_lab.xen import bed, memory
 from memlane_lab.xen import counts as domains
 
-Counted = tuple[Window, Summary]
-"""A flow."""
+Values = tuple[dict[str, float], dict[str, dict[str, float]]]
+"""Of a sample: its measures, and who used what."""
 EXACT = "exact"
 """The placement of such samples: one emulated processor, nobody else's work."""
 _ROUNDS_OF_XEN = 6
@@ -50,6 +53,8 @@ def refuses(setting: Setting) -> str | None:
     paths = bed.PATHS if setting.guest == XEN else host.PATHS
     if setting.path not in paths:
         return f"path {setting.path} cannot be laid in the counted host; there are: {', '.join(paths)}"
+    if _looks_at_memory(setting):
+        return _refuses_memory(setting)
     if len(setting.traffic) != 1 or setting.traffic[0].workload != PathLength.name:
         return f"a counted host carries one flow of the workload {PathLength.name} at a time, and nothing beside it"
     if setting.pairs != 1 or setting.shop or setting.load or setting.apart or setting.events:
@@ -67,11 +72,30 @@ def refuses(setting: Setting) -> str | None:
     return None
 
 
+def _looks_at_memory(setting: Setting) -> bool:
+    return setting.traffic[0].workload == HeldMemory.name
+
+
+def _refuses_memory(setting: Setting) -> str | None:
+    if setting.guest != XEN or setting.path == "none" or setting.ends is not Ends.GUEST_GUEST:
+        return f'memory is looked at in guests of Xen, on the paths bridge and memlane: state guest = "{XEN}"'
+    if len(setting.traffic) != 1 or setting.shop or setting.load or setting.apart or setting.events:
+        return f"the workload {HeldMemory.name} has nothing beside it: no load, shop, other host or events"
+    if setting.pairs * 2 > len(bed.NAMES):
+        return f"an emulated Xen holds {len(bed.NAMES)} guests at most"
+    return None
+
+
 def missing(setting: Setting) -> str | None:
     """Why the variant cannot be counted on this machine, or None."""
     if reason := refuses(setting) or machine.missing():
         return reason
     return memlane.Memlane.missing() if setting.path == "memlane" else None
+
+
+def seconds(setting: Setting) -> float:
+    """About how long a sample takes, its share of the boot included."""
+    return 40.0 if _looks_at_memory(setting) else 2.5
 
 
 class CountingSampler(AbstractContextManager["CountingSampler"]):
@@ -80,7 +104,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
     def __init__(self, variants: Sequence[Variant], raw: Path, *, first: int = 1) -> None:
         """`raw` is the folder for what the hosts say; `first` is the first sample's number."""
         self._variants, self._raw, self._number = variants, raw, first
-        self._booted: dict[tuple[int, str], list[Counted] | LabError] = {}
+        self._booted: dict[tuple[int, str], list[Values] | LabError] = {}
         self.facts: dict[str, dict[str, Any]] = {}
 
     def __exit__(
@@ -113,10 +137,11 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
             error=error,
         )
 
-    def _count(self, turn: Turn) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-        key = _key(turn.variant.setting)
+    def _count(self, turn: Turn) -> Values:
+        setting = turn.variant.setting
+        key = _key(setting)
         together = [each for each in self._variants if _key(each.setting) == key]
-        rounds = _ROUNDS_OF_XEN if turn.variant.setting.guest == XEN else 1
+        rounds = _ROUNDS_OF_XEN if setting.guest == XEN and not _looks_at_memory(setting) else 1
         first = turn.round - turn.round % rounds
         if (first, key) not in self._booted:
             self._booted = {known: kept for known, kept in self._booted.items() if known[0] + _ROUNDS_OF_XEN > first}
@@ -125,16 +150,18 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         if isinstance(booted, LabError):
             raise booted
         place = [each.name for each in together].index(turn.variant.name)
-        return told_values(*booted[(turn.round - first) * len(together) + place])
+        return booted[(turn.round - first) * len(together) + place]
 
-    def _boot(self, rounds: range, key: str, together: Sequence[Variant]) -> list[Counted] | LabError:
-        """All flows of the first round, then of the next ones."""
+    def _boot(self, rounds: range, key: str, together: Sequence[Variant]) -> list[Values] | LabError:
+        """All variants of the first round, then of the next ones."""
         setting = together[0].setting
         folder = self._raw / f"round-{rounds[0]}-{setting.path}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        flows = [_flow(each.setting) for each in together]
         try:
+            if _looks_at_memory(setting):
+                return _in_memory([each.setting for each in together], folder)
+            flows = [_flow(each.setting) for each in together]
             if setting.guest == XEN:
                 return _in_xen(setting, flows, folder, rounds)
             return _in_host(setting, flows, folder, rounds[0])
@@ -142,28 +169,38 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
             return fault  # of all its flows, without another boot
 
 
-def _in_host(setting: Setting, flows: Sequence[Flow], folder: Path, phase: int) -> list[Counted]:
+def _in_host(setting: Setting, flows: Sequence[Flow], folder: Path, phase: int) -> list[Values]:
     switch = _switch(setting)
     told = host.run(setting.path, setting.path_options, flows, switch, folder, phase=phase)
     tables = Tables(told, kernel.kernel().symbols, switch)
-    return [(window, counts.summary(counts.shares(window, tables))) for window in told.windows]
+    return [told_values(window, counts.summary(counts.shares(window, tables))) for window in told.windows]
 
 
-def _in_xen(setting: Setting, flows: Sequence[Flow], folder: Path, phases: Sequence[int]) -> list[Counted]:
+def _in_xen(setting: Setting, flows: Sequence[Flow], folder: Path, phases: Sequence[int]) -> list[Values]:
+    windows, tables = bed.count(replace(_plan(setting), flows=flows, phases=phases), folder)
+    return [told_values(window, counts.summary(domains.shares(window, tables))) for window in windows]
+
+
+def _in_memory(settings: Sequence[Setting], folder: Path) -> list[Values]:
+    """Of all states, in one boot."""
+    asked = settings[0]
+    plan = replace(_plan(asked), guests=bed.NAMES[: 2 * asked.pairs])
+    found = memory.measure(plan, asked.traffic[0].parameters["megabytes"], folder)
+    return [(found[each.traffic[0].parameters["state"]], {}) for each in settings]
+
+
+def _plan(setting: Setting) -> bed.Plan:
+    """What is booted for a setting of Xen, still without flows."""
     options = dict(setting.path_options)
     module = options.pop(_XENVMNIC, None)
-    plan = bed.Plan(
+    return bed.Plan(
         path=bed.PATHS[setting.path] if module is None else _XENVMNIC,
-        flows=flows,
-        phases=phases,
         here=_HERE.get(setting.ends, ""),
         offloads="" if setting.offloads else bed.NO_OFFLOADS,
         switch=_switch(setting),
         options=options,
         module=module or "",
     )
-    windows, tables = bed.count(plan, folder)
-    return [(window, counts.summary(domains.shares(window, tables))) for window in windows]
 
 
 def _switch(setting: Setting) -> Path | None:
@@ -173,8 +210,10 @@ def _switch(setting: Setting) -> Path | None:
 
 
 def _key(setting: Setting) -> str:
-    """The same for settings whose flows can be counted in one boot."""
-    stated = [setting.path, setting.path_options, setting.program, setting.guest, setting.offloads, setting.ends]
+    """The same for settings that can be counted in one boot."""
+    stated: list[Any] = [setting.path, setting.path_options, setting.program, setting.guest, setting.offloads, setting.ends]
+    if _looks_at_memory(setting):
+        stated += [HeldMemory.name, setting.pairs, setting.traffic[0].parameters["megabytes"]]
     return json.dumps(stated, sort_keys=True)
 
 
@@ -184,7 +223,7 @@ def _flow(setting: Setting) -> Flow:
     return Flow(*(stated[name] for name in names))
 
 
-def told_values(window: Window, summary: Summary) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+def told_values(window: Window, summary: Summary) -> Values:
     """A flow's measures, and who used what."""
     told = window.flow
     kilobytes, packets = told["sent"] * told["size"] / 1024, max(told["frames_out"], 1)

@@ -4,6 +4,7 @@ dom0 is given files under /plan:
 /plan/path     the path between the guests            /plan/NAME.cfg  a guest, as xl makes it
 /plan/script   what dom0 does when they are made      /plan/memlane   the switch, and /plan/net.toml its network
 /plan/vmlinux  the guests' kernel                     /plan/guest.cpio  their initramfs
+/plan/NAME.nic its interface, as xl attaches it
 and the guests, in that initramfs: their init, the program that sends and receives, and the flows (`counting/host.py`).
 """
 
@@ -68,6 +69,8 @@ class Plan:
     """For each guest's shell; its name is in $counted. In dom0's script, `finished GUEST SECONDS` waits for one."""
     hold: bool = False
     """Whether making the guests is left to dom0's script."""
+    bare: str = ""
+    """For each guest's shell, in place of its part: it has no interface until dom0's script attaches one."""
     files: Sequence[Path] = ()
     """What lies in /extra, of dom0 and of the guests."""
     offloads: str = ""
@@ -149,6 +152,7 @@ def _lay_out(plan: Plan, found: Images, vmlinux: Path, tree: Path) -> None:
     for number, name in enumerate(plan.guests, start=1):
         if name in plan.names():
             (own / f"{name}.cfg").write_text(config(plan, name, number))
+            (own / f"{name}.nic").write_text(_interface(plan, number))
     if plan.path == "memlane":
         _add_switch(plan, tree)
     if plan.path == "xenvmnic":
@@ -177,8 +181,9 @@ def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
     own.mkdir(parents=True)
     root.install(_HERE / "guest_init", own / "guest")
     _add_machine(plan, own)
-    if plan.inside:
-        (own / "inside").write_text(plan.inside)
+    for name, script in (("inside", plan.inside), ("bare", plan.bare)):
+        if script:
+            (own / name).write_text(script)
     (own / "offloads").write_text(plan.offloads)
     (own / "tells").write_text(plan.names()[0])
     if plan.path == "xenvmnic":
@@ -196,11 +201,7 @@ def _make_guest(plan: Plan, found: Images, tree: Path, archive: Path) -> None:
 
 def config(plan: Plan, name: str, number: int) -> str:
     """The guest as xl makes it."""
-    interface = f"mac=00:16:3e:00:00:{number:02x}," + {
-        "netback": "bridge=xenbr0,script=vif-bridge",
-        "xenvmnic": "bridge=xenbr0,script=vif-bridge",
-        "memlane": "script=vif-memlane",
-    }.get(plan.path, "script=/bin/true")
+    interfaces = "[]" if plan.bare else f'["{_interface(plan, number)}"]'
     return f"""\
 name = "{name}"
 type = "pv"
@@ -209,11 +210,19 @@ ramdisk = "/plan/guest.cpio"
 extra = "{_LINUX} rdinit=/plan/guest counted={name}"
 memory = {_GUEST_MEMORY}
 vcpus = 1
-vif = ["{interface}"]
+vif = {interfaces}
 on_poweroff = "preserve"
 on_crash = "destroy"
 tsc_mode = "native"
 """
+
+
+def _interface(plan: Plan, number: int) -> str:
+    return f"mac=00:16:3e:00:00:{number:02x}," + {
+        "netback": "bridge=xenbr0,script=vif-bridge",
+        "xenvmnic": "bridge=xenbr0,script=vif-bridge",
+        "memlane": "script=vif-memlane",
+    }.get(plan.path, "script=/bin/true")
 
 
 def _add_switch(plan: Plan, tree: Path) -> None:
