@@ -42,6 +42,8 @@ _TRIES = 3
 """To find a limit."""
 _SHORTEST = 0.5
 """Seconds that meters are given at least, when flows took long to begin."""
+_PATIENCE = 20.0
+"""Seconds until a target must have answered."""
 
 
 class Sampler(AbstractContextManager["Sampler"]):
@@ -144,6 +146,8 @@ class Sampler(AbstractContextManager["Sampler"]):
         try:
             for flow, traffic in flows:
                 kind = workloads.kind(traffic.workload)
+                if kind.talks:
+                    _await_answer(flow)
                 own = Timing(timing.warm_up - kind.settling, timing.seconds)
                 runs.append(kind(traffic.parameters).prepare(flow, own))
             return self._metered(bed, [flow for flow, _ in flows], runs, timing, Timeline(bed, happening), look)
@@ -234,6 +238,16 @@ class Sampler(AbstractContextManager["Sampler"]):
     def _keep_said(self, number: int, flow: Flow, run: Run) -> None:
         for side, text in run.said().items():
             (self._raw / f"{number:04}-{flow.name}-{side}.txt").write_text(text)
+
+
+def _await_answer(flow: Flow) -> None:
+    """Waits until the target answers the source's ping: a network that has just come up may lose the first questions.
+
+    A guest asks for an address three times, a second apart, and what it wanted to send then fails.
+    """
+    ask = ["ping", "-q", "-c", "1", "-W", "1", flow.address]
+    what = f"an answer from {flow.target.name} to {flow.source.name}'s ping"
+    until(lambda: flow.source.run(ask).status == 0, timeout=_PATIENCE, what=what)
 
 
 def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:

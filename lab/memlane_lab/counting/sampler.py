@@ -211,7 +211,8 @@ def _switch(setting: Setting) -> Path | None:
 
 def _key(setting: Setting) -> str:
     """The same for settings that can be counted in one boot."""
-    stated: list[Any] = [setting.path, setting.path_options, setting.program, setting.guest, setting.offloads, setting.ends]
+    stated: list[Any] = [setting.path, setting.path_options, setting.program, setting.guest]
+    stated += [setting.offloads, setting.ends]
     if _looks_at_memory(setting):
         stated += [HeldMemory.name, setting.pairs, setting.traffic[0].parameters["megabytes"]]
     return json.dumps(stated, sort_keys=True)

@@ -11,6 +11,7 @@ class Idle(Workload):
 
     name: ClassVar[str] = "idle"
     title: ClassVar[str] = "nothing: what guests cost that are only there"
+    talks: ClassVar[bool] = False
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:  # noqa: ARG002
         return _Run(timing)

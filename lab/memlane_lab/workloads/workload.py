@@ -108,6 +108,8 @@ class Workload(ABC):
     """What it is, in a few words."""
     settling: ClassVar[int] = 0
     """Seconds that its programs need before anything flows; flows beside it warm up for so much longer."""
+    talks: ClassVar[bool] = True
+    """Whether anything flows, so that it cannot begin before the target can be reached."""
     in_shops: ClassVar[bool] = False
     """Whether it flows in shops (see `Setting.shop`), not between pairs."""
     measures: ClassVar[tuple[Measure, ...]] = ()
