@@ -1,4 +1,4 @@
-"""The model: what a configuration that was never measured will get, from a calibration of ten minutes.
+"""The model: what a configuration that was never measured will get, from a short calibration.
 
 Nouns, in the order in which data meets them:
 

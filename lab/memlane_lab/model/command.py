@@ -38,7 +38,7 @@ def calibrate(
     kind: Annotated[str, typer.Option("--guest", help="what kind of guests; auto: the best that runs here")] = "auto",
     only: Annotated[list[str] | None, typer.Option("--path", help="paths to calibrate; none: all")] = None,
 ) -> None:
-    """Measure what predictions learn from, at most ten minutes, and fit the model from it.
+    """Measure what predictions learn from, in about a quarter of an hour, and fit the model from it.
 
     Interrupted, it goes on where it was.
 
@@ -170,7 +170,7 @@ def _own() -> Model:
     """The model of this machine; raises if there is none, or if it is of another machine or build."""
     file = own_file()
     if not file.exists():
-        raise LabError("nothing was calibrated here yet: run `memlane-lab calibrate` (ten minutes), or name a --host")
+        raise LabError("nothing was calibrated here yet: run `memlane-lab calibrate`, or name a --host")
     model = fitted.read(file)
     here = fitted.describe(machine.describe(), model.machine["guests"])
     if changed := fitted.differences(model.machine, here):
