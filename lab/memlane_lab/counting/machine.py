@@ -33,10 +33,11 @@ class Channel(Enum):
     SERIAL = ("-serial", "file:{told}")
     """The second serial port."""
     VIRTIO = (
-        *("-chardev", "file,id=told,path={told}", "-device", "virtio-serial-pci"),
+        *("-chardev", "file,id=told,path={told}", "-device", "virtio-serial-pci,ioeventfd=off"),
         *("-device", "virtserialport,chardev=told,name=told"),
     )
-    """A port of virtio: faster, where each access to a serial port goes through a hypervisor."""
+    """A port of virtio: faster, where each access to a serial port goes through a hypervisor. Without `ioeventfd`, for
+    with it another thread of QEMU answers the guest, at a moment that hangs on the real time."""
 
 
 @dataclass(frozen=True)

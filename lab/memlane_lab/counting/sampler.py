@@ -4,9 +4,8 @@ Where guests are Xen's (`guest = "xen"`), that host is Xen with its dom0 (`xen/`
 with the bridge, `none` two namespaces of dom0. What is told of a boot are instructions (the workload `path-length`), or
 memory (`held-memory`).
 
-A round is a phase (`host.run`): the same round gives the same counts to the instruction (under Xen to two in a
-thousand), another one shows how much hangs on when timers strike. Xen boots for a minute before anything can be
-counted: there a boot holds several rounds.
+A round is a phase (`host.run`): the same round gives the same counts to the instruction, another one shows how much
+hangs on when timers strike. Xen boots for a minute before anything can be counted: there a boot holds several rounds.
 """
 
 import hashlib
