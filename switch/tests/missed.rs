@@ -9,11 +9,6 @@ use memlane_rig::frontend::notify::{Kick, KickKind};
 use memlane_rig::guest::{Queue, ReceiveBuffers, ToyGuest};
 use memlane_rig::ring::Interrupts;
 
-/// After this, rings that fell quiet were looked at as often as ever.
-const ALL_LOOKS: Duration = Duration::from_millis(400);
-/// After this, the worker of a network that does not poll sleeps, and no second look was yet.
-const ASLEEP: Duration = Duration::from_millis(5);
-
 /// Two guests that know of each other, on a network that does not poll and has fallen quiet.
 fn two_guests() -> (Bed, ToyGuest, ToyGuest) {
     let bed = Bed::with("poll = \"never\"", &["", ""]);

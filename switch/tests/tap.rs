@@ -7,9 +7,8 @@ mod common;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::time::Duration;
 
-use common::{PATIENCE, in_a_namespace, wait_until};
+use common::{ALL_LOOKS, PATIENCE, in_a_namespace, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
@@ -123,12 +122,10 @@ fn an_idle_worker_sleeps_on_after_the_looks() {
         let mut bed = Bed::with(features::LINUX, "poll = \"never\"");
         bed.socket.send(b"hello").unwrap();
         assert_eq!(bed.guest_hears().1, b"hello");
-        // After this, rings that fell quiet were looked at as often as ever.
-        let all_looks = Duration::from_millis(400);
-        std::thread::sleep(all_looks);
+        std::thread::sleep(ALL_LOOKS);
         let sleeps = || bed.daemon.network().shared().workers[0].sleeps.get();
         let before = sleeps();
-        std::thread::sleep(all_looks);
+        std::thread::sleep(ALL_LOOKS);
         assert_eq!(sleeps(), before);
         bed.daemon.stop();
     });

@@ -14,17 +14,13 @@ use memlane::link::Impairment;
 use memlane::network::PortTerms;
 use memlane::policy::Allowance;
 use memlane::port::xen::in_memory::Hypervisor;
-use memlane::port::xen::netif::{MOST_SLOTS, RING, tx_flag};
+use memlane::port::xen::netif::{MOST_SLOTS, tx_flag};
 use memlane::port::xen::{Keeper, Newcomer, News, Wanted};
 use memlane::port::{Offer, Port, State};
 use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet, check};
 use netfront::{Front, Kind, Marks, Queue, at};
 
-/// After this, rings that fell quiet were looked at as often as ever.
-const ALL_LOOKS: Duration = Duration::from_millis(400);
-/// After this, the worker of a network that does not poll sleeps, and no second look was yet.
-const ASLEEP: Duration = Duration::from_millis(5);
 const PLAIN: Marks = Marks { checksum_blank: false, gso: None };
 
 /// A network of a guest behind vhost-user, port 0, and ports for the Xen domains x1, x2 ..., numbered from 1 on.
@@ -145,11 +141,7 @@ fn a_batch_of_frames_is_two_requests_to_the_hypervisor() {
     let (mut one, mut two) = pair(&xen, Kind::LINUX);
     let before = xen.hypervisor.copy_requests();
     for number in 0..32 {
-        let bytes = frame(mac(1), mac(2), 1514, number);
-        let queue = &mut one.queues[0];
-        let id = queue.sent;
-        at(&queue.tx_pages[id as usize].0, 0).write(&bytes);
-        queue.put(Queue::request(queue.tx_pages[id as usize].1, 0, 0, id as u16, 1514));
+        one.queues[0].put_frame(&frame(mac(1), mac(2), 1514, number));
     }
     one.queues[0].push();
     for number in 0..32 {
@@ -178,9 +170,7 @@ fn arrives_without_an_event(one: &mut Front, two: &mut Front, number: u64) -> bo
     assert!(two.receive().bytes == first);
     std::thread::sleep(ASLEEP);
     let queue = &mut one.queues[0];
-    let id = queue.sent % RING;
-    at(&queue.tx_pages[id as usize].0, 0).write(&lost);
-    queue.put(Queue::request(queue.tx_pages[id as usize].1, 0, 0, id as u16, lost.len() as u16));
+    queue.put_frame(&lost);
     queue.show();
     let arrived = two.queues[0].receive(ALL_LOOKS).is_some_and(|got| got.bytes == lost);
     queue.push();

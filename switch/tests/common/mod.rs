@@ -18,6 +18,10 @@ use memlane_rig::memory::MemoryPlan;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to look for something that must not happen.
 pub const GLANCE: Duration = Duration::from_millis(60);
+/// After this, rings that fell quiet were looked at as often as ever.
+pub const ALL_LOOKS: Duration = Duration::from_millis(400);
+/// After this, the worker of a network that does not poll sleeps, and no second look was yet.
+pub const ASLEEP: Duration = Duration::from_millis(5);
 
 /// A running network; its sockets go with it.
 pub struct Bed {

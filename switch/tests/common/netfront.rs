@@ -190,6 +190,14 @@ impl Queue {
         self.sent += 1;
     }
 
+    /// Puts a frame that fits one page; [`Self::push`] shows it.
+    pub fn put_frame(&mut self, bytes: &[u8]) {
+        let id = self.sent % RING;
+        let (page, reference) = &self.tx_pages[id as usize];
+        at(page, 0).write(bytes);
+        self.put(Self::request(*reference, 0, 0, id as u16, bytes.len() as u16));
+    }
+
     pub fn push(&self) {
         self.show();
         self.bells[0].write(1).unwrap();
