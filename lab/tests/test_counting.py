@@ -126,6 +126,8 @@ def test_a_qemu_that_has_outgrown_our_plugin_is_told() -> None:
         ('path = "bridge", guest = "xen", pairs = 4, traffic = { workload = "held-memory" }', None),
         ('path = "bridge", traffic = { workload = "held-memory" }', 'state guest = "xen"'),
         ('path = "bridge", guest = "xen", pairs = 5, traffic = { workload = "held-memory" }', "8 guests at most"),
+        ('path = "bridge", guest = "xen", mtu = 9000, traffic = { workload = "held-memory" }', "an MTU of 1500"),
+        ('path = "none", guest = "xen", traffic = { workload = "held-memory" }', "on the paths bridge and memlane"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, changed: str, said: str | None) -> None:

@@ -59,6 +59,12 @@ def test_a_state_that_nobody_looked_at_is_an_error() -> None:
         memory.held(seen, [seen])
 
 
+def test_a_script_that_ends_without_a_word_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bed, "boot", lambda *_: {"status": "1\n", "guest-c1": "held no answer from 2\n"})
+    with pytest.raises(LabError, match="held no answer from 2; dom0's script ended with status 1, and said nothing"):
+        memory.measure(Plan(), 8, tmp_path)
+
+
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, str]:
     """What dom0 told: pages 10 and 11 are c1's, page 20 is s1's."""

@@ -52,12 +52,12 @@ def refuses(setting: Setting) -> str | None:
     paths = bed.PATHS if setting.guest == XEN else host.PATHS
     if setting.path not in paths:
         return f"path {setting.path} cannot be laid in the counted host; there are: {', '.join(paths)}"
-    if _looks_at_memory(setting):
-        return _refuses_memory(setting)
-    if len(setting.traffic) != 1 or setting.traffic[0].workload != PathLength.name:
+    if len(setting.traffic) != 1 or setting.traffic[0].workload not in (PathLength.name, HeldMemory.name):
         return f"a counted host carries one flow of the workload {PathLength.name} at a time, and nothing beside it"
-    if setting.pairs != 1 or setting.shop or setting.load or setting.apart or setting.events:
-        return "a counted host holds one pair without load, shop, other host or events"
+    if reason := _refuses_memory(setting) if _looks_at_memory(setting) else _refuses_pairs(setting):
+        return reason
+    if setting.shop or setting.load or setting.apart or setting.events:
+        return "a counted host has no load, shop, other host or events"
     if setting.mtu != 1500 or setting.queues != 1:
         return "a counted host has an MTU of 1500 and one queue"
     if setting.ends is not Ends.GUEST_GUEST and (setting.guest != XEN or setting.ends not in _HERE):
@@ -76,13 +76,18 @@ def _looks_at_memory(setting: Setting) -> bool:
 
 
 def _refuses_memory(setting: Setting) -> str | None:
-    if setting.guest != XEN or setting.path == "none" or setting.ends is not Ends.GUEST_GUEST:
-        return f'memory is looked at in guests of Xen, on the paths bridge and memlane: state guest = "{XEN}"'
-    if len(setting.traffic) != 1 or setting.shop or setting.load or setting.apart or setting.events:
-        return f"the workload {HeldMemory.name} has nothing beside it: no load, shop, other host or events"
+    if setting.guest != XEN or setting.path == "none" or setting.ends is not Ends.GUEST_GUEST or not setting.offloads:
+        return (
+            "memory is looked at in guests of Xen as they are, on the paths bridge and memlane: "
+            f'state guest = "{XEN}", and neither ends nor offloads'
+        )
     if setting.pairs * 2 > len(bed.NAMES):
         return f"an emulated Xen holds {len(bed.NAMES)} guests at most"
     return None
+
+
+def _refuses_pairs(setting: Setting) -> str | None:
+    return None if setting.pairs == 1 else "a counted host holds one pair where instructions are counted"
 
 
 def missing(setting: Setting) -> str | None:

@@ -27,21 +27,24 @@ def measure(plan: Plan, megabytes: int, folder: Path) -> dict[State, dict[str, f
     """Boots the plan's guests on its path in the empty folder `folder`; returns the measures of each state."""
     said = folder / "megabytes"
     said.write_text(f"{megabytes}\n")
-    stated = replace(
-        plan, bare=(_HERE / "memory_guest").read_text(), script=(_HERE / "memory_dom0").read_text(), files=[said]
-    )
-    parts = bed.boot(stated, folder)
+    inside, outside = (_script("memory_free", name) for name in ("memory_guest", "memory_dom0"))
+    parts = bed.boot(replace(plan, bare=inside, script=outside, files=[said]), folder)
     if faults := _faults(parts):
         raise LabError(f"memory could not be looked at: {faults}")
     return held(looks(parts["script"]), [looks(parts[f"guest-{name}"]) for name in plan.names()])
 
 
+def _script(*names: str) -> str:
+    return "".join((_HERE / name).read_text() for name in names)
+
+
 def _faults(parts: Mapping[str, str]) -> str:
     """What went wrong, in the words of who saw it; nothing if nothing did."""
     guests = [line for name, text in parts.items() if name.startswith("guest-") for line in text.splitlines()]
-    words = [line for line in guests if line.startswith(("held no", "held not"))]
-    if parts["status"].strip() != "0":
-        words.append(parts["script"].strip().splitlines()[-1])
+    words = [line for line in guests if line.startswith("held no")]
+    if (status := parts["status"].strip()) != "0":
+        told = parts.get("script", "").strip().splitlines()
+        words.append(told[-1] if told else f"dom0's script ended with status {status}, and said nothing")
     return "; ".join(words)
 
 
