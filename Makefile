@@ -101,12 +101,14 @@ lab-test: build
 	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest
 
-# The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. What that asks for and misses
-# (exit codes 1 and 3) is told, and explained in docs/xen-counted.md.
+# The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
+# asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/xen-counted.md.
 .PHONY: test-xen
 test-xen: build xenvmnic
 	cd lab && ../.venv/bin/pytest -m xen
-	$(LAB) run xen_table_1 --only netback --only memlane --only XenVMNIC || test $$? -eq 1 -o $$? -eq 3
+	rm -rf target/test-xen
+	$(LAB) run xen_table_1 --only netback --only XenVMNIC --out target/test-xen
+	$(LAB) run xen_table_1 --only netback --only memlane --out target/test-xen --resume || test $$? -eq 1
 
 lab-lint: deps
 	cargo fmt --check --manifest-path lab/agent/Cargo.toml
