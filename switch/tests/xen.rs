@@ -139,7 +139,7 @@ fn frames_pass_in_every_layout() {
 fn a_batch_of_frames_is_two_requests_to_the_hypervisor() {
     let xen = Xen::new(2);
     let (mut one, mut two) = pair(&xen, Kind::LINUX);
-    let before = xen.hypervisor.copy_requests();
+    let before = (xen.hypervisor.copy_requests(), xen.hypervisor.copies());
     for number in 0..32 {
         one.queues[0].put_frame(&frame(mac(1), mac(2), 1514, number));
     }
@@ -148,7 +148,24 @@ fn a_batch_of_frames_is_two_requests_to_the_hypervisor() {
         assert!(two.receive().bytes == frame(mac(1), mac(2), 1514, number));
     }
     one.queues[0].await_answers();
-    assert_eq!(xen.hypervisor.copy_requests() - before, 2, "one for the headers, one for the payload");
+    assert_eq!(xen.hypervisor.copy_requests() - before.0, 2, "one at intake, one at delivery");
+    assert_eq!(xen.hypervisor.copies() - before.1, 64, "each frame to a page of ours and on");
+}
+
+/// Of one request and the usual MTU: all of it to a page of ours and on. Otherwise its first bytes to a page of ours, then they and the rest.
+#[test]
+fn a_frame_of_one_short_request_is_two_copies_and_others_are_three() {
+    let xen = Xen::new(2);
+    let (mut one, mut two) = pair(&xen, Kind::LINUX);
+    for (number, (length, parts, copies)) in
+        [(60, &[][..], 2), (200, &[], 2), (1514, &[], 2), (2048, &[], 2), (2049, &[], 3), (1514, &[66], 3)].into_iter().enumerate()
+    {
+        let (before, sent) = (xen.hypervisor.copies(), frame(mac(1), mac(2), length, number as u64));
+        one.send(&sent, parts, PLAIN);
+        assert!(two.receive().bytes == sent);
+        one.queues[0].await_answers();
+        assert_eq!(xen.hypervisor.copies() - before, copies, "{length} bytes in {parts:?}");
+    }
 }
 
 #[test]
@@ -397,14 +414,22 @@ fn what_waits_for_a_receiver_arrives_when_it_posts() {
     let mut one = xen.front(1, Kind::LINUX);
     let mut two = xen.front(2, Kind { posts: 2, ..Kind::LINUX });
     greet(&mut one, mac(1), &mut two, mac(2));
-    for number in 0..30 {
-        one.send(&frame(mac(1), mac(2), 1514, number), &[66], PLAIN);
+    // In two requests each, and in one: more than there are places for frames that are copied whole.
+    for parts in [&[66][..], &[]] {
+        for number in 0..30 {
+            one.send(&frame(mac(1), mac(2), 1514, number), parts, PLAIN);
+        }
+        for number in 0..30 {
+            assert!(two.receive().bytes == frame(mac(1), mac(2), 1514, number));
+        }
+        one.queues[0].await_answers();
     }
-    for number in 0..30 {
-        assert!(two.receive().bytes == frame(mac(1), mac(2), 1514, number));
-    }
-    one.queues[0].await_answers();
     assert_eq!(xen.drops(2, DropReason::ReceiverStalled), 0);
+    let before = xen.hypervisor.copies();
+    one.send(&frame(mac(1), mac(2), 1514, 99), &[], PLAIN);
+    assert!(two.receive().bytes == frame(mac(1), mac(2), 1514, 99));
+    one.queues[0].await_answers();
+    assert_eq!(xen.hypervisor.copies() - before, 2, "there are places again");
 }
 
 #[test]
@@ -430,11 +455,15 @@ fn pages_that_cannot_be_reached_cost_the_frame_only() {
         one.queues[0].put(Queue::request(first, 0, tx_flag::MORE_DATA, 1, 160));
         one.queues[0].put(Queue::request(second, 0, 0, 2, 100));
     }
+    // More frames of one request than are copied whole at a time, none of which can be.
+    for id in 3..43 {
+        one.queues[0].put(Queue::request(0xdead, 0, 0, id, 1000));
+    }
     one.queues[0].push();
     one.queues[0].await_answers();
-    assert_eq!(one.queues[0].errors, 2, "both requests of the frame whose headers could not be read");
-    wait_until(|| xen.drops(2, DropReason::GrantRefused) == 1, "the other is counted where it could not be delivered");
-    assert_eq!(xen.drops(1, DropReason::GrantRefused), 1);
+    assert_eq!(one.queues[0].errors, 42, "both requests of the frame whose headers could not be read, and one of each other");
+    wait_until(|| xen.drops(2, DropReason::GrantRefused) == 1, "one is counted where it could not be delivered");
+    assert_eq!(xen.drops(1, DropReason::GrantRefused), 41);
     // The receiver takes a page back.
     let place = two.queues[0].received as usize;
     let revoked = two.queues[0].rx_pages[place + 1].1;
@@ -485,6 +514,25 @@ fn a_front_end_that_breaks_a_rule_is_in_quarantine_until_it_begins_anew() {
         one.connect(Kind::LINUX);
         greet(&mut one, mac(1), &mut two, mac(2));
     }
+}
+
+/// Frames before the one that breaks a rule were not copied: they would go by what was copied of frames before them.
+#[test]
+fn nothing_is_taken_of_a_batch_that_breaks_a_rule() {
+    let xen = Xen::new(2);
+    let (mut one, mut two) = pair(&xen, Kind::LINUX);
+    for number in 0..40 {
+        one.send(&frame(mac(1), mac(2), 1000, number), &[], PLAIN);
+        assert!(two.receive().bytes == frame(mac(1), mac(2), 1000, number));
+    }
+    let queue = &mut one.queues[0];
+    for number in 0..3 {
+        queue.put_frame(&frame(mac(7), mac(2), 1000, number));
+    }
+    queue.put(Queue::request(8, 4000, 0, 9, 200));
+    queue.push();
+    xen.await_quarantine(1, "crosses its page");
+    two.assert_silent();
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::ring::Placed;
 use crate::stats::DropReason;
 
 /// Pages of the stage: enough for any one frame.
-const STAGE: usize = (MAX_FRAME / PAGE) as usize + 2;
+const STAGE: u16 = (MAX_FRAME / PAGE) as u16 + 2;
 /// Copies after which those gathered are made before the pass ends.
 const MOST_COPIES: usize = 256;
 
@@ -67,6 +67,8 @@ pub(super) struct XenDelivery {
     frames: Vec<Gathered>,
     /// Where the bytes of the frame that is being placed lie.
     runs: Vec<Foreign>,
+    /// How many bytes each of the receiver's pages gets of it.
+    slots: Vec<u32>,
     /// Scratch for frames whose checksum is to be completed.
     bytes: Vec<u8>,
     /// Requests that the last frame without room needed.
@@ -97,6 +99,7 @@ impl XenDelivery {
             answers: Vec::new(),
             frames: Vec::new(),
             runs: Vec::with_capacity(MOST_SLOTS + 1),
+            slots: Vec::with_capacity(MOST_SLOTS),
             bytes: Vec::new(),
             wanted: 1,
             refused: 0,
@@ -170,14 +173,18 @@ impl XenDelivery {
     ) -> Result<(), NoRoom> {
         let whole = headers.len() as u32 + length;
         let gso = gso(header);
-        if self.room()? < whole.div_ceil(PAGE) + u32::from(gso.is_some()) {
-            self.wanted = whole.div_ceil(PAGE) + u32::from(gso.is_some());
+        let (room, least) = (self.room()?, whole.div_ceil(PAGE) + u32::from(gso.is_some()));
+        if room < least {
+            self.wanted = least;
             return Err(NoRoom);
         }
-        if self.copies.len() + 2 * MOST_SLOTS + STAGE > MOST_COPIES || self.stage.left() < whole + 2 * PAGE {
+        if self.copies.len() + 2 * MOST_SLOTS + usize::from(STAGE) > MOST_COPIES || self.stage.left() < whole + 2 * PAGE {
             self.carry_out();
         }
         let before = self.stage.used();
+        if whole <= PAGE && !parcel.is_foreign() {
+            self.stage.keep_together(whole);
+        }
         self.runs.clear();
         match field {
             None => {
@@ -186,13 +193,14 @@ impl XenDelivery {
             }
             Some((start, field)) => self.complete(headers, parcel, from, length, (start as usize, field as usize)),
         }
-        let slots = self.slots();
-        if self.room()? < slots.len() as u32 + u32::from(gso.is_some()) {
-            self.wanted = slots.len() as u32 + u32::from(gso.is_some());
+        self.divide(room);
+        let needed = self.slots.len() as u32 + u32::from(gso.is_some());
+        if room < needed {
+            self.wanted = needed;
             self.stage.go_back(before);
             return Err(NoRoom);
         }
-        self.fill(&slots, header, gso);
+        self.fill(header, gso);
         Ok(())
     }
 
@@ -265,9 +273,11 @@ impl XenDelivery {
         }
     }
 
-    /// How many bytes each of the receiver's pages gets: a run is not divided if the frame fits that way, for each part of it is a copy.
-    fn slots(&self) -> Vec<u32> {
-        let mut slots: Vec<u32> = Vec::with_capacity(MOST_SLOTS);
+    /// Divides the runs among the receiver's pages, of which there is `room` for so many: a run is not divided if the frame fits that way, for
+    /// each part of it is a copy.
+    fn divide(&mut self, room: u32) {
+        let slots = &mut self.slots;
+        slots.clear();
         for run in &self.runs {
             match slots.last_mut() {
                 Some(slot) if *slot + run.length <= PAGE => *slot += run.length,
@@ -276,17 +286,16 @@ impl XenDelivery {
         }
         let whole: u32 = slots.iter().sum();
         let tight = whole.div_ceil(PAGE) as usize;
-        let room = self.ring.waiting().unwrap_or_default() as usize;
-        if slots.len() > tight && (slots.len() > MOST_SLOTS || slots.len() >= room) {
+        if slots.len() > tight && (slots.len() > MOST_SLOTS || slots.len() >= room as usize) {
             slots.clear();
             slots.extend((0..tight as u32).map(|slot| (whole - slot * PAGE).min(PAGE)));
         }
-        slots
     }
 
-    /// Takes a receive request for each of `slots` and plans the copies.
-    fn fill(&mut self, slots: &[u32], header: NetHeader, gso: Option<Gso>) {
+    /// Takes a receive request for each of the slots and plans the copies.
+    fn fill(&mut self, header: NetHeader, gso: Option<Gso>) {
         let begin = self.copies.len();
+        let slots = std::mem::take(&mut self.slots);
         let mut runs = std::mem::take(&mut self.runs);
         let mut rest = runs.iter_mut();
         let mut run = rest.next();
@@ -320,7 +329,7 @@ impl XenDelivery {
             }
         }
         runs.clear();
-        self.runs = runs;
+        (self.runs, self.slots) = (runs, slots);
         if self.frames.len() % 2 == 1 {
             // The stage is read last, and first for the next frame: the hypervisor looks a page up once for copies in a row.
             self.copies[begin..].reverse();

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -67,6 +68,20 @@ fn is_netback_loaded() -> bool {
     Path::new("/sys/module/xen_netback").exists() || Path::new("/sys/bus/xen-backend/drivers/vif").exists()
 }
 
+/// Pages that all programs together may grant by gntalloc: the module allows 1024 of itself, which some twenty queues take.
+const OWN_PAGES: u32 = 1 << 16;
+const OWN_PAGES_PARAMETER: &str = "/sys/module/xen_gntalloc/parameters/limit";
+
+/// Raises the limit of pages of ours, if it is lower. Where that is refused, the first guest without pages says so.
+fn allow_own_pages() {
+    let allowed = std::fs::read_to_string(OWN_PAGES_PARAMETER).ok().and_then(|text| text.trim().parse().ok());
+    if allowed.is_some_and(|allowed: u32| allowed < OWN_PAGES)
+        && let Err(error) = std::fs::write(OWN_PAGES_PARAMETER, OWN_PAGES.to_string())
+    {
+        tracing::warn!(%error, "{OWN_PAGES_PARAMETER} cannot be raised: only some twenty queues of Xen guests can be served");
+    }
+}
+
 fn open((path, module): (&'static str, &'static str)) -> Result<File, XenError> {
     let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
     options.map_err(|cause| XenError::Device { path, cause, module })
@@ -87,6 +102,7 @@ impl Devices {
     /// xen-netback is loaded, or a device is not there.
     pub fn open(domain: Domain) -> Result<Self, XenError> {
         probe()?;
+        allow_own_pages();
         Ok(Self { domain, gntdev: open(GNTDEV)? })
     }
 }
@@ -99,12 +115,16 @@ impl Layer for Devices {
         Ok(Box::new(MappedGrant { page: Some(page), gntdev, index }))
     }
 
-    fn own_page(&self) -> io::Result<OwnPage> {
-        // A device of its own: what it made goes when it is closed and unmapped.
-        let gntalloc = open(GNTALLOC).map_err(io::Error::other)?;
-        let (offset, reference) = xen::grant_page(&gntalloc, self.domain)?;
-        let page = SharedPage::map(&gntalloc, offset)?;
-        Ok(OwnPage { page, place: Granted { reference, offset: 0, domain: self.domain }, _keeper: Some(gntalloc) })
+    fn own_pages(&self, count: u16) -> io::Result<Vec<OwnPage>> {
+        // A device of their own: what it made goes when it is closed and they are unmapped.
+        let gntalloc = Arc::new(open(GNTALLOC).map_err(io::Error::other)?);
+        let own_page = |_| {
+            let (offset, reference) = xen::grant_page(&gntalloc, self.domain)?;
+            let page = SharedPage::map(&gntalloc, offset)?;
+            let place = Granted { reference, offset: 0, domain: self.domain };
+            Ok(OwnPage { page, place, _keeper: Some(Arc::clone(&gntalloc)) })
+        };
+        (0..count).map(own_page).collect()
     }
 
     fn bind(&self, domain: Domain, port: u32) -> io::Result<Box<dyn Channel>> {

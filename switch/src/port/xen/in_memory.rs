@@ -31,7 +31,8 @@ struct State {
     channels: HashMap<(Domain, u32), Ends>,
     tree: BTreeMap<String, String>,
     watchers: Vec<Watcher>,
-    copied: usize,
+    copy_requests: usize,
+    copies: usize,
     reads: usize,
 }
 
@@ -88,7 +89,8 @@ impl Hypervisor {
             channels: HashMap::new(),
             tree: BTreeMap::new(),
             watchers: Vec::new(),
-            copied: 0,
+            copy_requests: 0,
+            copies: 0,
             reads: 0,
         };
         Arc::new(Self { state: Mutex::new(state) })
@@ -127,7 +129,12 @@ impl Hypervisor {
 
     /// Requests to copy so far.
     pub fn copy_requests(&self) -> usize {
-        self.state().copied
+        self.state().copy_requests
+    }
+
+    /// Copies that were asked for so far.
+    pub fn copies(&self) -> usize {
+        self.state().copies
     }
 
     /// Texts and lists that dom0 has read from xenstore so far.
@@ -222,9 +229,12 @@ impl Layer for Hypervisor {
         Ok(Box::new(MappedPage(SharedPage::map(&state.memory, grant.offset)?)))
     }
 
-    fn own_page(&self) -> io::Result<OwnPage> {
-        let (page, reference) = self.grant(BACK, true);
-        Ok(OwnPage { page, place: Granted { reference, offset: 0, domain: BACK }, _keeper: None })
+    fn own_pages(&self, count: u16) -> io::Result<Vec<OwnPage>> {
+        let own_page = |_| {
+            let (page, reference) = self.grant(BACK, true);
+            OwnPage { page, place: Granted { reference, offset: 0, domain: BACK }, _keeper: None }
+        };
+        Ok((0..count).map(own_page).collect())
     }
 
     fn bind(&self, domain: Domain, port: u32) -> io::Result<Box<dyn Channel>> {
@@ -236,7 +246,8 @@ impl Layer for Hypervisor {
 
     fn copy(&self, copies: &mut [GrantCopy]) {
         let mut state = self.state();
-        state.copied += 1;
+        state.copy_requests += 1;
+        state.copies += copies.len();
         for copy in copies {
             let place = |place: Granted| state.grants.get(&(place.domain, place.reference)).map(|grant| (grant, place.offset));
             let (from, to) = (place(copy.from), place(copy.to).filter(|(grant, _)| grant.writable));

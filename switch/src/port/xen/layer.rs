@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use crate::memory::{Granted, SharedPage};
 pub use crate::system::xen::GrantCopy;
@@ -22,11 +23,11 @@ pub trait Layer: Debug + Send + Sync {
     /// There is no such grant, or the kernel refuses.
     fn map(&self, domain: Domain, reference: u32) -> io::Result<Box<dyn Mapped>>;
 
-    /// A page of ours, zeroed, that copies reach by its own grant.
+    /// So many pages of ours, zeroed, that copies reach by grants of their own.
     ///
     /// # Errors
     /// What the kernel says.
-    fn own_page(&self) -> io::Result<OwnPage>;
+    fn own_pages(&self, count: u16) -> io::Result<Vec<OwnPage>>;
 
     /// Binds to the event channel `port` of `domain`.
     ///
@@ -52,7 +53,7 @@ pub struct OwnPage {
     /// Where copies find its first byte.
     pub place: Granted,
     /// What keeps the grant.
-    pub(super) _keeper: Option<File>,
+    pub(super) _keeper: Option<Arc<File>>,
 }
 
 /// Our end of an event channel.

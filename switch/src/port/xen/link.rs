@@ -49,8 +49,8 @@ impl Stage {
     ///
     /// # Errors
     /// There are no more to be had.
-    pub(super) fn new(layer: &dyn Layer, pages: usize) -> std::io::Result<Self> {
-        Ok(Self { pages: (0..pages).map(|_| layer.own_page()).collect::<Result<_, _>>()?, used: 0 })
+    pub(super) fn new(layer: &dyn Layer, pages: u16) -> std::io::Result<Self> {
+        Ok(Self { pages: layer.own_pages(pages)?, used: 0 })
     }
 
     /// Bytes that are left.
@@ -82,12 +82,56 @@ impl Stage {
         Some((page.place.after(offset), piece))
     }
 
-    /// Takes `length` bytes, at most a page, that lie in one page.
-    pub(super) fn take_whole(&mut self, length: u32) -> Option<(Granted, Piece)> {
+    /// What is taken next lies in one page up to `length` bytes, at most a page.
+    pub(super) fn keep_together(&mut self, length: u32) {
         if PAGE - self.used % PAGE < length {
             self.used = self.used.next_multiple_of(PAGE);
         }
+    }
+
+    /// Takes `length` bytes, at most a page, that lie in one page.
+    pub(super) fn take_whole(&mut self, length: u32) -> Option<(Granted, Piece)> {
+        self.keep_together(length);
         self.take(length)
+    }
+}
+
+/// Places of half a page each, in pages of ours, taken and given back one by one.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pages: Vec<OwnPage>,
+    free: Vec<u16>,
+}
+
+impl Shelf {
+    /// Bytes of a place: a frame of the usual MTU.
+    pub(super) const PLACE: u32 = PAGE / 2;
+    const PLACES_A_PAGE: u16 = (PAGE / Self::PLACE) as u16;
+
+    /// So many pages.
+    ///
+    /// # Errors
+    /// There are no more to be had.
+    pub(super) fn new(layer: &dyn Layer, pages: u16) -> std::io::Result<Self> {
+        let free = (0..pages * Self::PLACES_A_PAGE).rev().collect();
+        Ok(Self { pages: layer.own_pages(pages)?, free })
+    }
+
+    /// Takes a place; `None` if all are taken.
+    pub(super) fn take(&mut self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    /// The place is free again.
+    pub(super) fn give_back(&mut self, place: u16) {
+        self.free.push(place);
+    }
+
+    /// Where copies find the place, and where we do.
+    pub(super) fn at(&self, place: u16) -> (Granted, Piece) {
+        let page = &self.pages[usize::from(place / Self::PLACES_A_PAGE)];
+        let offset = u32::from(place % Self::PLACES_A_PAGE) * Self::PLACE;
+        (page.place.after(offset), page.page.piece().skip(offset).first(Self::PLACE))
     }
 }
 
@@ -100,7 +144,7 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     /// Pages, so that most frames are fetched by one request.
-    const PAGES: usize = 18;
+    const PAGES: u16 = 18;
 
     pub(super) fn new(layer: Arc<dyn Layer>) -> std::io::Result<Self> {
         let stage = Stage::new(&*layer, Self::PAGES)?;

@@ -244,7 +244,12 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
     if !shared {
         delivery_channel.notify();
     }
-    let text = |error: io::Error| format!("pages or descriptors cannot be had: {error}");
+    let text = |error: io::Error| {
+        format!(
+            "pages or descriptors cannot be had: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (54 for each queue), or memlane's limit \
+             of open files"
+        )
+    };
     let readable = intake_channel.readable().map_err(text)?;
     // Of one channel for both only the intake is told, and the pass that follows serves what waits as well: whoever clears a channel takes its
     // event away, and the other end would not hear of it.
