@@ -1,4 +1,4 @@
-"""What the host's /proc tells about processes: identity, sessions, CPU time."""
+"""What the host's /proc tells about processes: identity, sessions, CPU time; and about its memory."""
 
 import os
 from collections.abc import Iterator
@@ -47,6 +47,12 @@ class Stat:
     def alive(self) -> bool:
         """Not ended: neither a zombie nor being removed."""
         return self.state not in {"Z", "X"}
+
+
+def available_memory() -> int:
+    """Bytes that new programs can have."""
+    rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(rows["MemAvailable"].split()[0]) << 10
 
 
 def parse_stat(line: str) -> Stat:

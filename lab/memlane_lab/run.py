@@ -221,8 +221,7 @@ def _measure(
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     raw = out / planned.experiment.name / "raw"
-    first = max((each.number for each in result.samples), default=0) + 1
-    with _sampler(planned, kind, raw, first, profiler) as sampler:
+    with _sampler(planned, kind, raw, result.samples, profiler) as sampler:
 
         def take(turn: Turn) -> Sample:
             nonlocal result
@@ -241,10 +240,11 @@ def _measure(
 
 
 def _sampler(
-    planned: Planned, kind: GuestKind, raw: Path, first: int, profiler: Profiler | None
+    planned: Planned, kind: GuestKind, raw: Path, taken: Sequence[Sample], profiler: Profiler | None
 ) -> Sampler | CountingSampler:
     if planned.experiment.bed is Where.COUNTED:
-        return CountingSampler(planned.variants, raw, first=first)
+        return CountingSampler(planned.variants, raw, rounds=planned.experiment.repeat, taken=taken)
+    first = max((each.number for each in taken), default=0) + 1
     return Sampler(planned.experiment, kind, raw, first=first, profiler=profiler)
 
 
@@ -259,7 +259,8 @@ def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingS
 def take_all(planned: Planned, taken: list[Sample], take: Callable[[Turn], Sample], seed: int) -> None:
     """Takes the planned samples, then whole rounds of those groups that lack some to compare like with like."""
     asked = planned.experiment
-    more = asked.repeat // 2 if asked.same_placement and not placement.lack() else 0
+    placed = asked.same_placement and asked.bed is not Where.COUNTED and not placement.lack()
+    more = asked.repeat // 2 if placed else 0
     groups = plan.groups(planned.variants, asked.compare).values()
     for number in range(asked.repeat + more):
         wanted = [group for group in groups if number < asked.repeat or _lacking(group, taken, asked.repeat)]

@@ -1,6 +1,8 @@
 """The counted host: whose an instruction is, what a kernel tells of itself, what is refused; and one real count."""
 
 import struct
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from memlane_lab import experiment, plan
 from memlane_lab.counting import btf, counts, host, kernel, machine, sampler
 from memlane_lab.counting.counts import Party, Tables
 from memlane_lab.counting.host import Flow, Told, Window
+from memlane_lab.counting.sampler import Values
 from memlane_lab.errors import LabError
 from memlane_lab.paths import memlane
+from memlane_lab.setting import Setting
 from memlane_lab.stages import Place, Symbols
 
 _IN_KERNEL, _IN_PROGRAM = 0xFFFFFFFF81000000, 0x401000
@@ -136,6 +140,76 @@ def test_what_cannot_be_counted_is_refused(tmp_path: Path, changed: str, said: s
     setting = plan.variants(experiment.load(file))[0].setting
     reason = sampler.refuses(setting)
     assert (reason is None) if said is None else (reason is not None and said in reason)
+
+
+class _Boots:
+    """Boots of Xen that tell their phase."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.phases: list[tuple[str, list[int]]] = []
+        self.fails = ""
+        monkeypatch.setattr(sampler, "_in_xen", self._boot)
+
+    def _boot(self, setting: Setting, flows: Sequence[Flow], _folder: Path, phases: Sequence[int]) -> list[Values]:
+        self.phases.append((setting.path, list(phases)))
+        if setting.path == self.fails:
+            raise LabError("it burnt down")
+        return [({"phase": phase}, {}) for phase in phases for _ in flows]
+
+
+def _xen_variants(folder: Path) -> list[plan.Variant]:
+    """Two that need a boot each."""
+    file = folder / "own.toml"
+    stated = 'native = { path = "none", guest = "xen" }\nnetback = { path = "bridge", guest = "xen" }'
+    file.write_text(_COUNTED.replace('native = { path = "none" }', stated))
+    return plan.variants(experiment.load(file))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "boots"), [(1, [[0]]), (6, [[0, 1, 2, 3, 4, 5]]), (8, [[0, 1, 2, 3, 4, 5], [6, 7]])]
+)
+def test_a_boot_of_xen_holds_the_rounds_that_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, boots: list[list[int]]
+) -> None:
+    booted, variants = _Boots(monkeypatch), _xen_variants(tmp_path)
+    turns = [plan.Turn(number, variant) for number in range(rounds) for variant in variants]
+    with sampler.CountingSampler(variants, tmp_path / "raw", rounds=rounds) as taker:
+        samples = [taker.take(turn) for turn in turns]
+    assert [sample.values["phase"] for sample in samples] == [turn.round for turn in turns]
+    for path in ("none", "bridge"):
+        assert [phases for booted_path, phases in booted.phases if booted_path == path] == boots
+
+
+def test_what_was_counted_before_is_not_booted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    booted, variants = _Boots(monkeypatch), _xen_variants(tmp_path)
+    with sampler.CountingSampler(variants[:1], tmp_path / "raw", rounds=1) as taker:
+        taken = [taker.take(plan.Turn(0, variants[0]))]
+    booted.phases.clear()
+    with sampler.CountingSampler(variants, tmp_path / "raw", rounds=1, taken=taken) as taker:
+        sample = taker.take(plan.Turn(0, variants[1]))
+    assert (sample.number, booted.phases) == (2, [("bridge", [0])])
+
+
+def test_a_boot_that_fails_costs_its_own_samples_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    booted, variants = _Boots(monkeypatch), _xen_variants(tmp_path)
+    booted.fails = "none"
+    with sampler.CountingSampler(variants, tmp_path / "raw", rounds=2) as taker:
+        samples = [taker.take(plan.Turn(number, variant)) for number in range(2) for variant in variants]
+    assert [sample.error for sample in samples] == ["LabError: it burnt down", None] * 2
+    assert sorted(path for path, _ in booted.phases) == ["bridge", "none"], "not booted for each sample again"
+
+
+def test_machines_end_with_their_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boot(*_: object) -> list[Values]:
+        machine._run(["sleep", "600"], timeout=600)
+        raise LabError("it was ended")
+
+    monkeypatch.setattr(sampler, "_in_xen", boot)
+    variants, begin = _xen_variants(tmp_path), time.monotonic()
+    with sampler.CountingSampler(variants, tmp_path / "raw", rounds=1) as taker:
+        taker._begin(0)
+    assert time.monotonic() - begin < 60
+    assert not machine._running
 
 
 @pytest.mark.real

@@ -23,6 +23,18 @@ path = ["bridge", "memlane"]
 load = [0, 90]
 """
 
+COUNTED = """
+title = "t"
+question = "q?"
+repeat = 6
+bed = "counted"
+[setting]
+path = "none"
+traffic = { workload = "path-length" }
+[vary.traffic]
+TCP = { protocol = "tcp" }
+"""
+
 
 def _planned(tmp_path: Path, text: str = STATED) -> run.Planned:
     file = tmp_path / "rounds.toml"
@@ -50,6 +62,18 @@ def test_whole_rounds_are_added_to_a_group_that_lacks_one(tmp_path: Path, monkey
     assert [len({name for at, name in taken if at == number}) for number in range(6)] == [4] * 6
     added = [sorted(name for at, name in taken if at == number) for number in (6, 7, 8)]
     assert added == [["bridge, load 0", "memlane, load 0"]] * 2 + [[]]
+
+
+def test_what_is_counted_has_the_rounds_that_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "lack", lambda: None)
+    taken: list[Turn] = []
+
+    def take(turn: Turn) -> Sample:
+        taken.append(turn)
+        return _sample(turn).model_copy(update={"error": "it burnt down"})
+
+    run.take_all(_planned(tmp_path, COUNTED), [], take, seed=1)
+    assert [turn.round for turn in taken] == list(range(6))
 
 
 def test_what_was_taken_before_is_not_taken_again(tmp_path: Path) -> None:

@@ -130,10 +130,12 @@ def run(
     initramfs = machine.joined(folder / "initramfs.cpio", archives)
     counts = folder / "counts"
     wanted = machine.linux(known.program, initramfs, "/plan/init", _plugin_words(known, counts), _devices(path))
-    text = machine.boot(wanted, folder, timeout=120 + _SECONDS_A_FLOW * len(flows))
-    shutil.rmtree(tree)
-    for file in (initramfs, folder / "plan.cpio"):
-        file.unlink()
+    try:
+        text = machine.boot(wanted, folder, timeout=120 + _SECONDS_A_FLOW * len(flows))
+    finally:
+        shutil.rmtree(tree)
+        for file in (initramfs, folder / "plan.cpio"):
+            file.unlink()
     return _read(parts(text), counts, flows)
 
 

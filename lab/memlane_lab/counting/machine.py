@@ -5,6 +5,7 @@ clock begins on a set date, time that nobody uses is skipped, addresses are not 
 randomness.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from memlane_lab import procfs
 from memlane_lab.errors import LabError, NotAvailable
 from memlane_lab.guests.qemu import PROGRAM, version
 from memlane_lab.progress import say
@@ -25,6 +27,8 @@ _OUTGROWN = (9, 0)
 """The first QEMU whose plugin interface begins at version 2."""
 MEMORY = 1536
 """MiB."""
+_MEMORY_OF_ALL = 3 << 30
+"""Bytes that a machine may take of the real one, with all that QEMU keeps of it."""
 
 
 class Channel(Enum):
@@ -96,6 +100,11 @@ def joined(target: Path, parts: Sequence[Path]) -> Path:
     return target
 
 
+def at_once() -> int:
+    """How many machines may run side by side here: each keeps one processor busy."""
+    return max(1, min(len(os.sched_getaffinity(0)), procfs.available_memory() // _MEMORY_OF_ALL))
+
+
 def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:
     """Runs the machine until it ends; returns what it told. Its console is FOLDER/console.log."""
     told, console = folder / "told", folder / "console.log"
@@ -110,16 +119,40 @@ def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:
         *wanted.devices,
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+        status, said = _run(command, timeout)
     except subprocess.TimeoutExpired as error:
         raise LabError(f"the counted host was not done after {timeout:.0f} s; {_end(console)}") from error
     except FileNotFoundError as error:
         raise NotAvailable(f"{PROGRAM} is not installed: run make deps") from error
-    if done.returncode:
-        raise LabError(f"QEMU ended with status {done.returncode}: {refused(done.stderr) or done.stderr.strip()}")
+    if status:
+        raise LabError(f"QEMU ended with status {status}: {refused(said) or said.strip()}")
     if not told.exists() or not told.stat().st_size:
         raise LabError(f"the counted host told nothing; {_end(console)}")
     return told.read_bytes()
+
+
+_running: set[subprocess.Popen[str]] = set()
+"""The machines of all threads."""
+
+
+def _run(command: Sequence[str], timeout: float) -> tuple[int, str]:
+    """Runs QEMU; returns how it ended, and what it said on its standard error."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        _running.add(process)
+        try:
+            said = process.communicate(timeout=timeout)[1]
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            _running.discard(process)
+    return process.returncode, said
+
+
+def end_all() -> None:
+    """Ends the machines of all threads at once: whoever waits for one of them gets an error."""
+    for process in list(_running):
+        process.kill()
 
 
 def _end(console: Path) -> str:

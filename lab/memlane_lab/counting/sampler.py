@@ -5,7 +5,8 @@ with the bridge, `none` two namespaces of dom0. What is told of a boot are instr
 memory (`held-memory`).
 
 A round is a phase (`host.run`): the same round gives the same counts to the instruction, another one shows how much
-hangs on when timers strike. Xen boots for a minute before anything can be counted: there a boot holds several rounds.
+hangs on when timers strike. Xen boots for a minute before anything can be counted: there a boot holds all rounds that
+are wanted, six at most.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,6 +40,7 @@ Values = tuple[dict[str, float], dict[str, dict[str, float]]]
 EXACT = "exact"
 """The placement of such samples: one emulated processor, nobody else's work."""
 _ROUNDS_OF_XEN = 6
+"""Most of them in a boot."""
 _XENVMNIC = "xenvmnic"
 """An option of the path `bridge` under Xen: guests have XenVMNIC beside their ordinary interface; its parameters."""
 _HERE = {Ends.GUEST_HOST: "s1", Ends.HOST_GUEST: "c1"}
@@ -103,18 +106,31 @@ def seconds(setting: Setting) -> float:
 
 
 class CountingSampler(AbstractContextManager["CountingSampler"]):
-    """Takes an experiment's samples; like `sample.Sampler`."""
+    """Takes an experiment's samples; like `sample.Sampler`.
 
-    def __init__(self, variants: Sequence[Variant], raw: Path, *, first: int = 1) -> None:
-        """`raw` is the folder for what the hosts say; `first` is the first sample's number."""
-        self._variants, self._raw, self._number = variants, raw, first
-        self._booted: dict[tuple[int, str], list[Values] | LabError] = {}
+    Nothing that is counted hangs on what else the machine does: as many hosts are booted side by side as it has
+    processors for, ahead of the turns that ask for them.
+    """
+
+    def __init__(self, variants: Sequence[Variant], raw: Path, *, rounds: int, taken: Sequence[Sample] = ()) -> None:
+        """`raw` is the folder for what the hosts say; of so many `rounds`, the samples `taken` are there already."""
+        self._raw, self._rounds = raw, rounds
+        self._number = max((each.number for each in taken), default=0) + 1
+        self._taken = {(each.round, each.variant) for each in taken}
+        self._together: dict[str, list[Variant]] = {}
+        for each in variants:
+            self._together.setdefault(_key(each.setting), []).append(each)
+        self._booted: dict[tuple[int, str], Future[list[Values]]] = {}
+        self._boots = ThreadPoolExecutor(machine.at_once())
         self.facts: dict[str, dict[str, Any]] = {}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._booted.clear()
+        self._boots.shutdown(wait=False, cancel_futures=True)
+        while not all(boot.done() for boot in self._booted.values()):  # also those that come to their QEMU only now
+            machine.end_all()
+            time.sleep(0.1)
 
     def take(self, turn: Turn) -> Sample:
         """Takes a sample; one that fails says why."""
@@ -142,35 +158,42 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         )
 
     def _count(self, turn: Turn) -> Values:
-        setting = turn.variant.setting
-        key = _key(setting)
-        together = [each for each in self._variants if _key(each.setting) == key]
-        rounds = _ROUNDS_OF_XEN if setting.guest == XEN and not _looks_at_memory(setting) else 1
-        first = turn.round - turn.round % rounds
+        key = _key(turn.variant.setting)
+        first = self._of_one_boot(turn.variant.setting, turn.round).start
         if (first, key) not in self._booted:
-            self._booted = {known: kept for known, kept in self._booted.items() if known[0] + _ROUNDS_OF_XEN > first}
-            self._booted[first, key] = self._boot(range(first, first + rounds), key, together)
-        booted = self._booted[first, key]
-        if isinstance(booted, LabError):
-            raise booted
+            self._begin(turn.round)
+        booted = self._booted[first, key].result()
+        together = self._together[key]
         place = [each.name for each in together].index(turn.variant.name)
         return booted[(turn.round - first) * len(together) + place]
 
-    def _boot(self, rounds: range, key: str, together: Sequence[Variant]) -> list[Values] | LabError:
+    def _of_one_boot(self, setting: Setting, number: int) -> range:
+        """The rounds that are counted in one boot with that round."""
+        most = _ROUNDS_OF_XEN if setting.guest == XEN and not _looks_at_memory(setting) else 1
+        first = number - number % most
+        return range(first, min(first + most, self._rounds))
+
+    def _begin(self, number: int) -> None:
+        """Has all booted that is still to be counted in that round and those of the same boots."""
+        self._booted = {known: kept for known, kept in self._booted.items() if known[0] + _ROUNDS_OF_XEN > number}
+        for key, together in self._together.items():
+            rounds = self._of_one_boot(together[0].setting, number)
+            lacking = {(each, one.name) for each in rounds for one in together} - self._taken
+            if lacking and (rounds.start, key) not in self._booted:
+                self._booted[rounds.start, key] = self._boots.submit(self._boot, rounds, key, together)
+
+    def _boot(self, rounds: range, key: str, together: Sequence[Variant]) -> list[Values]:
         """All variants of the first round, then of the next ones."""
         setting = together[0].setting
         folder = self._raw / f"round-{rounds[0]}-{setting.path}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        try:
-            if _looks_at_memory(setting):
-                return _in_memory([each.setting for each in together], folder)
-            flows = [_flow(each.setting) for each in together]
-            if setting.guest == XEN:
-                return _in_xen(setting, flows, folder, rounds)
-            return _in_host(setting, flows, folder, rounds[0])
-        except LabError as fault:
-            return fault  # of all its flows, without another boot
+        if _looks_at_memory(setting):
+            return _in_memory([each.setting for each in together], folder)
+        flows = [_flow(each.setting) for each in together]
+        if setting.guest == XEN:
+            return _in_xen(setting, flows, folder, rounds)
+        return _in_host(setting, flows, folder, rounds[0])
 
 
 def _in_host(setting: Setting, flows: Sequence[Flow], folder: Path, phase: int) -> list[Values]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from memlane_lab import network
+from memlane_lab import network, procfs
 from memlane_lab.control import CommandFailed, GuestGone, Result
 from memlane_lab.errors import LabError
 from memlane_lab.images import uml_kernel
@@ -370,5 +370,4 @@ def lock_of(name: str) -> Path:
 
 def _free_memory() -> int:
     """MiB that nodes can have: of the machine's memory, and of /dev/shm, where UML's lies."""
-    rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return min(int(rows["MemAvailable"].split()[0]) >> 10, shutil.disk_usage("/dev/shm").free >> 20)
+    return min(procfs.available_memory(), shutil.disk_usage("/dev/shm").free) >> 20

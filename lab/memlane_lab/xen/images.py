@@ -52,7 +52,8 @@ def _programs(version: str) -> dict[str, list[str]]:
         "iputils-ping": ["ping"],
         "util-linux": ["flock"],
         f"xen-utils-{version}": [
-            "xl", "xenstored", "xenconsoled", "xenconsole", "xen-init-dom0", "xentop", "lsevtchn", "xen-mfndump",
+            "xl", "libxl-save-helper", "xenstored", "xenconsoled", "xenconsole", "xen-init-dom0", "xentop", "lsevtchn",
+            "xen-mfndump",
         ],
         "xenstore-utils": [f"xenstore-{verb}" for verb in _XENSTORE],
     }  # fmt: skip
