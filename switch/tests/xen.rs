@@ -416,10 +416,10 @@ fn what_waits_for_a_receiver_arrives_when_it_posts() {
     greet(&mut one, mac(1), &mut two, mac(2));
     // In two requests each, and in one: more than there are places for frames that are copied whole.
     for parts in [&[66][..], &[]] {
-        for number in 0..30 {
+        for number in 0..40 {
             one.send(&frame(mac(1), mac(2), 1514, number), parts, PLAIN);
         }
-        for number in 0..30 {
+        for number in 0..40 {
             assert!(two.receive().bytes == frame(mac(1), mac(2), 1514, number));
         }
         one.queues[0].await_answers();
