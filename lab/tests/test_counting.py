@@ -207,7 +207,7 @@ def test_machines_end_with_their_sampler(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sampler, "_in_xen", boot)
     variants, begin = _xen_variants(tmp_path), time.monotonic()
     with sampler.CountingSampler(variants, tmp_path / "raw", rounds=1) as taker:
-        taker._begin(0)
+        taker._begin(0, "")
     assert time.monotonic() - begin < 60
     assert not machine._running
 

@@ -161,7 +161,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         key = _key(turn.variant.setting)
         first = self._of_one_boot(turn.variant.setting, turn.round).start
         if (first, key) not in self._booted:
-            self._begin(turn.round)
+            self._begin(turn.round, key)
         booted = self._booted[first, key].result()
         together = self._together[key]
         place = [each.name for each in together].index(turn.variant.name)
@@ -173,10 +173,10 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         first = number - number % most
         return range(first, min(first + most, self._rounds))
 
-    def _begin(self, number: int) -> None:
-        """Has all booted that is still to be counted in that round and those of the same boots."""
+    def _begin(self, number: int, asked: str) -> None:
+        """Has all booted that is still to be counted in that round and those of the same boots; first what is asked."""
         self._booted = {known: kept for known, kept in self._booted.items() if known[0] + _ROUNDS_OF_XEN > number}
-        for key, together in self._together.items():
+        for key, together in sorted(self._together.items(), key=lambda each: each[0] != asked):
             rounds = self._of_one_boot(together[0].setting, number)
             lacking = {(each, one.name) for each in rounds for one in together} - self._taken
             if lacking and (rounds.start, key) not in self._booted:
