@@ -3,6 +3,7 @@
 import struct
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -215,10 +216,13 @@ def test_machines_end_with_their_sampler(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.real
 def test_two_boots_agree_to_the_instruction(tmp_path: Path) -> None:
     flows = [Flow("tcp", 65536, 4), Flow("udp", 1400, 8, 4)]
-    told = []
-    for name in ("one", "two"):
+
+    def boot(name: str) -> Told:
         (tmp_path / name).mkdir()
-        told.append(host.run("none", {}, flows, None, tmp_path / name))
+        return host.run("none", {}, flows, None, tmp_path / name)
+
+    with ThreadPoolExecutor() as both:
+        told = list(both.map(boot, ("one", "two")))
     assert [each.flow for each in told[0].windows] == [each.flow for each in told[1].windows]
     assert [sorted(each.counts) for each in told[0].windows] == [sorted(each.counts) for each in told[1].windows]
     tables = Tables(told[0], kernel.kernel().symbols, None)
