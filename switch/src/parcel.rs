@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 
 use crate::frame::{NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
-use crate::memory::{Fetch, Foreign, Piece};
+use crate::memory::{Fetch, Foreign, Granted, Piece};
 use crate::stats::DropReason;
 
 const OWN_PIECES: usize = 3;
@@ -177,6 +177,19 @@ impl Parcel {
         self.loan = Loan::NONE;
     }
 
+    /// Notes where copies by grant find the whole frame, unchanged, whose rest is a single piece: whoever makes such copies needs neither that nor
+    /// the copied bytes.
+    pub fn set_granted(&mut self, place: Granted) {
+        self.own[OWN_PIECES - 1] = Piece::naming(Foreign { place, length: self.length });
+        self.loan = Loan::GRANTED;
+    }
+
+    /// The whole frame where copies by grant find it, if that is known.
+    #[inline]
+    pub fn granted(&self) -> Option<Foreign> {
+        if self.loan == Loan::GRANTED { self.own[OWN_PIECES - 1].named() } else { None }
+    }
+
     /// Sets the rest to `pieces`, of which the first `skip` bytes are left out. What it borrows is to be given back with
     /// [`ChunkPool::give_back`].
     ///
@@ -289,6 +302,8 @@ pub struct Loan(u32);
 impl Loan {
     /// Nothing was lent.
     pub const NONE: Self = Self(NO_CHUNK);
+    /// Nothing was lent, and the last of the parcel's own pieces, which is none of the rest, says where the [whole frame](Parcel::granted) lies.
+    const GRANTED: Self = Self(NO_CHUNK - 1);
 }
 
 /// The pool has too few chunks left.
@@ -367,7 +382,7 @@ impl ChunkPool {
     /// Takes back what [`Parcel::set_rest`] borrowed.
     pub fn give_back(&mut self, loan: Loan) {
         let mut index = loan.0;
-        while index != NO_CHUNK {
+        while index < Loan::GRANTED.0 {
             let chunk = self.chunk(index);
             // SAFETY: a chunk of this pool that was lent; its parcel is completed, so that nobody reads it any more.
             let next = unsafe { std::mem::replace(&mut (*chunk).next_index, self.free) };

@@ -130,13 +130,22 @@ impl XenDelivery {
         if !self.takes.scattered && parcel.length > PAGE {
             return Placed::Refused(DropReason::TooLongForReceiver);
         }
-        let field = checksum.then(|| {
-            let start = u32::from(parcel.header.csum_start());
-            (start, start + u32::from(parcel.header.csum_offset()))
-        });
-        let header = if checksum { NetHeader::default() } else { parcel.header };
-        let from = parcel.start().len() as u32;
-        match self.put(header, parcel.start(), parcel, from, parcel.rest_length(), field) {
+        let put = if checksum {
+            let start = parcel.header.csum_start();
+            let field = (start.into(), usize::from(start) + usize::from(parcel.header.csum_offset()));
+            let (headers, rest) = (parcel.start(), parcel.rest_length());
+            self.put(NetHeader::default(), parcel.length, |this| {
+                this.lay_completed(headers, parcel, headers.len() as u32, rest, field)
+            })
+        } else if let Some(frame) = parcel.granted() {
+            self.put(parcel.header, parcel.length, |this| this.runs.push(frame))
+        } else {
+            let headers = parcel.start();
+            self.put(parcel.header, parcel.length, |this| {
+                this.lay_staged(headers, parcel, headers.len() as u32, parcel.rest_length())
+            })
+        };
+        match put {
             Ok(()) => Placed::Whole(1),
             Err(NoRoom) => Placed::NoRoom,
         }
@@ -157,23 +166,18 @@ impl XenDelivery {
     fn put_segment(&mut self, parcel: &Parcel, segment: &Segment) -> Result<(), NoRoom> {
         let headers = &segment.headers[..segment.headers_length];
         let from = segment.headers_length as u32 + segment.payload_offset;
-        self.put(segment.header, headers, parcel, from, segment.payload_length, segment.complete)
+        let length = segment.payload_length;
+        self.put(segment.header, headers.len() as u32 + length, |this| match segment.complete {
+            None => this.lay_staged(headers, parcel, from, length),
+            Some((start, field)) => this.lay_completed(headers, parcel, from, length, (start as usize, field as usize)),
+        })
     }
 
-    /// Gathers a frame: `headers`, then `length` bytes of the parcel's frame from byte `from` on; its checksum is completed if it stands at
-    /// `field`, for a sum that begins at the one byte and is stored at the other: then no part of it is only named.
-    fn put(
-        &mut self,
-        header: NetHeader,
-        headers: &[u8],
-        parcel: &Parcel,
-        from: u32,
-        length: u32,
-        field: Option<(u32, u32)>,
-    ) -> Result<(), NoRoom> {
-        let whole = headers.len() as u32 + length;
+    /// Gathers a frame of `whole` bytes, whose runs `lay` lays, if there is room for it.
+    fn put(&mut self, header: NetHeader, whole: u32, lay: impl FnOnce(&mut Self)) -> Result<(), NoRoom> {
         let gso = gso(header);
-        let (room, least) = (self.room()?, whole.div_ceil(PAGE) + u32::from(gso.is_some()));
+        let extras = u32::from(gso.is_some());
+        let (room, least) = (self.room()?, whole.div_ceil(PAGE) + extras);
         if room < least {
             self.wanted = least;
             return Err(NoRoom);
@@ -182,19 +186,10 @@ impl XenDelivery {
             self.carry_out();
         }
         let before = self.stage.used();
-        if whole <= PAGE && !parcel.is_foreign() {
-            self.stage.keep_together(whole);
-        }
         self.runs.clear();
-        match field {
-            None => {
-                self.stage_bytes(headers);
-                self.gather(parcel, from, length);
-            }
-            Some((start, field)) => self.complete(headers, parcel, from, length, (start as usize, field as usize)),
-        }
+        lay(self);
         self.divide(room);
-        let needed = self.slots.len() as u32 + u32::from(gso.is_some());
+        let needed = self.slots.len() as u32 + extras;
         if room < needed {
             self.wanted = needed;
             self.stage.go_back(before);
@@ -212,8 +207,19 @@ impl XenDelivery {
         })
     }
 
-    /// Has a frame whose checksum is completed on the stage.
-    fn complete(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32, (start, field): (usize, usize)) {
+    /// Lays a frame: `headers`, then `length` bytes of the parcel's frame from byte `from` on.
+    fn lay_staged(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32) {
+        let whole = headers.len() as u32 + length;
+        if whole <= PAGE && !parcel.is_foreign() {
+            self.stage.keep_together(whole);
+        }
+        self.stage_bytes(headers);
+        self.gather(parcel, from, length);
+    }
+
+    /// Lays such a frame on the stage whole, its checksum completed: the sum begins at byte `start` and is stored at `field`. No part of it is only
+    /// named.
+    fn lay_completed(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32, (start, field): (usize, usize)) {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         bytes.extend_from_slice(headers);

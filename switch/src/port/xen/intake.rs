@@ -2,7 +2,8 @@
 //! batch in one request; the rest is only named.
 //!
 //! A frame of one request and of the usual MTU is copied whole. What is copied by grant costs the hypervisor by the copy, hardly by the byte:
-//! first bytes that were decided on and a rest that was not are three copies for a receiver under Xen, a whole frame two.
+//! first bytes that were decided on and a rest that was not are three copies for a receiver under Xen, a whole frame two: it goes on from where
+//! it was copied to, for nobody else writes there.
 //!
 //! Requests are answered in the order in which they came ([`BackRing`]), so a frame that waits for its receiver holds up the answers behind it,
 //! though not the frames.
@@ -211,7 +212,9 @@ impl XenIntake {
         (parcel.length, parcel.start_length) = (record.frame.length, record.start_length);
         parcel.head = index;
         if let Some(place) = record.whole {
-            parcel.set_single_rest(self.shelf.at(place).1.first(parcel.length).skip(parcel.start_length));
+            let (granted, piece) = self.shelf.at(place);
+            parcel.set_single_rest(piece.first(parcel.length).skip(parcel.start_length));
+            parcel.set_granted(granted);
             return Ok(());
         }
         self.pieces.clear();
