@@ -108,6 +108,9 @@ impl XenDelivery {
 
     /// What may be left undone in the frame of `parcel`.
     fn offloads(&self, parcel: &Parcel) -> Offloads {
+        if self.takes.v4 == self.takes.v6 {
+            return self.takes.v4;
+        }
         let version = if parcel.header.is_plain() { 4 } else { Layers::find(parcel.start()).map_or(4, |layers| layers.version) };
         if version == 6 { self.takes.v6 } else { self.takes.v4 }
     }

@@ -34,7 +34,7 @@ const ENOUGH: u32 = 54;
 #[derive(Debug)]
 struct Record {
     frame: TxFrame,
-    /// Its first bytes.
+    /// Its first bytes, if it was not copied whole.
     start: [u8; START],
     start_length: u32,
     /// Those could be copied.
@@ -183,7 +183,7 @@ impl XenIntake {
             let at = record.start_length as usize;
             let length = (piece.length() as usize).min(START - at);
             record.readable &= copy.is_done();
-            if copy.is_done() {
+            if copy.is_done() && record.whole.is_none() {
                 piece.copy_in(&mut record.start[at..at + length]);
             }
             record.start_length += length as u32;
@@ -207,16 +207,18 @@ impl XenIntake {
         if !record.readable {
             return Err(DropReason::GrantRefused);
         }
-        parcel.header = header(record)?;
-        parcel.start = record.start;
-        (parcel.length, parcel.start_length) = (record.frame.length, record.start_length);
-        parcel.head = index;
+        (parcel.length, parcel.start_length, parcel.head) = (record.frame.length, record.start_length, index);
+        let start = &mut parcel.start[..record.start_length as usize];
         if let Some(place) = record.whole {
             let (granted, piece) = self.shelf.at(place);
+            piece.copy_in(start);
+            parcel.header = header(&record.frame, start)?;
             parcel.set_single_rest(piece.first(parcel.length).skip(parcel.start_length));
             parcel.set_granted(granted);
             return Ok(());
         }
+        start.copy_from_slice(&record.start[..start.len()]);
+        parcel.header = header(&record.frame, start)?;
         self.pieces.clear();
         self.pieces.extend(after(&record.frame.parts, record.start_length).map(Piece::naming));
         parcel.set_named_rest(&self.pieces, &mut self.chunks).map_err(|_| DropReason::ChainTooLong)
@@ -304,13 +306,12 @@ fn has_headers(record: &Record) -> bool {
     layers.transport.checked_add(length).is_some_and(|end| end <= start.len())
 }
 
-/// What the sender left to others, as a virtio-net header says it: the protocol here does not tell where the checksum stands.
-fn header(record: &Record) -> Result<NetHeader, DropReason> {
-    let frame = &record.frame;
+/// What the sender of a frame that begins with `start` left to others, as a virtio-net header says it: the protocol here does not tell where the checksum stands.
+fn header(frame: &TxFrame, start: &[u8]) -> Result<NetHeader, DropReason> {
     if !wants_headers(frame) {
         return Ok(NetHeader::default());
     }
-    let layers = Layers::find(&record.start[..record.start_length as usize]).ok_or(DropReason::BadChecksumOffload)?;
+    let layers = Layers::find(start).ok_or(DropReason::BadChecksumOffload)?;
     let field = match layers.protocol {
         TCP => 16,
         UDP => 6,

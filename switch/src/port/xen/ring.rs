@@ -18,7 +18,9 @@ const PLACES: u32 = 64;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct BackRing {
-    page: Box<dyn Mapped>,
+    /// The page, for as long as somebody has `whole`.
+    _page: Box<dyn Mapped>,
+    whole: Piece,
     /// Bytes of a place.
     place: u32,
     /// Requests taken.
@@ -32,13 +34,14 @@ pub(super) struct BackRing {
 impl BackRing {
     /// The ring in `page`, with places of so many bytes. It goes on where it was left.
     pub(super) fn new(page: Box<dyn Mapped>, place: usize) -> Self {
-        let ring = Self { page, place: place as u32, taken: 0, answered: 0, shown: 0 };
+        let whole = page.page().piece();
+        let ring = Self { _page: page, whole, place: place as u32, taken: 0, answered: 0, shown: 0 };
         let begin = ring.load(ANSWERS);
         Self { taken: begin, answered: begin, shown: begin, ..ring }
     }
 
     fn at(&self, offset: u32) -> Piece {
-        self.page.page().piece().skip(offset)
+        self.whole.skip(offset)
     }
 
     fn load(&self, offset: u32) -> u32 {
