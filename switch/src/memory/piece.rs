@@ -9,7 +9,7 @@
 
 #![expect(unsafe_code, reason = "memory that others write is reached by address")]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use super::mapping::Mapping;
 use super::{Foreign, Granted, Hint, MemoryMap};
@@ -190,6 +190,32 @@ impl Piece {
         unsafe { copy::copy_in(to.as_mut_ptr(), self.place.0, to.len().min(self.length() as usize)) };
     }
 
+    /// The first few bytes, at most 64, copied once, for decisions; zeros if there are fewer.
+    #[inline(always)]
+    pub fn few<const BYTES: usize>(&self) -> [u8; BYTES] {
+        const { assert!(BYTES <= 64) };
+        let mut few = [0; BYTES];
+        if self.length() as usize >= BYTES {
+            #[cfg(fuzzing)]
+            crate::probe::tell(crate::probe::Read::Bytes(BYTES));
+            // SAFETY: both have so many bytes.
+            unsafe { copy::copy_short(few.as_mut_ptr(), self.place.0, BYTES) };
+            // As in `copy::copy_in`.
+            compiler_fence(Ordering::SeqCst);
+        }
+        few
+    }
+
+    /// Writes a few bytes, at most 64, if there is room for all.
+    #[inline(always)]
+    pub fn write_few<const BYTES: usize>(&self, few: &[u8; BYTES]) {
+        const { assert!(BYTES <= 64) };
+        if self.length() as usize >= BYTES {
+            // SAFETY: both have so many bytes.
+            unsafe { copy::copy_short(self.place.0, few.as_ptr(), BYTES) };
+        }
+    }
+
     /// Copies to the piece `to`, elsewhere, what it has room for.
     #[inline(always)]
     pub fn copy_to(&self, to: Piece) {
@@ -299,6 +325,8 @@ mod tests {
         let mut seen = [99; 20];
         short.copy_in(&mut seen);
         assert_eq!((&seen[..11], seen[11]), (&(0..11).collect::<Vec<u8>>()[..], 99));
+        short.write_few(&[9; 12]);
+        assert_eq!((short.few::<12>(), short.few::<3>()), ([0; 12], [0, 1, 2]), "all of it or nothing");
         short.write(&[7; 20]);
         long.copy_to(short.skip(9));
         assert_eq!(bytes[..13], [7, 7, 7, 7, 7, 7, 7, 7, 7, 20, 21, 11, 12]);

@@ -287,13 +287,14 @@ impl XenDelivery {
     fn divide(&mut self, room: u32) {
         let slots = &mut self.slots;
         slots.clear();
+        let mut whole = 0;
         for run in &self.runs {
+            whole += run.length;
             match slots.last_mut() {
                 Some(slot) if *slot + run.length <= PAGE => *slot += run.length,
                 _ => slots.push(run.length),
             }
         }
-        let whole: u32 = slots.iter().sum();
         let tight = whole.div_ceil(PAGE) as usize;
         if slots.len() > tight && (slots.len() > MOST_SLOTS || slots.len() >= room as usize) {
             slots.clear();

@@ -69,10 +69,9 @@ impl BackRing {
 
     /// Takes the next request, of which there is one.
     pub(super) fn take<const BYTES: usize>(&mut self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
-        self.place(self.taken).copy_in(&mut bytes);
+        let request = self.place(self.taken).few();
         self.taken = self.taken.wrapping_add(1);
-        bytes
+        request
     }
 
     /// Asks to be told once there are `count` requests, at least one; true if there are so many already.
@@ -83,8 +82,8 @@ impl BackRing {
     }
 
     /// Answers the oldest request that was not answered.
-    pub(super) fn answer(&mut self, answer: &[u8]) {
-        self.place(self.answered).write(answer);
+    pub(super) fn answer<const BYTES: usize>(&mut self, answer: &[u8; BYTES]) {
+        self.place(self.answered).write_few(answer);
         self.answered = self.answered.wrapping_add(1);
     }
 
