@@ -5,7 +5,7 @@
 #   make demo    two real guests, side by side on the standard path and on memlane
 #   make test    everything that can be checked here
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
-#   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (10 minutes)
+#   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
