@@ -160,6 +160,20 @@ pub unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
+/// Copies up to 64 bytes to memory of our own, for decisions: [`copy_in`] for a length that the compiler knows.
+///
+/// # Safety
+/// As [`copy_short`].
+#[inline(always)]
+pub unsafe fn copy_in_short(to: *mut u8, from: *const u8, length: usize) {
+    #[cfg(fuzzing)]
+    crate::probe::tell(crate::probe::Read::Bytes(length));
+    // SAFETY: the caller's promise, passed on.
+    unsafe { copy_short(to, from, length) };
+    // As in `copy_in`.
+    compiler_fence(Ordering::SeqCst);
+}
+
 /// The first and the last `T` of a range that is between one and two `T` long; both loads come before both stores.
 #[inline(always)]
 unsafe fn two<T: Copy>(to: *mut u8, from: *const u8, length: usize) {

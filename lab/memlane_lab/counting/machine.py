@@ -27,8 +27,8 @@ _OUTGROWN = (9, 0)
 """The first QEMU whose plugin interface begins at version 2."""
 MEMORY = 1536
 """MiB."""
-_MEMORY_OF_ALL = 3 << 30
-"""Bytes that a machine may take of the real one, with all that QEMU keeps of it."""
+_REAL_MEMORY = 3 << 30
+"""Bytes of this computer's memory that a machine may take: its own, and what QEMU needs beside it."""
 
 
 class Channel(Enum):
@@ -102,7 +102,7 @@ def joined(target: Path, parts: Sequence[Path]) -> Path:
 
 def at_once() -> int:
     """How many machines may run side by side here: each keeps one processor busy."""
-    return max(1, min(len(os.sched_getaffinity(0)), procfs.available_memory() // _MEMORY_OF_ALL))
+    return max(1, min(len(os.sched_getaffinity(0)), procfs.available_memory() // _REAL_MEMORY))
 
 
 def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:

@@ -9,7 +9,7 @@
 
 #![expect(unsafe_code, reason = "memory that others write is reached by address")]
 
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 use super::{Foreign, Granted, Hint, MemoryMap};
@@ -190,18 +190,14 @@ impl Piece {
         unsafe { copy::copy_in(to.as_mut_ptr(), self.place.0, to.len().min(self.length() as usize)) };
     }
 
-    /// The first few bytes, at most 64, copied once, for decisions; zeros if there are fewer.
+    /// A copy of the first few bytes, at most 64, for decisions; zeros if there are fewer.
     #[inline(always)]
     pub fn few<const BYTES: usize>(&self) -> [u8; BYTES] {
         const { assert!(BYTES <= 64) };
         let mut few = [0; BYTES];
         if self.length() as usize >= BYTES {
-            #[cfg(fuzzing)]
-            crate::probe::tell(crate::probe::Read::Bytes(BYTES));
             // SAFETY: both have so many bytes.
-            unsafe { copy::copy_short(few.as_mut_ptr(), self.place.0, BYTES) };
-            // As in `copy::copy_in`.
-            compiler_fence(Ordering::SeqCst);
+            unsafe { copy::copy_in_short(few.as_mut_ptr(), self.place.0, BYTES) };
         }
         few
     }

@@ -2,7 +2,8 @@
 //! request, when the pass ends.
 //!
 //! What lies in memory of ours or of another kind of guest goes by way of the **stage**, pages of ours. What another Xen guest sent goes straight
-//! from its pages, but for the first bytes, which were decided on: those are the copy's. Answers are written in the order of the requests.
+//! from its pages, but for the first bytes, which were decided on: those are the copy's. If the frame was copied whole, all of it goes from there.
+//! Answers are written in the order of the requests.
 
 use std::sync::Arc;
 
@@ -176,7 +177,7 @@ impl XenDelivery {
         })
     }
 
-    /// Gathers a frame of `whole` bytes, whose runs `lay` lays, if there is room for it.
+    /// Gathers a frame of `whole` bytes, if there is room for it; `lay` fills `runs`.
     fn put(&mut self, header: NetHeader, whole: u32, lay: impl FnOnce(&mut Self)) -> Result<(), NoRoom> {
         let gso = gso(header);
         let extras = u32::from(gso.is_some());
@@ -210,7 +211,7 @@ impl XenDelivery {
         })
     }
 
-    /// Lays a frame: `headers`, then `length` bytes of the parcel's frame from byte `from` on.
+    /// Fills `runs` for a frame of `headers`, then `length` bytes of the parcel's frame from byte `from` on.
     fn lay_staged(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32) {
         let whole = headers.len() as u32 + length;
         if whole <= PAGE && !parcel.is_foreign() {
@@ -220,7 +221,7 @@ impl XenDelivery {
         self.gather(parcel, from, length);
     }
 
-    /// Lays such a frame on the stage whole, its checksum completed: the sum begins at byte `start` and is stored at `field`. No part of it is only
+    /// As [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. No part of the frame may be only
     /// named.
     fn lay_completed(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32, (start, field): (usize, usize)) {
         let mut bytes = std::mem::take(&mut self.bytes);

@@ -68,17 +68,17 @@ fn is_netback_loaded() -> bool {
     Path::new("/sys/module/xen_netback").exists() || Path::new("/sys/bus/xen-backend/drivers/vif").exists()
 }
 
-/// Pages that all programs together may grant by gntalloc: the module allows 1024 of itself, which some twenty queues take.
+/// Pages that all programs together may grant by gntalloc: the module allows 1024 of itself, too few for twenty interfaces.
 const OWN_PAGES: u32 = 1 << 16;
 const OWN_PAGES_PARAMETER: &str = "/sys/module/xen_gntalloc/parameters/limit";
 
-/// Raises the limit of pages of ours, if it is lower. Where that is refused, the first guest without pages says so.
+/// Raises the limit of pages of ours, if it is lower. Where that is refused, the log says so, and the first interface without pages.
 fn allow_own_pages() {
     let allowed = std::fs::read_to_string(OWN_PAGES_PARAMETER).ok().and_then(|text| text.trim().parse().ok());
     if allowed.is_some_and(|allowed: u32| allowed < OWN_PAGES)
         && let Err(error) = std::fs::write(OWN_PAGES_PARAMETER, OWN_PAGES.to_string())
     {
-        tracing::warn!(%error, "{OWN_PAGES_PARAMETER} cannot be raised: only some twenty queues of Xen guests can be served");
+        tracing::warn!(%error, "{OWN_PAGES_PARAMETER} cannot be raised: fewer than twenty interfaces of Xen guests can be served");
     }
 }
 

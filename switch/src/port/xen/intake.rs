@@ -62,6 +62,8 @@ pub(super) struct XenIntake {
     read: VecDeque<u16>,
     /// All that are not answered, in order.
     order: VecDeque<u16>,
+    /// Those done with since the last [`IntakeEnd::publish`]: until then they may still have to be copied to their receivers.
+    settled: Vec<u16>,
     chunks: ChunkPool,
     copies: Vec<GrantCopy>,
     /// Where the copies go: record, and its first bytes or all of it.
@@ -94,6 +96,7 @@ impl XenIntake {
             free: (0..RING as u16).collect(),
             read: VecDeque::with_capacity(RING as usize),
             order: VecDeque::with_capacity(RING as usize),
+            settled: Vec::with_capacity(RING as usize),
             // A list of pieces for each frame that the ring holds.
             chunks: ChunkPool::new(RING as u16),
             copies: Vec::new(),
@@ -228,6 +231,7 @@ impl XenIntake {
     fn settle(&mut self, index: u16, answer: i16, loan: Loan) {
         self.chunks.give_back(loan);
         self.records[usize::from(index)].answer = Some(answer);
+        self.settled.push(index);
     }
 
     /// The opened frame, done with, makes way for the next.
@@ -251,23 +255,14 @@ impl XenIntake {
             }
             self.order.pop_front();
             self.free.push(index);
-            self.clear_place(index);
         }
     }
 
-    /// Nobody needs the frame of a record any more: its place is free.
-    fn clear_place(&mut self, index: u16) {
-        if let Some(place) = self.records[usize::from(index)].whole.take() {
-            self.shelf.give_back(place);
-        }
-    }
-
-    /// Clears the places of frames that are done with, though one before them is not and holds up their answers.
-    fn clear_places(&mut self) {
-        for at in 0..self.order.len() {
-            let index = self.order[at];
-            if self.records[usize::from(index)].answer.is_some() {
-                self.clear_place(index);
+    /// Frees the places of frames that are done with, also of those whose answers wait for a frame before them.
+    fn free_places(&mut self) {
+        for index in self.settled.drain(..) {
+            if let Some(place) = self.records[usize::from(index)].whole.take() {
+                self.shelf.give_back(place);
             }
         }
     }
@@ -399,8 +394,8 @@ impl IntakeEnd for XenIntake {
     }
 
     fn publish(&mut self) {
+        self.free_places();
         self.answer();
-        self.clear_places();
         if self.ring.publish() {
             self.channel.notify();
         }

@@ -11,7 +11,7 @@
 //! 3. [`vif`]: the states of one back end and its front end, and what is agreed.
 //! 4. [`netif`] and [`ring`]: what lies in the shared rings. [`link`]: what the ends of a queue share.
 //! 5. [`XenIntake`](intake) and [`XenDelivery`](delivery): where frames come in and leave. Between two Xen guests the hypervisor copies the payload
-//!    from page to page; it never comes here.
+//!    from page to page; of short frames it comes here on the way.
 
 mod delivery;
 pub mod device;

@@ -18,7 +18,7 @@ const PLACES: u32 = 64;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct BackRing {
-    /// The page, for as long as somebody has `whole`.
+    /// Keeps `whole` mapped.
     _page: Box<dyn Mapped>,
     whole: Piece,
     /// Bytes of a place.

@@ -246,8 +246,8 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
     }
     let text = |error: io::Error| {
         format!(
-            "pages or descriptors cannot be had: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (54 for each queue), or memlane's limit \
-             of open files"
+            "pages or descriptors cannot be had: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (36 for each queue, 18 for \
+             each interface), or memlane's limit of open files"
         )
     };
     let readable = intake_channel.readable().map_err(text)?;
