@@ -108,7 +108,8 @@ class Lan:
 
     def ping(self, source: int, address: str, *options: str) -> None:
         """Insists on answers to three pings in a row from guest `source`."""
-        command = ["ping", "-c", "3", "-i", "0.1", "-w", "20", *options, address]
+        # Not -w: with it, ping counts answers, and sends more requests while a busy guest has not answered the first.
+        command = ["ping", "-c", "3", "-i", "0.1", "-W", "20", *options, address]
         said = self.guests[source].run(command, timeout=40)
         assert said.status == 0, said.stdout + said.stderr
         assert " 0% packet loss" in said.stdout, said.stdout

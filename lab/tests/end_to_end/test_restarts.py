@@ -7,7 +7,7 @@ import pytest
 from memlane_lab import bed
 from memlane_lab.guests import Guest
 from tests.end_to_end.conftest import Builder
-from tests.end_to_end.lan import BEDS, HOST, TCG, UML, Lan, Plan
+from tests.end_to_end.lan import HOST, TCG, UML, Lan, Plan
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.transfer import STEADY, Flow, Library, slow_down, speed_up
 
@@ -32,7 +32,7 @@ def _boot(guest: Guest) -> bytes:
     return guest.get("/proc/sys/kernel/random/boot_id")
 
 
-@pytest.mark.parametrize("kinds", BEDS.values(), ids=BEDS)
+@pytest.mark.parametrize("kinds", [(UML, UML), (TCG, UML)], ids=["uml", "tcg"])
 def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tuple[str, str]) -> None:
     """As the reader and as the server of a file, by a power cut and by its own reboot; the others talk on meanwhile."""
     lan = build(*kinds, UML, UML)
@@ -65,8 +65,8 @@ _QEMU_LISTENS = Plan(TCG, stated={"connect": True})
 
 @pytest.mark.parametrize(
     "plans",
-    [(UML, UML), (TCG, _QEMU_LISTENS), (UML, TCG, HOST)],
-    ids=["uml-uml", "tcg-tcg", "uml-tcg-host"],
+    [(UML, UML), (TCG, _QEMU_LISTENS, HOST)],
+    ids=["uml-uml", "tcg-tcg-host"],
 )
 def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: tuple[Plan, ...]) -> None:
     """Stopped by its operator, then by a crash: guests do not reboot, and even the transfer is brought to its end."""
