@@ -136,6 +136,9 @@ def _run(first: guests.Guest, command: list[str]) -> int:
     return result.status
 
 
+_RESUME = "go on in the folder --out, with what failed there tried once more, or add rounds there"
+
+
 @app.command()
 def run(
     experiments: Annotated[
@@ -151,7 +154,7 @@ def run(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="another build of memlane: measure this one against it"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on in the folder --out, or add rounds there")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help=_RESUME)] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured, and for how long")] = False,
 ) -> None:
     """Measure experiments and report on them."""
@@ -188,7 +191,7 @@ def profile(
     rate: Annotated[
         int, typer.Option(min=100, max=20_000, help="hits a second on each CPU: more tell more, and disturb more")
     ] = profiler.RATE,
-    resume: Annotated[bool, typer.Option("--resume", help="go on in the folder --out, or add rounds there")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help=_RESUME)] = False,
 ) -> None:
     """Measure experiments while perf looks on, and say where the CPU time went, by party and by stage.
 

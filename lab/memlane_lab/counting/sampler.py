@@ -116,7 +116,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         """`raw` is the folder for what the hosts say; of so many `rounds`, the samples `taken` are there already."""
         self._raw, self._rounds = raw, rounds
         self._number = max((each.number for each in taken), default=0) + 1
-        self._taken = {(each.round, each.variant) for each in taken}
+        self._taken = {(each.round, each.variant) for each in taken if not each.error}
         self._together: dict[str, list[Variant]] = {}
         for each in variants:
             self._together.setdefault(_key(each.setting), []).append(each)
