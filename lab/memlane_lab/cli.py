@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.table import Table
 
-from memlane_lab import comparison, experiment, guests, paths, published, schemas, shell, workloads
+from memlane_lab import agreement, comparison, experiment, guests, paths, published, schemas, shell, workloads
 from memlane_lab import demo as demonstration
 from memlane_lab import doctor as examination
 from memlane_lab import report as reporting
@@ -27,6 +27,7 @@ from memlane_lab.paths import memlane
 from memlane_lab.profiling import command as profiling
 from memlane_lab.profiling import profiler
 from memlane_lab.progress import results, say
+from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
 from memlane_lab.results import read
 from memlane_lab.session import Session, exit_on_termination
@@ -333,6 +334,23 @@ def compare(before: ResultsArgument, after: ResultsArgument) -> None:
     for table in comparison.tables(changes, what):
         results.print(table)
     raise typer.Exit(comparison.exit_code(changes))
+
+
+@app.command()
+def agree(one: ResultsArgument, other: ResultsArgument) -> None:
+    """Say whether two runs, also of two machines or days, agree on the ratios that both judge.
+
+    For example, a run of your own and the published one: memlane-lab agree docs/results results/mine
+    """
+    (mine, found), (theirs, others) = published.read_either(one), published.read_either(other)
+    both = agreement.between(found, others)
+    if not both:
+        raise LabError(f"{one} and {other} judge nothing in common: run the same experiments, as they are stated now")
+    table = Table("", "", "expected", mine.began, theirs.began, "", title=agreement.came(both))
+    for what, title, wanted, mine_text, their_text, word in map(both_words, both):
+        table.add_row(what, title, wanted, mine_text.line, their_text.line, word)
+    results.print(table)
+    raise typer.Exit(agreement.exit_code(both))
 
 
 @app.command()

@@ -5,7 +5,7 @@
     docs/results.md                   the page, made from these two alone
 
 A run of its own, such as one of another machine or of another day, has a name: its samples stand in docs/results/NAME/,
-its page is docs/results/NAME.md, and docs/results.md leads there.
+its page is docs/results/NAME.md, and docs/results.md leads there. What both have measured stands side by side on it.
 
 A model and what it is checked against (`model/page.py`) has a folder and a page of its own, too.
 
@@ -15,6 +15,7 @@ Whoever doubts the page makes it again, by `memlane-lab publish`, or reads the s
 import csv
 import gzip
 import io
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,13 +80,22 @@ def made(folder: Path = FOLDER) -> dict[Path, str]:
     from memlane_lab.model import page as predictions  # which asks us where pages are
 
     named = sorted(path.parent for path in folder.glob("*/run.json"))
-    texts = {page(own): report.markdown(*read(own), report.Links(own.name, "../measuring.md")) for own in named}
+    main = read(folder) if (folder / "run.json").exists() else None
+    texts = {
+        page(own): report.markdown(*read(own), report.Links(own.name, "../measuring.md"), beside=main) for own in named
+    }
     checked = [path.parent for path in folder.glob(f"*/{predictions.HELD_OUT}")]
     texts |= {page(own): predictions.made(own) for own in checked}
-    if (folder / "run.json").exists():
+    if main:
         links = report.Links(folder.name, others=sorted(own.name for own in (*named, *checked)))
-        texts[page(folder)] = report.markdown(*read(folder), links)
+        texts[page(folder)] = report.markdown(*main, links)
     return texts
+
+
+def read_either(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
+    """A run with its samples, from its own folder or from where it is published."""
+    file = folder / "run.json"
+    return read(folder) if file.exists() and "record" in json.loads(file.read_text()) else results.read(folder)
 
 
 def read(folder: Path = FOLDER) -> tuple[RunRecord, list[ExperimentResult]]:

@@ -4,8 +4,9 @@ import gzip
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from memlane_lab import published, report, results, summary
+from memlane_lab import agreement, cli, published, report, results, summary
 from memlane_lab.errors import LabError
 from tests import made_up
 
@@ -51,6 +52,30 @@ def test_a_run_of_its_own_has_a_page_that_the_main_one_leads_to(tmp_path: Path) 
     assert "(../measuring.md)" in pages[folder / "shop.md"]
     with pytest.raises(LabError, match=r"'\.\./x' cannot be the name of a page"):
         _published(tmp_path, name="../x")
+
+
+def test_two_runs_agree_where_their_intervals_have_a_value_in_common(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    published.publish(tmp_path / "run", "again", folder)
+    assert "2 agree, 0 apart, 0 undecided" in (folder / "again.md").read_text()
+
+    def slower(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | ({"throughput": 2.6e9} if labels == {"path": "memlane", "load": "0"} else {})
+
+    found = agreement.between([made_up.result()], [made_up.result(slower)])
+    assert [each.agreement for each in found] == ["apart", "agree"]
+    assert agreement.exit_code(found) == 1
+    few = [made_up.result(spread=made_up.SPREAD[:5])]
+    assert [each.agreement for each in agreement.between([made_up.result()], few)] == ["undecided"] * 2
+    assert agreement.between([made_up.result()], [made_up.result(seconds=9)]) == []
+
+
+def test_a_run_is_held_against_a_published_one(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    assert published.read_either(folder)[0] == published.read_either(tmp_path / "run")[0]
+    told = CliRunner().invoke(cli.app, ["agree", str(folder), str(tmp_path / "run")])
+    assert told.exit_code == 0, told.output
+    assert "2 agree, 0 apart, 0 undecided" in told.output
 
 
 def test_the_same_samples_give_the_same_files(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from memlane_lab import results, summary
+from memlane_lab import agreement, results, summary
 from memlane_lab.experiment import Where
 from memlane_lab.measures import significant
 from memlane_lab.report import counted_plots, plots, profile_plots, shop_plots, tables
@@ -81,16 +81,28 @@ class Links:
     """Names of pages in that folder."""
 
 
-def markdown(record: RunRecord, found: list[ExperimentResult], links: Links | None = None) -> str:
-    """The report in short: its tables in Markdown, without plots."""
+def markdown(
+    record: RunRecord,
+    found: list[ExperimentResult],
+    links: Links | None = None,
+    beside: tuple[RunRecord, list[ExperimentResult]] | None = None,
+) -> str:
+    """The report in short: its tables in Markdown, without plots; what a run `beside` it says of the same, too."""
     template = _environment(autoescape=False).get_template("summary.md.j2")
-    return template.render(text=_in_line, links=links or Links(), **_content(record, found, {}, draw=False))
+    both = agreement.between(beside[1], found) if beside else []
+    return template.render(
+        text=_bold,
+        links=links or Links(),
+        earlier=beside[0] if beside and both else None,
+        both=[tables.of_both(each) for each in both],
+        agreed=agreement.came(both),
+        **_content(record, found, {}, draw=False),
+    )
 
 
-def _in_line(text: Text) -> str:
-    """A cell of a table in one line."""
-    small = "; ".join(filter(None, (text.beside, *text.below)))
-    return f"**{text.main}** ({small})" if small else text.main
+def _bold(text: Text) -> str:
+    """A cell of a table in one line, its main word in bold where others stand beside it."""
+    return text.line if text.line == text.main else text.line.replace(text.main, f"**{text.main}**", 1)
 
 
 def judge(found: Sequence[ExperimentResult]) -> list[list[Verdict]]:

@@ -1,9 +1,10 @@
 """Tables: summaries in words, in units of one size if that suits all rows."""
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memlane_lab import summary
+from memlane_lab.agreement import Both
 from memlane_lab.experiment import PaperFigure, measure
 from memlane_lab.measures import Measure, Scale, scale, significant
 from memlane_lab.meters import placement
@@ -22,6 +23,12 @@ class Text:
     main: str
     beside: str = ""
     below: list[str] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        small = "; ".join(filter(None, (self.beside, *self.below)))
+        return f"{self.main} ({small})" if small else self.main
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,13 @@ def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
     wanted = f"{judged.wanted} of {judged.versus}" if judged.versus else judged.wanted
     because = judged.reason or (f"but {judged.better}" if judged.better else "")
     return judged.what, title, wanted, _found(judged), ": ".join(filter(None, (judged.judgement, because)))
+
+
+def of_both(both: Both) -> tuple[str, str, str, Text, Text, str]:
+    """Variant, measure, what was wanted, what either run measured and judged, and whether they agree."""
+    what, title, wanted, _, _ = verdict(both.one)
+    one, other = (replace(_found(each), below=[each.judgement]) for each in (both.one, both.other))
+    return f"{both.experiment}: {what}", title, wanted, one, other, both.agreement
 
 
 def _found(judged: Verdict) -> Text:
