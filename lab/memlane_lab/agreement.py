@@ -1,7 +1,8 @@
 """Whether two runs say the same: the ratios that both judge, side by side.
 
 Figures are those of a machine and of a day; ratios ought to outlast both. Two runs **agree** on a ratio if their
-intervals have a value in common, and are **apart** if not.
+intervals have a value in common, and are **apart** if not. Wide intervals agree with nearly anything, so they are
+always shown beside the word.
 """
 
 from collections import Counter
@@ -43,12 +44,16 @@ class Both:
 
 
 def between(ones: Sequence[ExperimentResult], others: Sequence[ExperimentResult]) -> list[Both]:
-    """Every ratio that both runs judge, in the order of the first; experiments that differ are left out."""
+    """Every ratio that both runs judge by the same bounds, in the order of the first.
+
+    Left out are experiments of which more than that was changed, and those of other guests.
+    """
     counterparts = {each.experiment.name: each for each in others}
     return [
         both
         for one in ones
         if (other := counterparts.get(one.experiment.name))
+        and one.guest == other.guest
         and not comparison.stated_differently(one.experiment, other.experiment)
         for both in _of_experiment(one, other)
     ]
@@ -61,8 +66,8 @@ def _of_experiment(one: ExperimentResult, other: ExperimentResult) -> Iterator[B
             yield Both(one.experiment.title, mine, match)
 
 
-def _about(verdict: Verdict) -> tuple[str, str, str]:
-    return verdict.what, verdict.claim.expectation.measure, verdict.versus
+def _about(verdict: Verdict) -> tuple[str, str, str, str]:
+    return verdict.what, verdict.claim.expectation.measure, verdict.versus, verdict.wanted
 
 
 def came(found: Sequence[Both]) -> str:

@@ -44,7 +44,8 @@ app.command("predict")(predictions.predict_command)
 
 def _experiments(begun: str) -> list[str]:
     """For shells: the names that a word may become."""
-    return [file.stem for file in experiment.supplied() if file.stem.startswith(begun)]
+    known = [*(file.stem for file in experiment.supplied()), "papers", "all"]
+    return [name for name in known if name.startswith(begun)]
 
 
 def _profiled(begun: str) -> list[str]:
@@ -137,14 +138,14 @@ def _run(first: guests.Guest, command: list[str]) -> int:
     return result.status
 
 
-_RESUME = "go on in the folder --out, with what failed there tried once more, or add rounds there"
+_RESUME = "go on in the folder --out, or add rounds there; what failed in a counted host is tried once more"
 
 
 @app.command()
 def run(
     experiments: Annotated[
         list[str],
-        typer.Argument(help="names (see `memlane-lab list`), files, or `all`", autocompletion=_experiments),
+        typer.Argument(help="names (see `memlane-lab list`), files, `papers` or `all`", autocompletion=_experiments),
     ],
     kind: GuestOption = "auto",
     out: OutOption = None,
@@ -344,9 +345,12 @@ def agree(one: ResultsArgument, other: ResultsArgument) -> None:
     """
     (mine, found), (theirs, others) = published.read_either(one), published.read_either(other)
     both = agreement.between(found, others)
+    if mine.guest != theirs.guest:
+        raise LabError(f"{one} is of {mine.guest} guests, {other} of {theirs.guest}: no ratio is the same for both")
     if not both:
         raise LabError(f"{one} and {other} judge nothing in common: run the same experiments, as they are stated now")
-    table = Table("", "", "expected", mine.began, theirs.began, "", title=agreement.came(both))
+    runs_told = (f"{each.began}, commit {each.machine.get('commit', 'unknown')}" for each in (mine, theirs))
+    table = Table("", "", "expected", *runs_told, "", title=agreement.came(both))
     for what, title, wanted, mine_text, their_text, word in map(both_words, both):
         table.add_row(what, title, wanted, mine_text.line, their_text.line, word)
     results.print(table)

@@ -176,9 +176,23 @@ def load(path: Path) -> Experiment:
         raise BadExperiment(f"{path}: {told(error)}") from error
 
 
+PAPERS = (
+    *("promises", "response_times", "is_it_fair", "noisy_neighbour", "who_pays", "what_virtualisation_costs"),
+    *("beside_its_own_bulk", "is_the_link_right", "how_many_guests", "latency_and_jitter", "message_sizes"),
+    *("xenvmnet_table_1", "which_window"),
+)
+"""The experiments that ask the papers' questions, and those of what is promised, of guests that run on this machine."""
+
+
 def files(named: Sequence[str]) -> list[Path]:
-    """The files of experiments that are named: by their place, by their name if they come with the lab, or `all`."""
-    return [file for name in named for file in (supplied() if name == "all" else [_file(name)])]
+    """The files of experiments that are named: by their place, or as the lab's by their name, `papers` or `all`."""
+    return [file for name in named for file in _of_name(name)]
+
+
+def _of_name(name: str) -> list[Path]:
+    if name == "all":
+        return supplied()
+    return [_file(each) for each in (PAPERS if name == "papers" else [name])]
 
 
 def _file(name: str) -> Path:

@@ -259,15 +259,17 @@ def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingS
 def take_all(planned: Planned, taken: list[Sample], take: Callable[[Turn], Sample], seed: int) -> None:
     """Takes the planned samples, then whole rounds of those groups that lack some to compare like with like.
 
-    What failed before is tried once more, beside the record of its failure.
+    Where instructions are counted, what failed before is tried once more. Where time is measured it is not: a sample
+    taken hours after those of its round would be compared with them.
     """
     asked = planned.experiment
-    placed = asked.same_placement and asked.bed is not Where.COUNTED and not placement.lack()
+    counted = asked.bed is Where.COUNTED
+    placed = asked.same_placement and not counted and not placement.lack()
     more = asked.repeat // 2 if placed else 0
     groups = plan.groups(planned.variants, asked.compare).values()
     for number in range(asked.repeat + more):
         wanted = [group for group in groups if number < asked.repeat or _lacking(group, taken, asked.repeat)]
-        have = {(sample.round, sample.variant) for sample in taken if not sample.error}
+        have = {(sample.round, sample.variant) for sample in taken if not (counted and sample.error)}
         of_round = [variant for group in wanted for variant in group]
         turns = plan.turns(of_round, compared=asked.compare, number=number, seed=seed)
         taken += [take(turn) for turn in turns if (number, turn.variant.name) not in have]
