@@ -45,12 +45,14 @@ demo: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-# The lab's tests wait for guests most of the time: what other checks need is compiled meanwhile, of CPU time that nobody else wants.
-.PHONY: checks compiled
+# The lab's tests wait for guests most of the time: what other checks need is compiled meanwhile, of CPU time that nobody else wants. It is a
+# session of its own, so that it ends as a whole with the tests, however they end.
+.PHONY: formats checks compiled
 test: deps
-	@chrt --idle 0 $(MAKE) --silent compiled >/dev/null 2>&1 & compiling=$$!; \
-	$(MAKE) --no-print-directory build lab-lint lab-test || { kill $$compiling; exit 1; }; \
-	echo "make test: waiting for what is still being compiled"; wait $$compiling; \
+	@setsid chrt --idle 0 $(MAKE) --silent compiled >/dev/null 2>&1 & compiling=$$!; \
+	trap 'kill -- -$$compiling 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
+	$(MAKE) --no-print-directory formats build lab-lint lab-test || exit 1; \
+	echo "make test: waiting for what is still being compiled"; wait $$compiling; trap - EXIT; \
 	$(MAKE) --no-print-directory checks
 
 checks: rust-lint rust-test loom xenvmnic-test
@@ -108,11 +110,12 @@ fuzz-seeds:
 
 lint: rust-lint lab-lint
 
-rust-lint: deps
+formats: deps
 	cargo fmt --all --check
-	cargo fmt --check --manifest-path switch/fuzz/Cargo.toml
+	$(foreach crate,$(APART) switch/fuzz,cargo fmt --check --manifest-path $(crate)/Cargo.toml &&) true
+
+rust-lint: formats
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	$(foreach crate,$(APART),cargo fmt --check --manifest-path $(crate)/Cargo.toml &&) true
 	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
 
 lab-test: build
