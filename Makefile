@@ -131,6 +131,7 @@ test-xen: build xenvmnic
 	rm -rf target/test-xen
 	$(LAB) run xen_table_1 --only netback --only XenVMNIC --out target/test-xen
 	$(LAB) run xen_table_1 --only netback --only memlane --out target/test-xen --resume || test $$? -eq 1
+	grep -q ',memlane,.*,instructions_per_packet,' target/test-xen/xen_table_1/samples.csv
 
 lab-lint: deps
 	cd lab && ../.venv/bin/ruff format --check . && ../.venv/bin/ruff check . && ../.venv/bin/mypy
