@@ -19,6 +19,10 @@ _SYSCTLS = (
 )  # fmt: skip
 
 
+CHANGED = " with changes"
+"""What follows the commit where something is not committed."""
+
+
 def describe() -> dict[str, Any]:
     """CPU, kernel, versions, settings and load of this machine."""
     return {
@@ -71,7 +75,7 @@ def _commit() -> str:
     """What this repository is at, and whether anything in it is not committed."""
     git = ("git", "-C", str(Path(__file__).parents[2]))
     changed = _first_line(*git, "status", "--porcelain", "--untracked-files=no") not in {"none", "unknown"}
-    return f"{_first_line(*git, 'rev-parse', '--short=12', 'HEAD')}{' with changes' if changed else ''}"
+    return f"{_first_line(*git, 'rev-parse', '--short=12', 'HEAD')}{CHANGED if changed else ''}"
 
 
 def _switch() -> str:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from memlane_lab import report, results
+from memlane_lab import machine, report, results
 from memlane_lab.errors import LabError
 from memlane_lab.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.strict import Strict
@@ -49,6 +49,8 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     record, found = results.read(source)
     if unfinished := [each.experiment.name for each in found if not each.complete]:
         raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: go on there with --resume")
+    if machine.CHANGED in (commit := record.machine.get("commit", "")):
+        raise LabError(f"{source} was measured on {commit}, which nobody else has: commit them, and measure again")
     own = folder / name if name else folder
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*.csv.gz"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from memlane_lab import agreement, cli, published, report, results, summary
+from memlane_lab import agreement, cli, machine, published, report, results, summary
 from memlane_lab.errors import LabError
 from tests import made_up
 
@@ -95,3 +95,11 @@ def test_a_page_that_says_something_else_is_found_out(tmp_path: Path) -> None:
 def test_half_a_run_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="has not measured all of made_up: go on there with --resume"):
         _published(tmp_path, complete=False)
+
+
+def test_what_nobody_else_has_is_not_published(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    results.write(run, made_up.record("made_up", commit=f"0123456789ab{machine.CHANGED}"))
+    results.write_experiment(run, made_up.result())
+    with pytest.raises(LabError, match="was measured on 0123456789ab with changes, which nobody else has"):
+        published.publish(run, None, tmp_path / "docs" / "results")
