@@ -174,8 +174,10 @@ def _added(before: RunRecord, now: RunRecord, out: Path, *, resume: bool) -> Run
         )
     if changed := comparison.differences(before, now):
         raise LabError(f"{out} holds results of other circumstances ({changed}): name another folder with --out")
+    commits = dict.fromkeys((*before.machine.get("commit", "").split(", "), now.machine.get("commit", "")))
     return now.model_copy(
         update={
+            "machine": now.machine | {"commit": ", ".join(filter(None, commits))},
             "commands": [*before.commands, *now.commands],
             "began": before.began,
             "experiments": list(dict.fromkeys((*before.experiments, *now.experiments))),

@@ -98,6 +98,13 @@ def test_what_failed_is_tried_once_more_only_where_time_does_not_matter(tmp_path
     assert [(turn.round, turn.variant.name) for turn in again] == failed
 
 
+def test_a_run_that_went_on_names_every_commit_that_it_was_measured_on(tmp_path: Path) -> None:
+    record = made_up.record("one", commit="0123456789ab")
+    for commit in ("0123456789ab", "123456789abc", "123456789abc with changes"):
+        record = run._added(record, made_up.record("one", commit=commit), tmp_path, resume=True)
+    assert record.machine["commit"] == "0123456789ab, 123456789abc, 123456789abc with changes"
+
+
 @pytest.mark.parametrize(("bound", "code"), [(0.5, 0), (3.0, 1), (1.0, 3)])
 def test_a_run_ends_with_what_came_of_its_expectations(tmp_path: Path, bound: float, code: int) -> None:
     def values(labels: dict[str, str]) -> dict[str, float]:
