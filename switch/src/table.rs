@@ -152,6 +152,7 @@ impl Table {
             self.count(old, -1);
             self.count(entry, 1);
             self.changed();
+            self.keep_one(bucket, address);
         }
     }
 
@@ -266,11 +267,13 @@ impl Table {
     }
 
     /// Another worker may have inserted the same address in another way at the same moment, and would not find ours to move it later: all but
-    /// the first go. Of two who insert, at least one sees both, by the fence.
+    /// the pinned one, or else the first, go. Of two who insert, at least one sees both, by the fence.
     fn keep_one(&self, bucket: usize, address: MacAddress) {
         fence(Ordering::SeqCst);
         let ways = self.buckets[bucket].0.iter().map(|way| (way, Entry(way.load(Ordering::Relaxed))));
-        for (slot, entry) in ways.filter(|(_, entry)| entry.is(address)).skip(1) {
+        let mut found: Vec<_> = ways.filter(|(_, entry)| entry.is(address)).collect();
+        found.sort_by_key(|(_, entry)| !entry.is_pinned());
+        for (slot, entry) in found.into_iter().skip(1) {
             self.remove(slot, entry);
         }
     }
@@ -535,6 +538,26 @@ mod loom_tests {
                 table.learn(a, THERE, 1);
             },
         );
+    }
+
+    #[test]
+    fn a_tied_address_stays_tied_though_another_port_learns_it_at_that_moment() {
+        let prepare = |table: &Table, [_, b, c]: [MacAddress; 3]| {
+            table.learn(b, HERE, 0);
+            table.learn(c, HERE, 0);
+        };
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(SWITCHES);
+        builder.check(move || {
+            let (table, addresses) = table();
+            prepare(&table, addresses);
+            let theirs = Arc::clone(&table);
+            let thread = thread::spawn(move || theirs.learn(addresses[0], HERE, 1));
+            table.pin(addresses[0], THERE);
+            thread.join().unwrap();
+            look(&table);
+            assert_eq!(table.pinned(addresses[0]), Some(THERE));
+        });
     }
 
     #[test]

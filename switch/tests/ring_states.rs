@@ -178,7 +178,7 @@ fn the_call_may_change_while_the_ring_runs() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    for kind in [CallKind::Pipe, CallKind::SocketPair, CallKind::Eventfd] {
+    for kind in [CallKind::SocketPair, CallKind::Eventfd] {
         let call = memlane_rig::frontend::notify::Call::new(kind).unwrap();
         b.frontend().unwrap().set_ring_call(DELIVERY, call.fd()).unwrap();
         b.synchronise().unwrap();

@@ -3,6 +3,7 @@
 #[path = "../benches/bed/device.rs"]
 mod device;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::mpsc::channel;
 use memlane::id::{Direction, PortId, RingKey};
 use memlane::offload::Offloads;
 use memlane::port::Port;
-use memlane::ring::{Delivery, Intake, Ring};
+use memlane::ring::{Answer, Control, Delivery, Intake, Ring};
 use memlane::settings::Settings;
 use memlane::shared::Shared;
 use memlane::worker::{Mailbox, Start, Worker, links};
@@ -62,6 +63,21 @@ fn key(direction: Direction) -> RingKey {
 fn started_by_a_kick() -> Start {
     let (kick, _) = std::io::pipe().unwrap();
     Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: false, enabled: true, session: 0 }
+}
+
+#[test]
+fn commands_make_way_for_whoever_ends_their_queue() {
+    let mut driver = Driver::new();
+    let mut control = Control::new(driver.device());
+    for _ in 0..3 {
+        driver.add();
+    }
+    let left = Cell::new(1_u32);
+    let once = || left.replace(left.get().saturating_sub(1)) > 0;
+    assert_eq!(control.serve(once, |_| Answer::Done), Ok(true));
+    assert_eq!(control.base(), 1);
+    assert_eq!(control.serve(|| true, |_| Answer::Done), Ok(false));
+    assert_eq!(control.base(), 3);
 }
 
 #[test]

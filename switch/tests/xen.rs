@@ -433,6 +433,32 @@ fn what_waits_for_a_receiver_arrives_when_it_posts() {
 }
 
 #[test]
+fn large_frames_that_are_put_off_lose_nothing_they_were_lent() {
+    let xen = Xen::with("patience-ms = 10000", 2, None);
+    let mut one = xen.front(1, Kind::LINUX);
+    let mut two = xen.front(2, Kind { posts: 40, ..Kind::LINUX });
+    greet(&mut one, mac(1), &mut two, mac(2));
+    // Who sends to one receiver only has his frames wait in his ring.
+    for number in 0..40 {
+        one.send(&frame(mac(1), mac(2), 60, number), &[], PLAIN);
+        two.receive();
+    }
+    for round in 0..3 {
+        for number in 0..14 {
+            one.send(&frame(mac(1), mac(2), 60_000, 100 * round + number), &[], PLAIN);
+        }
+        // Meanwhile what does not go is opened and put off again and again.
+        std::thread::sleep(Duration::from_millis(200));
+        for number in 0..14 {
+            assert!(two.receive().bytes == frame(mac(1), mac(2), 60_000, 100 * round + number));
+        }
+        one.queues[0].await_answers();
+    }
+    assert_eq!(one.queues[0].errors, 0);
+    assert_eq!(xen.drops(1, DropReason::ChainTooLong), 0);
+}
+
+#[test]
 fn too_few_receive_requests_cost_the_frame_and_nobody_else() {
     let xen = Xen::with("patience-ms = 20", 2, None);
     let mut one = xen.front(1, Kind::LINUX);

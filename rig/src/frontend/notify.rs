@@ -1,6 +1,6 @@
 //! Kicks (guest to back end: look at the ring) and calls (back end to guest: look at the ring).
 //!
-//! A kick is an eventfd. A call is an eventfd from QEMU and DPDK, but a pipe or a socket pair from User Mode Linux,
+//! A kick is an eventfd. A call is an eventfd from QEMU and DPDK, but a socket pair from User Mode Linux,
 //! because SIGIO knows no eventfds; so a back end must write eight bytes to whatever it was given.
 
 use std::fs::File;
@@ -17,8 +17,6 @@ pub enum CallKind {
     /// An eventfd.
     #[default]
     Eventfd,
-    /// A pipe; the back end writes, its end blocks when 64 KiB are unread.
-    Pipe,
     /// A stream socket pair, as User Mode Linux makes it.
     SocketPair,
     /// Nothing: the guest polls (payload bit 8).
@@ -92,13 +90,12 @@ impl Call {
                 let event: OwnedFd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?.into();
                 (event.try_clone()?, event)
             }
-            CallKind::Pipe => nix::unistd::pipe2(OFlag::O_CLOEXEC)?,
             CallKind::SocketPair => {
                 let (ours, theirs) = UnixStream::pair()?;
                 (ours.into(), theirs.into())
             }
         };
-        // For pipes and sockets only our end; an eventfd has one set of flags for both.
+        // For sockets only our end; an eventfd has one set of flags for both.
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok(Self { ours: Some(ours.into()), theirs: Some(theirs) })
     }
@@ -113,7 +110,7 @@ impl Call {
         self.ours.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes all calls that came; how many, as far as that can be told (a pipe: eight bytes each).
+    /// Takes all calls that came; how many, as far as that can be told (a socket: eight bytes each).
     pub fn drain(&self) -> u64 {
         let Some(mut file) = self.ours.as_ref() else {
             return 0;
@@ -166,7 +163,7 @@ mod tests {
 
     #[test]
     fn calls_of_every_kind_wake_the_guest_and_are_counted() {
-        for kind in [CallKind::Eventfd, CallKind::Pipe, CallKind::SocketPair] {
+        for kind in [CallKind::Eventfd, CallKind::SocketPair] {
             let call = Call::new(kind).unwrap();
             assert_eq!(call.drain(), 0, "{kind:?}");
             call.ring().unwrap();

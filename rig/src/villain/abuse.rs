@@ -20,7 +20,7 @@ type Done = Result<Traces, VillainError>;
 case_table! { Abuse:
     "kick-storm" kick_storm Nothing "Kicks without end and without anything to do (XSA-391)"
     "kick-that-blocks" kick_that_blocks Nothing "A kick descriptor that blocks whoever reads it empty"
-    "call-that-blocks" call_that_blocks Frame "A call that is a full pipe: whoever writes to it blocks"
+    "call-that-blocks" call_that_blocks Frame "A call that is a full socket: whoever writes to it blocks"
     "call-for-every-chain" call_for_every_chain Nothing "A guest that wants a call for every single chain (XSA-391)"
     "flood-unicast" flood_unicast Nothing "One sender that fills its ring without end"
     "flood-broadcast" flood_broadcast Nothing "Broadcasts without end"
@@ -92,7 +92,7 @@ fn kick_that_blocks(stage: &mut Stage<'_>) -> Done {
 }
 
 fn call_that_blocks(stage: &mut Stage<'_>) -> Done {
-    let mut guest = stage.guest(|builder| builder.call(CallKind::Pipe))?;
+    let mut guest = stage.guest(|builder| builder.call(CallKind::SocketPair))?;
     for pair in guest.pairs() {
         for queue in [&mut pair.intake.queue, &mut pair.delivery.queue] {
             queue.ring.set_interrupts(Interrupts::Next);

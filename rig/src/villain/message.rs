@@ -139,7 +139,8 @@ fn wrong_descriptors(stage: &mut Stage<'_>) -> Done {
     };
     let (zero, null, full) = (open("/dev/zero", false)?, open("/dev/null", true)?, open("/dev/full", true)?);
     let (closed, _) = UnixStream::pair().map_err(|cause| VillainError::Socket { step: "making a socket pair", cause })?;
-    let descriptors: [RawFd; 4] = [zero.as_raw_fd(), null.as_raw_fd(), full.as_raw_fd(), closed.as_raw_fd()];
+    let (_reader, pipe) = std::io::pipe().map_err(|cause| VillainError::Socket { step: "making a pipe", cause })?;
+    let descriptors: [RawFd; 5] = [zero.as_raw_fd(), null.as_raw_fd(), full.as_raw_fd(), closed.as_raw_fd(), pipe.as_raw_fd()];
     let mut guest = stage.guest(|builder| builder)?;
     for fd in descriptors {
         for request in [Request::SET_VRING_CALL, Request::SET_VRING_ERR, Request::SET_VRING_KICK] {

@@ -17,6 +17,8 @@ use super::slot::Slot;
 
 /// Mappings that the whole daemon may hold at a time.
 const SLOTS: usize = 32768;
+/// Bytes of a page: the least that x86-64 and AArch64 map.
+const PAGE: usize = 4096;
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 /// Slots below this were used at least once.
@@ -82,6 +84,9 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 }
 
 /// Maps anonymous memory over the watched range that holds `address`; false if none does. Async-signal-safe.
+///
+/// Where so much memory may not be mapped, even if nobody uses it (`vm.overcommit_memory=2`, RLIMIT_DATA), one page of it takes the place; the others
+/// follow as they are touched, until the port is quarantined.
 fn replace_mapping_of(address: usize) -> bool {
     let used = HIGH_WATER.load(Ordering::Acquire);
     for slot in &TABLE[..used] {
@@ -89,10 +94,13 @@ fn replace_mapping_of(address: usize) -> bool {
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: the range is a mapping that a live watch owns; whoever reads it treats it as memory that can change
         // under him, so replacing its content breaks no promise.
-        let place = unsafe { libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let map = |start: usize, length: usize| unsafe {
+            libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) != libc::MAP_FAILED
+        };
+        let replaced = map(start, length) || map(address & !(PAGE - 1), PAGE);
         slot.lose();
         LOSSES.fetch_add(1, Ordering::Release);
-        return place != libc::MAP_FAILED;
+        return replaced;
     }
     false
 }

@@ -97,7 +97,7 @@ impl Network {
     }
 
     /// Stops every ring of a port for the reason `cause`; it stays so until its front end sets it up anew.
-    pub fn quarantine(&self, port: &Port, cause: &str) {
+    pub fn quarantine(&self, port: &Arc<Port>, cause: &str) {
         self.stop_port(port);
         port.set_state(State::Quarantined(cause.into()));
     }

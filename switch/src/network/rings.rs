@@ -103,13 +103,13 @@ impl Network {
 
     /// Stops a ring of `port` and returns its base, once nothing of it is in use, be it that somebody else has stopped it or is just doing so;
     /// `None` if it did not run.
-    pub fn stop_ring(&self, port: &Port, key: RingKey) -> Option<u16> {
+    pub fn stop_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<u16> {
         let _turn = port.one_stop_at_a_time();
         self.end_ring(port, key).or_else(|| port.recall_base(key))
     }
 
     /// As [`Self::stop_ring`], by whoever has the port's turn to stop; `None` if the ring does not run.
-    fn end_ring(&self, port: &Port, key: RingKey) -> Option<u16> {
+    fn end_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<u16> {
         let (running, told) = {
             let mut rings = port.rings();
             let running = rings.running.remove(&key)?;
@@ -124,7 +124,7 @@ impl Network {
     }
 
     /// Stops all rings of `port` and forgets who is behind it.
-    pub fn stop_port(&self, port: &Port) {
+    pub fn stop_port(&self, port: &Arc<Port>) {
         let keys: Vec<RingKey> = port.rings().running.keys().copied().collect();
         for key in keys {
             let _turn = port.one_stop_at_a_time();
@@ -137,7 +137,7 @@ impl Network {
     }
 
     /// Enables or disables a running ring.
-    pub fn set_enabled(&self, port: &Port, key: RingKey, enabled: bool) {
+    pub fn set_enabled(&self, port: &Arc<Port>, key: RingKey, enabled: bool) {
         let (worker, told) = {
             let mut rings = port.rings();
             let Some(running) = rings.running.get_mut(&key).filter(|running| running.enabled != enabled) else { return };
@@ -171,7 +171,7 @@ impl Network {
     }
 
     /// Delivers to the first `pairs` pairs of `port` only, as its driver asked through the control queue.
-    pub fn set_active_pairs(&self, port: &Port, pairs: u16) {
+    pub fn set_active_pairs(&self, port: &Arc<Port>, pairs: u16) {
         let told = {
             let mut rings = port.rings();
             if rings.active_pairs.replace(pairs) == Some(pairs) {
@@ -183,7 +183,7 @@ impl Network {
     }
 
     /// Lets `port` send and be sent to, or not: then its frames stay where they are, and others' to it are dropped.
-    pub fn set_port_enabled(&self, port: &Port, enabled: bool) {
+    pub fn set_port_enabled(&self, port: &Arc<Port>, enabled: bool) {
         port.set_enabled(enabled);
         port.policy.intake.set_shut(!enabled);
         self.have_all_look();
@@ -205,12 +205,15 @@ impl Network {
 
     /// Tells every worker where frames for `port` go now. What is told under the lock of its `rings` comes in its order; whether all know is
     /// to be waited for without it, so that a worker that takes long holds up only who waits for it.
-    fn update_route(&self, port: &Port, rings: &Rings) -> Told {
+    fn update_route(&self, port: &Arc<Port>, rings: &Rings) -> Told {
         let entries = if port.is_enabled() { rings.entries() } else { Vec::new() };
-        let id = port.id;
         self.tell_all(|| {
-            let entries = entries.clone();
-            move |worker: &mut crate::worker::Worker| worker.set_route(id, entries)
+            let (port, entries) = (Arc::clone(port), entries.clone());
+            move |worker: &mut crate::worker::Worker| {
+                if worker.knows(&port) {
+                    worker.set_route(port.id, entries);
+                }
+            }
         })
     }
 }

@@ -213,13 +213,14 @@ impl Outlets {
         if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now, &mut self.races) {
             return Sent::MustWait;
         }
+        let segments_before = parcel.segments_done;
         let sent = outlet.place(parcel, self.now, &mut self.faults, &mut self.work);
         if sent == Sent::Done
             && let Some(race) = &mut outlet.race
         {
             race.went(parcel.source, weight, parcel.length.max(SHORTEST).into());
         }
-        if sent == Sent::Done || outlet.has_unshown() {
+        if sent == Sent::Done || parcel.segments_done > segments_before || outlet.has_unshown() {
             outlet.touch(slot, &mut self.touched);
         }
         sent

@@ -20,7 +20,7 @@ use crate::ring::{Placed, Taken};
 use crate::stats::DropReason;
 
 /// Where frames come in. A frame stays where it is from [`Self::open`] until it is disposed of: by [`Self::finish`], or by
-/// [`Self::keep_out`] and as many [`Self::come_back`] as it has holders.
+/// [`Self::keep_out`] and as many [`Self::come_back`] as it has holders; [`Self::postpone`] only puts it off.
 pub trait IntakeEnd: Debug + Send {
     /// Frames that can be opened now, at most `most`.
     fn look(&mut self, most: u16) -> u16;
@@ -30,6 +30,9 @@ pub trait IntakeEnd: Debug + Send {
 
     /// Done with the opened frame.
     fn finish(&mut self, parcel: &Parcel);
+
+    /// Leaves the opened frame where it is: it will be opened again. Whoever lends room for it takes that back.
+    fn postpone(&mut self, _: &Parcel) {}
 
     /// Moves on without the opened frame, which `holders` parties hold.
     fn keep_out(&mut self, parcel: &Parcel, holders: u16);

@@ -60,12 +60,18 @@ impl Control {
         self.ring.base()
     }
 
-    /// Answers the commands that wait with what `obey` says to each, and asks for a kick at the next. True if there are more by then.
+    /// Answers the commands that wait with what `obey` says to each, as long as it `may_go_on`, and asks for a kick at the next. True if there are
+    /// more by then.
     ///
     /// # Errors
     /// The driver broke a rule of the ring itself.
-    pub fn serve(&mut self, mut obey: impl FnMut(&[u8]) -> Answer) -> Result<bool, RingFault> {
+    pub fn serve(&mut self, may_go_on: impl Fn() -> bool, mut obey: impl FnMut(&[u8]) -> Answer) -> Result<bool, RingFault> {
+        let mut left = false;
         for _ in 0..self.ring.look()? {
+            if !may_go_on() {
+                left = true;
+                break;
+            }
             let head = self.ring.split.available_entry(self.ring.next_available);
             if head >= self.ring.size() {
                 return Err(RingFault::HeadOutside);
@@ -75,7 +81,7 @@ impl Control {
             self.ring.complete(head, written);
         }
         // Before the driver can go on: so it asks for a kick in time even of a driver without fences.
-        let more = self.ring.arm();
+        let more = self.ring.arm() || left;
         self.ring.publish();
         full_fence();
         self.ring.call_if_wanted()?;

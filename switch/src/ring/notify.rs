@@ -14,7 +14,7 @@ use super::gate::Gate;
 use crate::time::cycles;
 use crate::watchdog::watched;
 
-/// A file descriptor that interrupts the guest when eight bytes are written to it: an eventfd, or the pipe or socket that UML uses.
+/// A file descriptor that interrupts the guest when eight bytes are written to it: an eventfd, or the socket that UML uses.
 #[derive(Debug)]
 pub struct Call {
     file: File,
@@ -25,7 +25,7 @@ pub struct Call {
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
-    /// It was made. A full pipe or counter means that the driver has unread interrupts, so nothing is lost.
+    /// It was made. A full socket or counter means that the driver has unread interrupts, so nothing is lost.
     Done,
     /// It is to be made later: the port's [`Gate`] is shut.
     Kept,
@@ -35,14 +35,16 @@ pub enum Called {
 
 /// Why a descriptor cannot be a call or kick.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("a call or kick descriptor that is neither an eventfd nor a pipe nor a Unix socket")]
+#[error("a call or kick descriptor that is neither an eventfd nor a Unix socket")]
 pub struct NotNotifier;
 
 impl Call {
     /// A call through `file`.
     ///
     /// # Errors
-    /// [`NotNotifier`] unless it is an eventfd, a pipe or a Unix socket: writing to anything else could block, or do worse.
+    /// [`NotNotifier`] unless it is an eventfd or a Unix socket: writing to anything else could block, or do worse. A pipe is locked while
+    /// somebody reads it, who may take as long as he likes (into memory whose pages are a server's that does not answer), and no signal ends
+    /// the wait for that lock.
     pub fn new(file: File) -> Result<Self, NotNotifier> {
         let kind = Notifier::of(&file).ok_or(NotNotifier)?;
         set_nonblocking(&file);
@@ -93,8 +95,6 @@ impl Call {
 pub enum Notifier {
     /// An eventfd.
     Event,
-    /// A pipe.
-    Pipe,
     /// A Unix socket.
     Socket,
 }
@@ -105,12 +105,9 @@ impl Notifier {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let name = link.to_string_lossy();
         if name.starts_with("anon_inode:[eventfd") {
-            Some(Self::Event)
-        } else if name.starts_with("pipe:[") {
-            Some(Self::Pipe)
-        } else {
-            (name.starts_with("socket:[") && is_unix(file)).then_some(Self::Socket)
+            return Some(Self::Event);
         }
+        (name.starts_with("socket:[") && is_unix(file)).then_some(Self::Socket)
     }
 }
 
@@ -136,7 +133,7 @@ mod tests {
         let (pipe, _other) = std::io::pipe().unwrap();
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let event = File::from(OwnedFd::from(EventFd::new().unwrap()));
-        assert_eq!(Notifier::of(&File::from(OwnedFd::from(pipe))), Some(Notifier::Pipe));
+        assert!(Call::new(File::from(OwnedFd::from(pipe))).is_err());
         assert_eq!(Notifier::of(&File::from(OwnedFd::from(socket))), Some(Notifier::Socket));
         assert_eq!(Notifier::of(&event), Some(Notifier::Event));
         assert!(Call::new(File::open("/dev/null").unwrap()).is_err());
@@ -145,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_does_not_block() {
-        let (_reader, writer) = std::io::pipe().unwrap();
+    fn a_full_socket_does_not_block() {
+        let (_reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
         let call = Call::new(File::from(OwnedFd::from(writer))).unwrap();
         assert!((0..100_000).all(|_| call.call() == Called::Done));
     }

@@ -80,8 +80,9 @@ impl Feed {
     }
 
     pub(crate) fn postpone(&mut self, parcel: &Parcel) {
-        if let Self::Ring(intake) = self {
-            intake.postpone(parcel);
+        match self {
+            Self::Ring(intake) => intake.postpone(parcel),
+            Self::Other(end) => end.postpone(parcel),
         }
     }
 

@@ -220,7 +220,7 @@ impl Peers {
         self.links.iter().flatten().any(|link| !link.backlog.is_empty() || !link.recalls.is_empty())
     }
 
-    /// Sends what has room and wakes the sleepers among those who were sent something; returns how many it woke.
+    /// Sends what has room and wakes the sleepers among those who were sent something, now or since the last time; returns how many it woke.
     pub(super) fn flush(&mut self) -> u64 {
         let mut woken = 0;
         for link in self.links.iter_mut().flatten() {
@@ -228,17 +228,41 @@ impl Peers {
                 && let Some(slot) = link.recalls.pop_front()
             {
                 link.push(Message::Recall(slot), None);
+                link.told = true;
             }
             while let Some(back) = link.backlog.front() {
                 if link.returns_out.push(*back).is_err() {
                     break;
                 }
                 link.backlog.pop_front();
+                link.told = true;
             }
             if std::mem::take(&mut link.told) {
                 woken += u64::from(link.mailbox.wake());
             }
         }
         woken
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_went_to_sleep_is_woken_for_what_found_room_only_later() {
+        let mailboxes = [Mailbox::new().unwrap(), Mailbox::new().unwrap()];
+        let mut all: Vec<Peers> = links(&mailboxes).into_iter().map(Peers::new).collect();
+        let mut other = all.pop().unwrap();
+        let mut own = all.pop().unwrap();
+        for head in 0..=RETURNS as u16 {
+            own.give_back(1, Return { slot: Slot::default(), head, what: Back::Done(None) });
+        }
+        for left in [RETURNS, 1] {
+            mailboxes[1].sleep.announce();
+            assert_eq!(own.flush(), 1, "{left} to come");
+            assert_eq!(std::iter::from_fn(|| other.receive_return()).count(), left);
+        }
+        assert!(!own.have_backlog());
     }
 }

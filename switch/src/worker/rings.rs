@@ -263,8 +263,9 @@ impl Worker {
     /// Whether `address` may be announced for `port`, by the rules for frames that it floods; if so, it is learned there. Counts it.
     pub fn may_announce(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
         let Some(segment) = self.directory.members(port.segment.id).filter(|_| self.directory.knows(port)) else { return false };
-        // The worker may be asleep but for this: its own time may be long ago.
+        // The worker may be asleep but for this: its own time may be long ago, and what was learned then forgotten at once.
         let now = cycles();
+        self.second = self.rest.second(now);
         let (storm, table) = (&port.policy.storm, &segment.table);
         let refused = if !storm.is_open(now) {
             Some(DropReason::Storm)

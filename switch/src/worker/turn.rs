@@ -93,7 +93,8 @@ impl Turn<'_> {
                 }
             }
             let opened = self.source.feed.open(parcel)?;
-            self.outlets.work.effort += effort::TOUCH + effort::DESCRIPTOR * self.source.feed.take_walked();
+            let walked = effort::TOUCH + effort::DESCRIPTOR * self.source.feed.take_walked();
+            self.outlets.work.effort += walked;
             match opened {
                 Taken::Parcel => {
                     parcel.segments_done = self.source.postponed.map_or(0, |postponed| postponed.segments_done);
@@ -105,7 +106,11 @@ impl Turn<'_> {
                     limiter.charge(parcel.length.into(), 1, self.now);
                 }
                 Taken::Dropped(reason) => self.fates.dropped(parcel.source, parcel.source, reason),
-                Taken::Nothing => break,
+                Taken::Nothing => {
+                    // It was looked at, to no avail, and will be again in every pass.
+                    self.fates.bill.enter_effort(self.source.port(), walked);
+                    break;
+                }
             }
             self.source.postponed = None;
             taken += 1;

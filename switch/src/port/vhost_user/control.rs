@@ -1,14 +1,15 @@
 //! The control queue of guests whose front end leaves it to the back end (UML, crosvm), in a thread of its own.
 //!
 //! A **kick** or an **order** of the session wakes the thread; it answers what waits and sleeps again. It answers at most one ring of commands
-//! a millisecond, so that no guest can burn a CPU here. Queues are served once they start, enabled or not: what a command changes is
+//! a millisecond, so that no guest can burn a CPU here; an order waits for one command at most, so that a thread ends with its session. Queues are served once they start, enabled or not: what a command changes is
 //! settings, which a disabled queue does not protect from.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::time::Duration;
 
 use virtio_bindings::virtio_net as net;
@@ -71,6 +72,8 @@ impl Commands {
 /// A running control queue.
 pub(super) struct ControlQueue {
     orders: Sender<Order>,
+    /// Whether orders wait: commands make way for them.
+    waiting: Arc<AtomicBool>,
     bell: Arc<EventFd>,
 }
 
@@ -88,9 +91,10 @@ impl ControlQueue {
             epoll.ctl(ControlOperation::Add, descriptor, event)?;
         }
         let name = format!("control-{}", commands.port.id.0);
-        let thread = Thread { control, commands, orders: taken, epoll, kick };
+        let waiting = Arc::new(AtomicBool::new(false));
+        let thread = Thread { control, commands, orders: taken, waiting: Arc::clone(&waiting), epoll, kick };
         std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || thread.run())?;
-        Ok(Self { orders, bell })
+        Ok(Self { orders, waiting, bell })
     }
 
     /// Has the thread carry out `order` and waits for what it returns; `None` if it is gone or held up.
@@ -100,10 +104,17 @@ impl ControlQueue {
             let _ = reply.send(order(control));
             then
         };
-        self.orders.send(Box::new(order)).ok()?;
+        self.order(Box::new(order)).ok()?;
+        answer.recv_timeout(PATIENCE).ok()
+    }
+
+    /// Sends an order and wakes the thread; fails if it is gone.
+    fn order(&self, order: Order) -> Result<(), SendError<Order>> {
+        self.orders.send(order)?;
+        self.waiting.store(true, Ordering::Release);
         // Fails only when the counter is at its maximum, in which case the thread is being woken already.
         let _ = self.bell.write(1);
-        answer.recv_timeout(PATIENCE).ok()
+        Ok(())
     }
 
     /// Ends it; returns where another device would continue.
@@ -125,8 +136,7 @@ impl ControlQueue {
 impl Drop for ControlQueue {
     fn drop(&mut self) {
         // Fails when it has ended already.
-        let _ = self.orders.send(Box::new(|_| Then::End));
-        let _ = self.bell.write(1);
+        let _ = self.order(Box::new(|_| Then::End));
     }
 }
 
@@ -134,6 +144,7 @@ struct Thread {
     control: Control,
     commands: Commands,
     orders: Receiver<Order>,
+    waiting: Arc<AtomicBool>,
     epoll: Epoll,
     /// Kept open while it is watched.
     kick: Option<File>,
@@ -147,7 +158,8 @@ impl Thread {
             if !self.take_orders() {
                 return;
             }
-            match self.control.serve(|command| self.commands.obey(command)) {
+            let may_go_on = || !self.waiting.load(Ordering::Acquire);
+            match self.control.serve(may_go_on, |command| self.commands.obey(command)) {
                 Ok(more) => {
                     std::thread::sleep(PAUSE);
                     let kept = match self.control.call_kept() {
@@ -176,6 +188,8 @@ impl Thread {
 
     /// Carries out what was ordered; false if that was to end.
     fn take_orders(&mut self) -> bool {
+        // Before they are taken: who sends another meanwhile says so again.
+        self.waiting.store(false, Ordering::Release);
         loop {
             match self.orders.try_recv() {
                 Ok(order) => {

@@ -188,10 +188,10 @@ impl Device {
         let ring = &mut self.rings[index as usize];
         parts.start.session = self.settings.port.session();
         ring.running = true;
+        self.pace();
         if self.is_control(index) {
             return self.start_control(parts);
         }
-        self.pace();
         self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
         self.settings.port.set_state(State::Running);
         self.network.start_ring(&self.settings.port, parts);

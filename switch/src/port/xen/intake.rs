@@ -348,6 +348,10 @@ impl IntakeEnd for XenIntake {
         self.dispose(status::OKAY, parcel.loan);
     }
 
+    fn postpone(&mut self, parcel: &Parcel) {
+        self.chunks.give_back(parcel.loan);
+    }
+
     fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         let Some(index) = self.read.pop_front() else { return };
         let record = &mut self.records[usize::from(index)];
