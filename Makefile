@@ -45,36 +45,19 @@ demo: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-# The lab's tests wait for guests most of the time: what other checks need is compiled meanwhile, of CPU time that nobody else wants. It is a
-# session of its own, so that it ends as a whole with the tests, however they end.
-.PHONY: formats checks compiled
-test: deps
-	@setsid chrt --idle 0 $(MAKE) --silent compiled >/dev/null 2>&1 & compiling=$$!; \
-	trap 'kill -- -$$compiling 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
-	$(MAKE) --no-print-directory formats build lab-lint lab-test || exit 1; \
-	echo "make test: waiting for what is still being compiled"; wait $$compiling; trap - EXIT; \
-	$(MAKE) --no-print-directory checks
+test: formats build lint rust-test loom lab-test xenvmnic-test
 
-checks: rust-lint rust-test loom xenvmnic-test
-
-# Of these, only what is compiled is kept: what is wrong is said when the checks are made.
-LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
+# Rust that is no part of the workspace, because it is built for guests.
 APART := lab/agent lab/shop/application
-compiled:
-	-cargo test --locked --workspace --no-run
-	-cargo clippy --locked --workspace --all-targets -- -D warnings
-	-$(foreach crate,$(APART),cargo test --locked --no-run --manifest-path $(crate)/Cargo.toml;)
-	-$(foreach crate,$(APART),cargo clippy --locked --all-targets --manifest-path $(crate)/Cargo.toml -- -D warnings;)
-	-$(LOOM) --no-run
 
-.PHONY: rust-test loom rust-lint
+.PHONY: rust-test loom rust-lint formats
 rust-test: deps
 	cargo test --quiet --locked --workspace
 	$(foreach crate,$(APART),cargo test --quiet --locked --manifest-path $(crate)/Cargo.toml &&) true
 
 # Every interleaving of what threads share without locks.
 loom: deps
-	$(LOOM)
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
 
 .PHONY: xenvmnic xenvmnic-test
 xenvmnic: deps
