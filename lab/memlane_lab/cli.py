@@ -72,6 +72,13 @@ GuestOption = Annotated[
     str, typer.Option("--guest", callback=_known_kind, help="what kind of guests; auto: the best that runs here")
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="folder for the results; results/DATE-TIME if not said")]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="go on in the folder --out, or add rounds there; what failed in a counted host is tried once more",
+    ),
+]
 ResultsArgument = Annotated[Path, typer.Argument(help="a folder that `memlane-lab run` has filled", file_okay=False)]
 PathOption = Annotated[str, typer.Option("--path", callback=_known_path, help="a path: see `memlane-lab list`")]
 
@@ -138,9 +145,6 @@ def _run(first: guests.Guest, command: list[str]) -> int:
     return result.status
 
 
-_RESUME = "go on in the folder --out, or add rounds there; what failed in a counted host is tried once more"
-
-
 @app.command()
 def run(
     experiments: Annotated[
@@ -156,7 +160,7 @@ def run(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="another build of memlane: measure this one against it"),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help=_RESUME)] = False,
+    resume: ResumeOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured, and for how long")] = False,
 ) -> None:
     """Measure experiments and report on them."""
@@ -193,7 +197,7 @@ def profile(
     rate: Annotated[
         int, typer.Option(min=100, max=20_000, help="hits a second on each CPU: more tell more, and disturb more")
     ] = profiler.RATE,
-    resume: Annotated[bool, typer.Option("--resume", help=_RESUME)] = False,
+    resume: ResumeOption = False,
 ) -> None:
     """Measure experiments while perf looks on, and say where the CPU time went, by party and by stage.
 
@@ -344,10 +348,9 @@ def agree(one: ResultsArgument, other: ResultsArgument) -> None:
     For example, a run of your own and the published one: memlane-lab agree docs/results results/mine
     """
     (mine, found), (theirs, others) = published.read_either(one), published.read_either(other)
-    both = agreement.between(found, others)
     if mine.guest != theirs.guest:
         raise LabError(f"{one} is of {mine.guest} guests, {other} of {theirs.guest}: no ratio is the same for both")
-    if not both:
+    if not (both := agreement.between(found, others)):
         raise LabError(f"{one} and {other} judge nothing in common: run the same experiments, as they are stated now")
     runs_told = (f"{each.began}, commit {each.machine.get('commit', 'unknown')}" for each in (mine, theirs))
     table = Table("", "", "expected", *runs_told, "", title=agreement.came(both))

@@ -177,10 +177,10 @@ def load(path: Path) -> Experiment:
 
 
 PAPERS = (
-    *("promises", "response_times", "is_it_fair", "noisy_neighbour", "who_pays", "what_virtualisation_costs"),
-    *("beside_its_own_bulk", "is_the_link_right", "how_many_guests", "latency_and_jitter", "message_sizes"),
-    *("xenvmnet_table_1", "which_window"),
-)
+    "promises", "response_times", "is_it_fair", "noisy_neighbour", "who_pays", "what_virtualisation_costs",
+    "beside_its_own_bulk", "is_the_link_right", "how_many_guests", "latency_and_jitter", "message_sizes",
+    "xenvmnet_table_1", "which_window",
+)  # fmt: skip
 """The experiments that ask the papers' questions, and those of what is promised, of guests that run on this machine."""
 
 

@@ -50,7 +50,9 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     if unfinished := [each.experiment.name for each in found if not each.complete]:
         raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: go on there with --resume")
     if machine.CHANGED in (commit := record.machine.get("commit", "")):
-        raise LabError(f"{source} was measured on {commit}, which nobody else has: commit them, and measure again")
+        raise LabError(
+            f"{source} was measured on {commit}, which nobody else has: commit the changes, and measure again"
+        )
     own = folder / name if name else folder
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*.csv.gz"):

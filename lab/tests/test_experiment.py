@@ -49,6 +49,11 @@ def test_every_supplied_experiment_is_one(file: Path) -> None:
 
 
 def test_the_papers_experiments_are_there() -> None:
+    wanted = {
+        "what_virtualisation_costs", "which_window", "how_many_guests", "xenvmnet_table_1", "message_sizes",
+        "inside_or_outside", "latency_and_jitter",
+    }  # fmt: skip
+    assert wanted <= {file.stem for file in experiment.supplied()}
     assert {*experiment.files(["papers"])} <= {*experiment.supplied()}
     assert len({*experiment.PAPERS}) == 13
 

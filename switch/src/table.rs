@@ -484,6 +484,16 @@ mod loom_tests {
         one: impl Fn(&Table, [MacAddress; 3]) + Copy + Sync + Send + 'static,
         other: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
     ) {
+        model_then(prepare, one, other, |_, _| {});
+    }
+
+    /// As [`model`], and looks at what else is to hold `then`.
+    fn model_then(
+        prepare: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
+        one: impl Fn(&Table, [MacAddress; 3]) + Copy + Sync + Send + 'static,
+        other: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
+        then: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
+    ) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(SWITCHES);
         builder.check(move || {
@@ -494,6 +504,7 @@ mod loom_tests {
             other(&table, addresses);
             thread.join().unwrap();
             look(&table);
+            then(&table, addresses);
         });
     }
 
@@ -522,15 +533,16 @@ mod loom_tests {
         );
     }
 
-    /// The one port has its share, so that its own entry gives way, and not the free one that the other port takes.
+    /// The one port gets its share, so that its own entry gives way, and not the free one that the other port takes.
+    fn fill_share(table: &Table, [_, b, c]: [MacAddress; 3]) {
+        table.learn(b, HERE, 0);
+        table.learn(c, HERE, 0);
+    }
+
     #[test]
     fn an_address_is_learned_in_two_places_at_once() {
-        let prepare = |table: &Table, [_, b, c]: [MacAddress; 3]| {
-            table.learn(b, HERE, 0);
-            table.learn(c, HERE, 0);
-        };
         model(
-            prepare,
+            fill_share,
             |table, [a, ..]| {
                 table.learn(a, HERE, 1);
             },
@@ -542,22 +554,14 @@ mod loom_tests {
 
     #[test]
     fn a_tied_address_stays_tied_though_another_port_learns_it_at_that_moment() {
-        let prepare = |table: &Table, [_, b, c]: [MacAddress; 3]| {
-            table.learn(b, HERE, 0);
-            table.learn(c, HERE, 0);
-        };
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(SWITCHES);
-        builder.check(move || {
-            let (table, addresses) = table();
-            prepare(&table, addresses);
-            let theirs = Arc::clone(&table);
-            let thread = thread::spawn(move || theirs.learn(addresses[0], HERE, 1));
-            table.pin(addresses[0], THERE);
-            thread.join().unwrap();
-            look(&table);
-            assert_eq!(table.pinned(addresses[0]), Some(THERE));
-        });
+        model_then(
+            fill_share,
+            |table, [a, ..]| {
+                table.learn(a, HERE, 1);
+            },
+            |table, [a, ..]| table.pin(a, THERE),
+            |table, [a, ..]| assert_eq!(table.pinned(a), Some(THERE)),
+        );
     }
 
     #[test]

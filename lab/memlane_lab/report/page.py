@@ -93,7 +93,7 @@ def markdown(
     return template.render(
         text=_bold,
         links=links or Links(),
-        earlier=beside[0] if beside and both else None,
+        other_run=beside[0] if beside and both else None,
         both=[tables.of_both(each) for each in both],
         agreed=agreement.came(both),
         **_content(record, found, {}, draw=False),
@@ -102,7 +102,7 @@ def markdown(
 
 def _bold(text: Text) -> str:
     """A cell of a table in one line, its main word in bold where others stand beside it."""
-    return text.line if text.line == text.main else text.line.replace(text.main, f"**{text.main}**", 1)
+    return f"**{text.main}** ({text.small})" if text.small else text.main
 
 
 def judge(found: Sequence[ExperimentResult]) -> list[list[Verdict]]:

@@ -25,10 +25,14 @@ class Text:
     below: list[str] = field(default_factory=list)
 
     @property
+    def small(self) -> str:
+        """What stands beside the main word, in one line."""
+        return "; ".join(filter(None, (self.beside, *self.below)))
+
+    @property
     def line(self) -> str:
         """All of it in one line."""
-        small = "; ".join(filter(None, (self.beside, *self.below)))
-        return f"{self.main} ({small})" if small else self.main
+        return f"{self.main} ({self.small})" if self.small else self.main
 
 
 @dataclass(frozen=True)

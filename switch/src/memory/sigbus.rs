@@ -85,8 +85,8 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 
 /// Maps anonymous memory over the watched range that holds `address`; false if none does. Async-signal-safe.
 ///
-/// Where so much memory may not be mapped, even if nobody uses it (`vm.overcommit_memory=2`, RLIMIT_DATA), one page of it takes the place; the others
-/// follow as they are touched, until the port is quarantined.
+/// If the kernel refuses so much memory (`vm.overcommit_memory=2`, RLIMIT_DATA), only the page at `address` is replaced, and others as they are
+/// touched, until the port is quarantined.
 fn replace_mapping_of(address: usize) -> bool {
     let used = HIGH_WATER.load(Ordering::Acquire);
     for slot in &TABLE[..used] {
@@ -98,8 +98,10 @@ fn replace_mapping_of(address: usize) -> bool {
             libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) != libc::MAP_FAILED
         };
         let replaced = map(start, length) || map(address & !(PAGE - 1), PAGE);
-        slot.lose();
-        LOSSES.fetch_add(1, Ordering::Release);
+        if !slot.is_lost() {
+            slot.lose();
+            LOSSES.fetch_add(1, Ordering::Release);
+        }
         return replaced;
     }
     false

@@ -133,7 +133,10 @@ impl Network {
             }
         }
         port.rings().active_pairs = None;
-        port.segment.table().forget(port.id);
+        // Another port may have its number by now.
+        if self.has(port) {
+            port.segment.table().forget(port.id);
+        }
     }
 
     /// Enables or disables a running ring.

@@ -225,7 +225,7 @@ impl Network {
         port.retire();
         self.stop_port(port);
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.port(port.id).is_some_and(|known| Arc::ptr_eq(&known, port)) {
+        if !self.has(port) {
             return;
         }
         let told = self.tell_all(|| {
@@ -237,6 +237,11 @@ impl Network {
         self.roster_mut().strike(port);
         self.give_numbers_back(port, last);
         port.set_state(State::Gone);
+    }
+
+    /// Whether `port` has come and not gone.
+    pub(super) fn has(&self, port: &Arc<Port>) -> bool {
+        self.port(port.id).is_some_and(|known| Arc::ptr_eq(&known, port))
     }
 
     fn give_numbers_back(&self, port: &Port, last: bool) {

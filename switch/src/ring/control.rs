@@ -66,10 +66,8 @@ impl Control {
     /// # Errors
     /// The driver broke a rule of the ring itself.
     pub fn serve(&mut self, may_go_on: impl Fn() -> bool, mut obey: impl FnMut(&[u8]) -> Answer) -> Result<bool, RingFault> {
-        let mut left = false;
         for _ in 0..self.ring.look()? {
             if !may_go_on() {
-                left = true;
                 break;
             }
             let head = self.ring.split.available_entry(self.ring.next_available);
@@ -81,7 +79,7 @@ impl Control {
             self.ring.complete(head, written);
         }
         // Before the driver can go on: so it asks for a kick in time even of a driver without fences.
-        let more = self.ring.arm() || left;
+        let more = self.ring.arm() || self.ring.has_untaken();
         self.ring.publish();
         full_fence();
         self.ring.call_if_wanted()?;

@@ -1,15 +1,16 @@
 //! The control queue of guests whose front end leaves it to the back end (UML, crosvm), in a thread of its own.
 //!
 //! A **kick** or an **order** of the session wakes the thread; it answers what waits and sleeps again. It answers at most one ring of commands
-//! a millisecond, so that no guest can burn a CPU here; an order waits for one command at most, so that a thread ends with its session. Queues are served once they start, enabled or not: what a command changes is
-//! settings, which a disabled queue does not protect from.
+//! a millisecond, so that no guest can burn a CPU here. An order waits for one command at most, so the thread ends with its session.
+//!
+//! Queues are served once they start, enabled or not: what a command changes is settings, which a disabled queue does not protect from.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use virtio_bindings::virtio_net as net;
@@ -104,17 +105,17 @@ impl ControlQueue {
             let _ = reply.send(order(control));
             then
         };
-        self.order(Box::new(order)).ok()?;
+        self.order(Box::new(order))?;
         answer.recv_timeout(PATIENCE).ok()
     }
 
-    /// Sends an order and wakes the thread; fails if it is gone.
-    fn order(&self, order: Order) -> Result<(), SendError<Order>> {
-        self.orders.send(order)?;
+    /// Sends an order and wakes the thread; `None` if it is gone.
+    fn order(&self, order: Order) -> Option<()> {
+        self.orders.send(order).ok()?;
         self.waiting.store(true, Ordering::Release);
         // Fails only when the counter is at its maximum, in which case the thread is being woken already.
         let _ = self.bell.write(1);
-        Ok(())
+        Some(())
     }
 
     /// Ends it; returns where another device would continue.
@@ -135,7 +136,7 @@ impl ControlQueue {
 
 impl Drop for ControlQueue {
     fn drop(&mut self) {
-        // Fails when it has ended already.
+        // It may have ended already.
         let _ = self.order(Box::new(|_| Then::End));
     }
 }
@@ -182,8 +183,11 @@ impl Thread {
         }
     }
 
-    fn give_up(&self, fault: RingFault) {
-        self.commands.network.quarantine(&self.commands.port, &fault.to_string());
+    /// Stops the port, unless this was to end: then somebody else may be behind the port by now.
+    fn give_up(&mut self, fault: RingFault) {
+        if self.take_orders() {
+            self.commands.network.quarantine(&self.commands.port, &fault.to_string());
+        }
     }
 
     /// Carries out what was ordered; false if that was to end.
