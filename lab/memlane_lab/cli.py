@@ -1,6 +1,6 @@
 """The command line: arguments in, exit code out.
 
-0: done, and all that was expected holds; 1: could not be done, or an expectation fails; 2: wrong arguments; 3: nothing
+0: done, and all that was expected holds; 1: an expectation fails; 2: wrong arguments, or could not be done; 3: nothing
 fails, but something is undecided; 130: Ctrl-C.
 """
 
@@ -386,7 +386,7 @@ def main() -> NoReturn:
         app(standalone_mode=True)
     except LabError as error:
         say(f"memlane-lab: {error}")
-        sys.exit(1)
+        sys.exit(2)
     except KeyboardInterrupt:
         say("memlane-lab: interrupted; everything it had started is gone")
         sys.exit(130)

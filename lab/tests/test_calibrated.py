@@ -68,7 +68,7 @@ def test_samples_become_a_model_that_answers(measured: Path, tmp_path: Path) -> 
     assert "Predicted over message" in page.read_text()
 
     done = _lab("predict", "--host", str(file), "--pairs", "9")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pairs 9, calibrated 1 to 3" in done.stderr
     done = _lab("predict", "--host", str(file), "--pairs", "9", "--extrapolate", "--what-if", "copy=0")
     assert done.returncode == 0, done.stderr

@@ -40,9 +40,9 @@ def test_doctor_names_every_lack() -> None:
     assert "Debian mirror" in done.stdout
 
 
-def test_what_cannot_be_done_is_one_sentence_and_exit_code_1() -> None:
+def test_what_cannot_be_done_is_one_sentence_and_exit_code_2() -> None:
     done = _lab("guest", "--path", "none", "--peers", "1", "--guest", "uml", "--", "true")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("memlane-lab: path none cannot serve uml guests")
     assert "Traceback" not in done.stderr
 
@@ -78,7 +78,7 @@ def test_a_guest_serves_a_shell_and_its_peers_answer() -> None:
 )
 def test_what_is_not_there_is_said(arguments: list[str], told: str) -> None:
     done = _lab(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
 
