@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::time::{ClockId, clock_gettime};
+
 /// A moment or a span, in cycles.
 pub type Cycles = u64;
 
@@ -76,6 +78,12 @@ fn measure() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 fn measure() -> u64 {
     1_000_000_000
+}
+
+/// CPU time of the calling thread so far. Costs a system call.
+pub fn thread_time() -> Cycles {
+    // The clock exists since Linux 2.6.12.
+    in_cycles(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from))
 }
 
 /// `duration` in cycles.

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
-
-use crate::time::{Cycles, cycles, in_cycles};
+use crate::time::{Cycles, cycles, in_cycles, thread_time};
 
 /// How old the clocks' readings may grow.
 const MEMORY: Duration = Duration::from_millis(1);
@@ -46,12 +44,6 @@ impl Stolen {
         (self.at, self.own) = (now, own);
         span.saturating_sub(stolen)
     }
-}
-
-/// CPU time of this thread so far.
-fn thread_time() -> Cycles {
-    // The clock exists since Linux 2.6.12.
-    in_cycles(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from))
 }
 
 #[cfg(test)]

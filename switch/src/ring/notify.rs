@@ -63,6 +63,14 @@ impl Call {
         if self.gate.is_shut(cycles) {
             return Called::Kept;
         }
+        let begun = self.gate.begin();
+        let called = self.notify();
+        self.gate.end(&begun);
+        called
+    }
+
+    #[inline]
+    fn notify(&self) -> Called {
         let one = 1_u64.to_ne_bytes();
         if self.is_socket {
             let _ = send(self.file.as_raw_fd(), &one, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
