@@ -1,13 +1,16 @@
-//! A front end that makes its call descriptor block stops its own port, not the worker.
+//! A front end that makes its call descriptor block stops its own port, not the worker. Nor does one that makes calls dear.
 
 mod common;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use common::*;
 use memlane::port::State;
+use memlane::time::{duration, thread_time};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 /// Has the calls of a guest's delivery block whoever makes them.
 fn make_calls_block(villain: &mut ToyGuest) {
@@ -76,4 +79,48 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     }
     bed.wait_for(|bed| bed.totals(0).calls > calls, "the call that was kept is made");
     assert!(honest.pair(0).delivery.queue.call.drain() > 0);
+}
+
+/// What hangs on calls: as many pairs of a descriptor and an epoll instance as the product of their numbers.
+type Hung = (Vec<OwnedFd>, Vec<Epoll>);
+
+/// Hangs so much on the calls of a guest's delivery that each takes milliseconds; how long, too.
+fn make_calls_dear(villain: &mut ToyGuest) -> (Hung, Duration) {
+    const EACH: usize = 300;
+    let call = &villain.pair(0).delivery.queue.call;
+    let copies: Vec<OwnedFd> = (0..EACH).map(|_| call.waitable().unwrap().try_clone_to_owned().unwrap()).collect();
+    let watchers: Vec<Epoll> = (0..EACH).map(|_| Epoll::new(EpollCreateFlags::empty()).unwrap()).collect();
+    for (watcher, copy) in watchers.iter().flat_map(|watcher| copies.iter().map(move |copy| (watcher, copy))) {
+        watcher.add(copy, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+    }
+    let one = (0..5).map(|_| {
+        let begun = thread_time();
+        call.ring().unwrap();
+        thread_time() - begun
+    });
+    let one = duration(one.min().unwrap());
+    ((copies, watchers), one)
+}
+
+#[test]
+fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
+    const SPAN: Duration = Duration::from_secs(1);
+    let bed = Bed::new(3);
+    let (mut villain, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    announce(&mut [&mut villain, &mut b, &mut c]);
+    let (_hung, one) = make_calls_dear(&mut villain);
+    assert!(one > Duration::from_millis(1), "{one:?} is not dear");
+    let (begun, before) = (Instant::now(), bed.totals(0).calls);
+    while begun.elapsed() < SPAN {
+        villain.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
+        b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
+        let sent = frame(mac(1), mac(2), 60, 2);
+        b.send(&sent).unwrap();
+        assert_eq!(c.receive(PATIENCE).unwrap().bytes, sent);
+        while villain.try_receive().unwrap().is_some() {}
+    }
+    let calls = bed.totals(0).calls - before;
+    assert!(calls > 0, "the villain is called at all");
+    assert!(one * (calls as u32) < SPAN / 4, "{calls} calls of {one:?}");
+    assert_eq!(bed.state(0), State::Running);
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memlane::config::Config;
@@ -177,7 +177,7 @@ pub fn assert_silent(guest: &mut ToyGuest) {
     }
 }
 
-/// Runs the test `name` of this file again where it has a network to itself.
+/// Runs the test `name` of this program, with the names of the modules it is in, again where it has a network to itself.
 pub fn in_a_namespace(name: &str, test: fn()) {
     const INSIDE: &str = "MEMLANE_TEST_IN_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
@@ -188,10 +188,13 @@ pub fn in_a_namespace(name: &str, test: fn()) {
     let mut command = Command::new("unshare");
     command.arg("--net").args(if root { &[][..] } else { &["--user", "--map-root-user"] });
     command.arg("--").arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
-    let status = command.status().expect("`unshare` of util-linux can be started");
+    let output = command.stderr(Stdio::inherit()).output().expect("`unshare` of util-linux can be started");
+    let told = String::from_utf8_lossy(&output.stdout);
     assert!(
-        status.success(),
-        "{name} failed in its namespace, or the namespace was refused ({status}; see above). Run the tests as root, or allow users to make \
-         namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_net_namespaces=1000, and allow them to open /dev/net/tun"
+        output.status.success(),
+        "{name} failed in its namespace, or the namespace was refused ({}; see above). Run the tests as root, or allow users to make \
+         namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_net_namespaces=1000, and allow them to open /dev/net/tun\n{told}",
+        output.status
     );
+    assert!(told.contains(" 1 passed"), "no test is called {name}: {told}");
 }

@@ -1,0 +1,192 @@
+//! The command as others meet it: pipes that end, disks that are full, logs that are files, paths with any characters, other folders.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::{PATIENCE, Running, memlane, network, port, printed, told, wait_until, write};
+
+/// Commands that print, with arguments for a file with a port "web".
+const PRINTING: [&[&str]; 9] = [
+    &["schema"],
+    &["schema", "--api"],
+    &["check", "net.toml"],
+    &["qemu", "net.toml", "web"],
+    &["uml", "net.toml", "web"],
+    &["libvirt", "net.toml", "web"],
+    &["completion", "bash"],
+    &["evpn", "--as", "65000", "--peers", "10.0.0.2"],
+    &["doctor"],
+];
+
+/// Breaks a rule of the conversation at `socket`, and waits until the connection has ended for that.
+fn break_a_rule(socket: &Path) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[0xff; 12]).unwrap();
+    assert_eq!(stream.read(&mut [0; 12]).unwrap_or(0), 0, "the connection ends");
+}
+
+#[test]
+fn who_reads_no_further_is_no_failure() {
+    let folder = network("web.sock");
+    for arguments in PRINTING {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = memlane(folder.path(), arguments).stdout(writer).output().unwrap();
+        assert_eq!(told(&output), "", "{arguments:?}");
+        // What the doctor finds it tells by its code all the same.
+        let good = output.status.success() || (arguments[0] == "doctor" && output.status.code() == Some(3));
+        assert!(good, "{arguments:?}: {}", output.status);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_in_one_sentence() {
+    let folder = network("web.sock");
+    for arguments in PRINTING {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = memlane(folder.path(), arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let told = told(&output);
+        assert!(told.contains("cannot be written") && told.lines().count() == 1, "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn a_network_outlives_a_full_disk_under_its_log() {
+    let folder = network("web.sock");
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = memlane(folder.path(), &["up", "net.toml"]);
+    command.stderr(full);
+    let mut running = Running::start(command);
+    let socket = folder.path().join("web.sock");
+    // The first of these is logged, or would be; the port still speaks afterwards.
+    (0..3).for_each(|_| break_a_rule(&socket));
+    assert!(running.lives());
+    let status = printed(folder.path(), &["status", "net.toml", "--json"]);
+    assert!(status.contains("\"quarantines\": 3"), "{status}");
+}
+
+#[test]
+fn a_log_that_is_a_file_has_no_colours() {
+    let folder = network("web.sock");
+    let log = folder.path().join("log");
+    let mut command = memlane(folder.path(), &["up", "net.toml"]);
+    command.stderr(File::create(&log).unwrap());
+    let _running = Running::start(command);
+    break_a_rule(&folder.path().join("web.sock"));
+    let logged = || std::fs::read_to_string(&log).unwrap();
+    wait_until(|| logged().contains("quarantine"), "the fault is logged");
+    assert!(!logged().contains('\x1b'), "{:?}", logged());
+}
+
+#[test]
+fn relative_sockets_lie_beside_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let beside = folder.path().join("nets");
+    std::fs::create_dir(&beside).unwrap();
+    write(&beside, "net.toml", &format!("control = \"net.control\"\n{}", port("web.sock", "")));
+    let socket = beside.canonicalize().unwrap().join("web.sock");
+    for command in ["qemu", "uml", "libvirt"] {
+        let text = printed(folder.path(), &[command, "nets/net.toml", "web"]);
+        assert!(text.contains(socket.to_str().unwrap()), "{command}: {text}");
+    }
+    let _running = Running::start(memlane(folder.path(), &["up", "nets/net.toml"]));
+    assert!(socket.exists() && beside.join("net.control").exists());
+    assert!(printed(&beside, &["status", "net.toml"]).contains("web"));
+}
+
+#[test]
+fn sockets_are_for_whom_the_file_says() {
+    let own = std::fs::metadata(tempfile::tempdir().unwrap().path()).unwrap();
+    for (top, more, mode) in [
+        ("", "", 0o600),
+        ("access = { group = \"GROUP\" }\n", "", 0o660),
+        ("access = { owner = \"OWNER\", mode = \"0606\" }\n", "", 0o606),
+        ("access = { mode = \"0666\" }\n", "access = { mode = \"0640\", group = \"GROUP\" }\n", 0o640),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("{top}{}", port("web.sock", more));
+        let text = text.replace("GROUP", &own.gid().to_string()).replace("OWNER", &own.uid().to_string());
+        write(folder.path(), "net.toml", &text);
+        let mut running = Running::start(memlane(folder.path(), &["up", "net.toml"]));
+        let socket = std::fs::metadata(folder.path().join("web.sock")).unwrap();
+        assert_eq!((socket.mode() & 0o777, socket.uid(), socket.gid()), (mode, own.uid(), own.gid()), "{text}");
+        assert!(running.lives());
+    }
+}
+
+#[test]
+fn access_for_nobody_is_told_with_what_to_do() {
+    for (access, wanted) in [
+        ("{ group = \"no such\" }", "there is no group 'no such'"),
+        ("{ owner = \"no such\" }", "there is no user 'no such'"),
+        ("{ mode = \"rw\" }", "no mode"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "net.toml", &port("web.sock", &format!("access = {access}\n")));
+        let output = memlane(folder.path(), &["up", "net.toml"]).output().unwrap();
+        assert!(!output.status.success() && told(&output).contains(wanted), "{}", told(&output));
+        assert!(!folder.path().join("web.sock").exists(), "{access}");
+    }
+}
+
+#[test]
+fn a_shell_gives_qemu_the_path_that_was_meant() {
+    let path = "/run/a & <b> 'c', \"d\" $e/web.sock";
+    let folder = network(path);
+    let arguments = printed(folder.path(), &["qemu", "net.toml", "web"]);
+    let script = format!("for word in {}; do printf '%s\\n' \"$word\"; done", arguments.trim());
+    let words = Command::new("sh").arg("-c").arg(script).output().unwrap();
+    let words = String::from_utf8(words.stdout).unwrap();
+    // In the value of an option, QEMU takes two commas for one.
+    let wanted = format!("socket,id=char-web,path={},reconnect=1", path.replace(',', ",,"));
+    assert!(words.lines().any(|word| word == wanted), "{words}");
+}
+
+#[test]
+fn plain_paths_are_printed_as_they_are() {
+    let folder = network("/run/memlane/web-1.sock");
+    let arguments = printed(folder.path(), &["qemu", "net.toml", "web", "--memory", "1G"]);
+    assert!(!arguments.contains(['\'', '"', '\\']), "{arguments}");
+}
+
+#[test]
+fn libvirt_reads_the_path_that_was_meant() {
+    let folder = network("/run/a & <b> 'c', \"d\"/web.sock");
+    let xml = printed(folder.path(), &["libvirt", "net.toml", "web"]);
+    assert!(xml.contains("path='/run/a &amp; &lt;b&gt; &apos;c&apos;, &quot;d&quot;/web.sock'"), "{xml}");
+}
+
+#[test]
+fn user_mode_linux_is_given_no_path_that_it_would_cut() {
+    for path in ["/run/a b/web.sock", "/run/a:b/web.sock", "/run/a\"b/web.sock"] {
+        let folder = network(path);
+        let output = memlane(folder.path(), &["uml", "net.toml", "web"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{path}");
+        assert!(told(&output).contains(path), "{}", told(&output));
+    }
+}
+
+#[test]
+fn no_socket_has_control_characters() {
+    let folder = network("/run/a\nb/web.sock");
+    let output = memlane(folder.path(), &["check", "net.toml"]).output().unwrap();
+    assert!(told(&output).contains("control characters"), "{}", told(&output));
+}
+
+#[test]
+fn a_folder_whose_path_is_no_text_is_told() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"o\xffdd"));
+    std::fs::create_dir(&odd).unwrap();
+    write(&odd, "net.toml", &port("web.sock", ""));
+    let output = memlane(&odd, &["check", "net.toml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told(&output).contains("not UTF-8"), "{}", told(&output));
+}

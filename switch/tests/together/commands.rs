@@ -1,0 +1,164 @@
+//! The commands for a network that runs: its ports are looked at, come, change and go; its file is read again; its state comes back.
+
+use std::path::Path;
+use std::process::Output;
+
+use crate::command::{Running, memlane, network, port, printed, told, wait_until, write};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A network in `folder` that runs with these arguments.
+fn up(folder: &Path, arguments: &[&str]) -> Running {
+    Running::start(memlane(folder, &[&["up"], arguments].concat()))
+}
+
+/// What a command prints as JSON.
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    serde_json::from_str(&printed(folder, arguments)).unwrap()
+}
+
+/// What a command says that ends with this code.
+fn fails(folder: &Path, arguments: &[&str], code: i32) -> String {
+    let output: Output = memlane(folder, arguments).output().unwrap();
+    let told = told(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+    told
+}
+
+/// Names of the ports that run.
+fn names(folder: &Path, net: &[&str]) -> Vec<String> {
+    let ports = json(folder, &[&["ls"], net, &["--json"]].concat());
+    ports.as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().into()).collect()
+}
+
+fn signal(running: &Running, signal: Signal) {
+    kill(Pid::from_raw(running.0.id() as i32), signal).unwrap();
+}
+
+#[test]
+fn a_network_without_a_file_gets_its_ports_by_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(fails(folder, &["ls"], 1).contains("Start it with `memlane up`"));
+    let _running = up(folder, &[]);
+    assert!(names(folder, &[]).is_empty());
+
+    let arguments = printed(folder, &["attach", "web", "--weight", "3", "--memory", "1G"]);
+    let socket = folder.join("memlane/memlane.web.sock");
+    assert!(arguments.contains(&format!("path={},reconnect=1", socket.display())) && arguments.contains("share=on"), "{arguments}");
+    assert!(socket.exists());
+    // Where a port came from makes no difference to those who ask for it later.
+    assert_eq!(printed(folder, &["qemu", "web", "--memory", "1G"]), arguments);
+    assert!(printed(folder, &["libvirt", "memlane", "web"]).contains("<interface"));
+    let db = printed(folder, &["attach", "memlane", "db", "--vhost-user", "db.sock", "--segment", "back", "--print", "uml"]);
+    assert_eq!(db, format!("virtio_uml.device={}:1\n", folder.join("db.sock").display()));
+    assert_eq!(printed(folder, &["attach", "sink", "--null", "--print", "nothing"]), "");
+
+    assert_eq!(names(folder, &["memlane"]), ["web", "db", "sink"]);
+    let list = printed(folder, &["ls"]);
+    assert!(list.lines().nth(2).is_some_and(|line| line.contains("back") && line.contains("db.sock")), "{list}");
+    assert!(printed(folder, &["ls", "--segments"]).contains("lan      web sink"));
+    assert!(
+        printed(folder, &["set", "web", "--mtu", "1400", "--mac", "02:00:00:00:00:07"]).contains("mac 02:00:00:00:00:07, mtu 1400")
+    );
+    let page = printed(folder, &["show", "web"]);
+    assert!(page.contains("weight 3") && page.contains("02:00:00:00:00:07"), "{page}");
+    assert_eq!(json(folder, &["set", "web", "--mtu", "none", "--mac", "none", "--json"]).get("mtu"), None);
+    assert_eq!(printed(folder, &["drain", "web"]), "web: drained\n");
+    assert!(printed(folder, &["ls"]).contains("not enabled"));
+    assert!(!printed(folder, &["set", "web", "--enabled", "true"]).contains("not enabled"));
+    assert_eq!(printed(folder, &["detach", "web", "--drain", "1"]), "web: detached\n");
+    assert_eq!(json(folder, &["detach", "db", "--json"])["segment"], "back");
+    assert_eq!(names(folder, &[]), ["sink"]);
+}
+
+#[test]
+fn what_cannot_be_done_has_its_exit_code() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let _running = up(folder, &["net.toml"]);
+    assert!(fails(folder, &["attach", "net.toml", "a b", "--null", "--mtu", "3"], 2).contains("mtu"));
+    assert!(fails(folder, &["attach", "net.toml", "web", "--null"], 1).contains("port name web is used twice"));
+    assert!(fails(folder, &["set", "net.toml", "web", "--mac", "nonsense"], 2).contains("mac"));
+    assert!(fails(folder, &["set", "net.toml", "nobody", "--weight", "3"], 1).contains("no port 'nobody'"));
+    assert!(fails(folder, &["detach", "net.toml", "nobody"], 1).contains("no port 'nobody'"));
+    assert!(fails(folder, &["qemu", "net.toml", "nobody"], 2).contains("its ports are web"));
+    assert!(fails(folder, &["show", "missing.toml", "web"], 2).contains("missing.toml"));
+    fails(folder, &["attach", "net.toml", "x", "--null", "--loopback"], 2);
+    assert!(fails(folder, &["ls", "--control", "none.sock"], 1).contains("none.sock"));
+    assert_eq!(names(folder, &["--control", "memlane/net.control"]), ["web"]);
+    assert_eq!(names(folder, &["net"]), ["web"]);
+}
+
+#[test]
+fn a_file_that_changed_is_taken_over() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let running = up(folder, &["net.toml"]);
+    assert!(printed(folder, &["reload", "net.toml"]).contains("untouched  1 port"));
+    write(folder, "net.toml", &format!("{}[[port]]\nname = \"db\"\nnull = true\n", port("web.sock", "weight = 3\n")));
+    let plan = printed(folder, &["reload", "net.toml", "--dry-run"]);
+    assert!(plan.contains("changed    web: weight\n") && plan.contains("added      db\n"), "{plan}");
+    assert_eq!(names(folder, &["net"]), ["web"]);
+    assert_eq!(json(folder, &["reload", "net.toml", "--json"])["added"][0], "db");
+    assert_eq!(names(folder, &["net"]), ["web", "db"]);
+
+    let fewer = port("web.sock", "");
+    write(folder, "net.toml", &format!("workers = 2\n{fewer}"));
+    assert!(fails(folder, &["reload", "net.toml"], 1).contains("only a restart changes workers"));
+    write(folder, "net.toml", &format!("{fewer}colour = 1\n"));
+    assert!(fails(folder, &["reload", "net.toml"], 2).contains("net.toml:4"));
+    assert!(fails(folder, &["reload", "net"], 2).contains("net.toml:4"), "the network reads its own file");
+    assert_eq!(names(folder, &["net"]), ["web", "db"]);
+
+    // A signal does the same; what is wrong then is logged, and changes nothing.
+    signal(&running, Signal::SIGHUP);
+    write(folder, "net.toml", &fewer);
+    wait_until(
+        || {
+            signal(&running, Signal::SIGHUP);
+            names(folder, &["net"]) == ["web"]
+        },
+        "the file is read again",
+    );
+    let _taken = std::os::unix::net::UnixListener::bind(folder.join("taken.sock")).unwrap();
+    write(folder, "net.toml", &format!("{fewer}[[port]]\nname = \"db\"\nvhost-user = \"taken.sock\"\n"));
+    assert!(fails(folder, &["reload", "net.toml"], 1).contains("one port"));
+    assert_eq!(names(folder, &["net"]), ["web"]);
+}
+
+#[test]
+fn what_was_attached_comes_back_with_the_state() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let arguments = ["net.toml", "--state", "state.toml"];
+    let mut running = up(folder, &arguments);
+    printed(folder, &["attach", "net.toml", "db", "--vhost-user", "db.sock", "--link", "{ delay = \"5ms\" }"]);
+    printed(folder, &["set", "net.toml", "web", "--weight", "7"]);
+    let before = json(folder, &["ls", "net.toml", "--json"]);
+    signal(&running, Signal::SIGTERM);
+    assert!(running.0.wait().unwrap().success());
+    let running = up(folder, &arguments);
+    let after = json(folder, &["ls", "net.toml", "--json"]);
+    for key in ["name", "allowance", "link", "place"] {
+        assert_eq!(before[0][key], after[0][key]);
+        assert_eq!(before[1][key], after[1][key]);
+    }
+    drop(running);
+    std::fs::remove_file(folder.join("web.sock")).unwrap();
+    write(folder, "state.toml", "removed = \"web\"\n");
+    let told = fails(folder, &["up", "net.toml", "--state", "state.toml"], 1);
+    assert!(told.contains("state.toml cannot be read") && told.contains("move it away"), "{told}");
+    assert_eq!(std::fs::read_to_string(folder.join("state.toml")).unwrap(), "removed = \"web\"\n");
+    assert!(!folder.join("web.sock").exists(), "nothing was started");
+}
+
+#[test]
+fn the_printed_document_is_the_one_that_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let _running = up(folder.path(), &["--name", "other"]);
+    let printed = json(folder.path(), &["schema", "--api"]);
+    let client = memlane::control::Client::new(&folder.path().join("memlane/other.control"));
+    assert_eq!(client.get::<Value>("/v1/openapi.json").unwrap(), printed);
+}

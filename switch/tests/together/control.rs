@@ -1,0 +1,525 @@
+//! A running network is asked and changed over its control socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::common::*;
+use hyper::{Method, StatusCode};
+use memlane::config::Config;
+use memlane::control::reload::{Reloaded, is_same};
+use memlane::control::routes::{DrainOrder, Drained};
+use memlane::control::{Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
+use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+/// A network in this process that answers at a socket.
+struct Net {
+    folder: tempfile::TempDir,
+    managed: Arc<Managed>,
+    client: Client,
+    /// Who answers, and how to end that.
+    server: Option<(JoinHandle<()>, AbortHandle)>,
+}
+
+impl Net {
+    /// The network of this file, in which FOLDER stands for the folder of its sockets.
+    fn of(text: &str) -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap(), text, false).unwrap()
+    }
+
+    fn in_folder(folder: tempfile::TempDir, text: &str, state: bool) -> Result<Self, Refusal> {
+        let config = parse(&folder, text);
+        let state = state.then(|| folder.path().join("state.toml"));
+        let origin = Origin { file: None, folder: folder.path().into(), state };
+        let managed = Arc::new(Managed::start(config, origin)?);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let socket = folder.path().join("control");
+        let (listener, served) = (runtime.block_on(async { listen(&socket).unwrap() }), Arc::clone(&managed));
+        let task = runtime.spawn(async move { serve(listener, &served).await });
+        let abort = task.abort_handle();
+        let thread = std::thread::spawn(move || {
+            assert!(runtime.block_on(task).unwrap_err().is_cancelled());
+            runtime.shutdown_timeout(PATIENCE);
+        });
+        let server = Some((thread, abort));
+        Ok(Self { folder, managed, client: Client::new(&socket), server })
+    }
+
+    /// Ends it, and starts it again in the same folder with this file.
+    fn restart(mut self, text: &str) -> Result<Self, Refusal> {
+        self.end();
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
+        Self::in_folder(folder, text, true)
+    }
+
+    fn end(&mut self) {
+        self.managed.stop();
+        if let Some((thread, abort)) = self.server.take() {
+            abort.abort();
+            thread.join().unwrap();
+        }
+    }
+
+    fn ask(&self, method: Method, uri: &str, body: &Value) -> Result<Value, Refusal> {
+        match self.client.ask(method, uri, Some(body)) {
+            Err(ControlError::Refused(refusal)) => Err(refusal),
+            answer => Ok(answer.unwrap()),
+        }
+    }
+
+    fn post(&self, uri: &str, body: &Value) -> Result<Value, Refusal> {
+        self.ask(Method::POST, uri, body)
+    }
+
+    fn patch(&self, port: &str, body: &Value) -> Result<Value, Refusal> {
+        self.ask(Method::PATCH, &format!("/v1/ports/{port}"), body)
+    }
+
+    fn delete(&self, port: &str) -> Result<Value, Refusal> {
+        self.ask(Method::DELETE, &format!("/v1/ports/{port}"), &json!({}))
+    }
+
+    fn get(&self, uri: &str) -> Result<Value, Refusal> {
+        self.ask(Method::GET, uri, &json!({}))
+    }
+
+    fn port(&self, name: &str) -> PortReport {
+        self.client.get(&format!("/v1/ports/{name}")).unwrap()
+    }
+
+    fn config(&self, text: &str) -> Config {
+        parse(&self.folder, text)
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.sock"))
+    }
+
+    /// A guest with address 02:00:00:00:00:`index` on port `name`.
+    fn guest(&self, name: &str, index: usize) -> ToyGuest {
+        self.guest_like(name, builder(index))
+    }
+
+    /// A guest made by `builder` on port `name`.
+    fn guest_like(&self, name: &str, builder: GuestBuilder) -> ToyGuest {
+        let guest = builder.connect(self.socket(name)).unwrap();
+        wait_until(|| self.port(name).state == "running", "the port runs");
+        guest
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn builder(index: usize) -> GuestBuilder {
+    ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+}
+
+fn parse(folder: &tempfile::TempDir, text: &str) -> Config {
+    let text = text.replace("FOLDER", &folder.path().display().to_string());
+    Config::parse(&text, "test").unwrap()
+}
+
+/// Ports at sockets called after them, each with these lines.
+fn ports(ports: &[(&str, &str)]) -> String {
+    let port =
+        |(name, lines): &(&str, &str)| format!("[[port]]\nname = \"{name}\"\nvhost-user = \"FOLDER/{name}.sock\"\n{lines}\n");
+    ports.iter().map(port).collect()
+}
+
+fn keys(refusal: &Refusal) -> Vec<&str> {
+    let mut keys: Vec<&str> = refusal.problem.mistakes.iter().map(|mistake| mistake.key.as_str()).collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn a_port_comes_changes_and_goes() {
+    let net = Net::of(&ports(&[("a", "")]));
+    let mut a = net.guest("a", 0);
+    let view = net.post("/v1/ports", &json!({ "name": "b", "vhost-user": "b.sock", "weight": 3 })).unwrap();
+    assert_eq!((&view["name"], &view["entry"]["weight"]), (&json!("b"), &json!(3)));
+    let mut b = net.guest("b", 1);
+    announce(&mut [&mut a, &mut b]);
+    let now = net.patch("b", &json!({ "intake": { "rate": "1Gbit" }, "weight": null, "mtu": 1400 })).unwrap();
+    assert_eq!((&now["intake"]["rate"], &now["weight"], &now["mtu"]), (&json!("1Gbit"), &json!(1), &json!(1400)));
+    let now = net.patch("b", &json!({ "mtu": null, "link": { "delay": "1ms" } })).unwrap();
+    assert_eq!((&now["mtu"], &now["link"]["delay"], &now["intake"]["rate"]), (&Value::Null, &json!("1ms"), &json!("1Gbit")));
+    let now = net.patch("b", &json!({ "link": {} })).unwrap();
+    assert_eq!(now["link"], Value::Null);
+
+    let segment = net.get("/v1/segments/lan").unwrap();
+    assert_eq!(segment["ports"], json!(["a", "b"]));
+    let stations: Vec<_> = segment["stations"].as_array().unwrap().iter().map(|one| (&one["address"], &one["port"])).collect();
+    assert_eq!(stations, [(&json!("02:00:00:00:00:00"), &json!("a")), (&json!("02:00:00:00:00:01"), &json!("b"))]);
+
+    assert_eq!(net.post("/v1/ports/b/drain", &json!({ "timeout-ms": 10_000 })).unwrap(), json!({ "drained": true }));
+    assert!(!net.port("b").enabled);
+    a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+    a.wait_sent(PATIENCE).unwrap();
+    assert_silent(&mut b);
+    assert_eq!(net.delete("b").unwrap()["name"], json!("b"));
+    assert_eq!(net.delete("b").unwrap_err().status, StatusCode::NOT_FOUND);
+    assert_eq!(net.get("/v1/ports").unwrap().as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_segment_comes_with_its_first_port_and_goes_with_its_last() {
+    let net = Net::of("");
+    assert_eq!(net.get("/v1/segments").unwrap(), json!([]));
+    assert_eq!(net.get("/v1/segments/x%20y").unwrap_err().status, StatusCode::NOT_FOUND);
+    net.post("/v1/ports", &json!({ "name": "a", "null": true, "segment": "x y" })).unwrap();
+    assert_eq!(net.get("/v1/segments/x%20y").unwrap()["ports"], json!(["a"]));
+    net.delete("a").unwrap();
+    assert_eq!(net.get("/v1/segments").unwrap(), json!([]));
+}
+
+#[test]
+fn what_is_wrong_is_told_all_at_once_and_changes_nothing() {
+    let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"")]));
+    let before = net.managed.config().unwrap();
+    let wrong = net.post("/v1/ports", &json!({ "name": "b b", "vhost-user": 3, "mtu": 1, "sise": 2 })).unwrap_err();
+    assert_eq!((wrong.status, keys(&wrong)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["mtu", "name", "sise", "vhost-user"]));
+    let taken = json!({ "name": "a", "vhost-user": "a.sock", "mac": "02:00:00:00:00:01" });
+    let taken = net.post("/v1/ports", &taken).unwrap_err();
+    assert_eq!((taken.status, keys(&taken)), (StatusCode::CONFLICT, vec!["mac", "name", "vhost-user"]));
+    let fixed = net.patch("a", &json!({ "queues": 2, "colour": 1, "weight": 0 })).unwrap_err();
+    assert_eq!((fixed.status, keys(&fixed)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["colour", "queues", "weight"]));
+    assert!(fixed.problem.mistakes.iter().any(|mistake| mistake.text.contains("detach it")));
+    let nobody = net.patch("nobody", &json!({ "weight": 2 })).unwrap_err();
+    assert_eq!(nobody.status, StatusCode::NOT_FOUND);
+    for (uri, status) in [("/v1/ports", StatusCode::UNPROCESSABLE_ENTITY), ("/v1/nothing", StatusCode::NOT_FOUND)] {
+        assert_eq!(net.post(uri, &json!([1])).unwrap_err().status, status, "{uri}");
+    }
+    assert_eq!(net.ask(Method::PUT, "/v1/ports/a", &json!({})).unwrap_err().status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(net.managed.config().unwrap(), before);
+}
+
+#[test]
+fn a_socket_that_cannot_be_had_leaves_no_half_port() {
+    let net = Net::of("");
+    let refused = net.post("/v1/ports", &json!({ "name": "a", "vhost-user": "/proc/no/a.sock" })).unwrap_err();
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+    assert!(refused.problem.error.contains("/proc/no/a.sock"), "{refused}");
+    net.post("/v1/ports", &json!({ "name": "a", "vhost-user": "a.sock" })).unwrap();
+}
+
+/// What this asker sends byte by byte, answered with a status.
+fn raw(net: &Net, bytes: &[u8]) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(net.client.path()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // What is refused early may not be read to its end.
+    let _ = stream.write_all(bytes);
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    String::from_utf8_lossy(&start[9..]).into_owned()
+}
+
+#[test]
+fn what_is_no_json_or_too_much_is_refused() {
+    let net = Net::of("");
+    let post = |length: usize, body: &[u8]| {
+        let head = format!("POST /v1/ports HTTP/1.1\r\nhost: memlane\r\ncontent-length: {length}\r\n\r\n");
+        raw(&net, &[head.as_bytes(), body].concat())
+    };
+    assert_eq!(post(5, b"{\"a\":"), "400");
+    assert_eq!(post(4, &[0xff; 4]), "400");
+    assert_eq!(post(1 << 40, b""), "413");
+    let deep = "[".repeat(100_000);
+    assert_eq!(post(deep.len(), deep.as_bytes()), "400");
+    assert!(net.get("/v1/network").is_ok());
+}
+
+#[test]
+fn the_document_has_every_route_and_no_other() {
+    let net = Net::of(&ports(&[("a", "")]));
+    let document = document();
+    assert_eq!(net.get("/v1/openapi.json").unwrap(), document);
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 8);
+    for (path, operations) in paths {
+        let uri = path.replace("{name}", "nobody");
+        for method in [Method::GET, Method::PUT, Method::POST, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+            let described = operations.get(method.as_str().to_lowercase()).is_some();
+            // A body that no route takes: nothing is to happen.
+            let answer = net.ask(method.clone(), &uri, &json!({ "nonsense": 1 }));
+            let served = answer.err().is_none_or(|refusal| refusal.status != StatusCode::METHOD_NOT_ALLOWED);
+            assert_eq!(served, described, "{method} {path}");
+        }
+    }
+}
+
+/// The schema that the document has for what is answered with `status`, or for what is sent.
+fn schema(document: &Value, method: &str, path: &str, status: Option<u16>) -> jsonschema::Validator {
+    let operation = &document["paths"][path][method];
+    let place = status.map_or(&operation["requestBody"], |status| &operation["responses"][status.to_string()]);
+    let mut schema = place["content"]["application/json"]["schema"].clone();
+    assert!(schema.is_object(), "{method} {path} has no schema for {status:?}");
+    schema["components"] = document["components"].clone();
+    jsonschema::draft202012::new(&schema).unwrap()
+}
+
+#[test]
+fn answers_are_what_the_document_says() {
+    let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"\nlink = { delay = \"1ms\" }")]));
+    let document = document();
+    let port = json!({ "name": "b", "vhost-user": "b.sock", "intake": { "rate": "1Gbit" } });
+    let whole = json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true });
+    for (method, path, uri, status, body) in [
+        ("get", "/v1/network", "/v1/network", 200, json!({})),
+        ("get", "/v1/ports", "/v1/ports", 200, json!({})),
+        ("post", "/v1/ports", "/v1/ports", 201, port.clone()),
+        ("post", "/v1/ports", "/v1/ports", 409, port),
+        ("get", "/v1/ports/{name}", "/v1/ports/a", 200, json!({})),
+        ("get", "/v1/ports/{name}", "/v1/ports/z", 404, json!({})),
+        ("patch", "/v1/ports/{name}", "/v1/ports/a", 200, json!({ "mac": null, "mtu": 1400, "enabled": false })),
+        ("patch", "/v1/ports/{name}", "/v1/ports/a", 422, json!({ "mtu": 1 })),
+        ("get", "/v1/segments", "/v1/segments", 200, json!({})),
+        ("get", "/v1/segments/{name}", "/v1/segments/lan", 200, json!({})),
+        ("post", "/v1/ports/{name}/drain", "/v1/ports/a/drain", 200, json!({ "timeout-ms": 10 })),
+        ("post", "/v1/reload", "/v1/reload", 200, whole),
+        ("delete", "/v1/ports/{name}", "/v1/ports/c", 200, json!({})),
+    ] {
+        let answer = net.ask(Method::from_bytes(method.to_uppercase().as_bytes()).unwrap(), uri, &body);
+        let answer = answer.unwrap_or_else(|refusal| {
+            assert_eq!(refusal.status.as_u16(), status, "{method} {uri}: {refusal}");
+            serde_json::to_value(refusal.problem).unwrap()
+        });
+        let answered = schema(&document, method, path, Some(status));
+        assert!(answered.is_valid(&answer), "{method} {uri}: {:?}", answered.validate(&answer).err());
+        assert!(!answered.is_valid(&json!(7)), "{method} {path} says something of its answer");
+        if body != json!({}) && status < 300 {
+            assert!(schema(&document, method, path, None).is_valid(&body), "{method} {uri}: {body}");
+        }
+    }
+}
+
+#[test]
+fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
+    let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
+    let net = Net::of(&format!("patience-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
+    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+    let mut a = net.guest("a", 0);
+    let _b = net.guest_like("b", builder(1).receive_buffers(few));
+    // Some are for somebody else, so that the others have to step aside.
+    for number in 0..20 {
+        a.send(&frame(mac(0), mac(1 + number % 2), 100, number as u64)).unwrap();
+    }
+    wait_until(|| net.port("b").totals.waiting > 0, "frames wait for the receiver");
+    let drain = |client: &Client, port: &str, timeout_ms| {
+        let order = DrainOrder { timeout_ms };
+        client.ask::<Drained>(Method::POST, &format!("/v1/ports/{port}/drain"), Some(&order))
+    };
+    assert_eq!(drain(&net.client, "a", 20).unwrap(), Drained { drained: false });
+    assert!(!net.port("a").enabled);
+    let client = net.client.clone();
+    let asker = std::thread::spawn(move || drain(&client, "a", 3_600_000));
+    // Somebody else's question is answered meanwhile, and the network ends though one is open.
+    assert!(net.get("/v1/network").is_ok());
+    net.managed.stop();
+    let answer = asker.join().unwrap();
+    assert!(
+        matches!(&answer, Err(ControlError::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn a_reload_loses_no_frame_of_ports_that_it_does_not_touch() {
+    let same = [("a", ""), ("b", "")];
+    let one = ports(&[same[0], same[1], ("c", "weight = 2"), ("d", "queues = 1"), ("e", "")]);
+    let two = ports(&[same[0], same[1], ("c", "weight = 3\nmtu = 1400"), ("d", "queues = 2"), ("f", "segment = \"x\"")]);
+    let net = Net::of(&format!("workers = 2\n{one}"));
+    let (mut a, mut b) = (net.guest("a", 0), net.guest("b", 1));
+    announce(&mut [&mut a, &mut b]);
+    let over = AtomicBool::new(false);
+    let (sent, received) = std::thread::scope(|scope| {
+        let over = &over;
+        let sender = scope.spawn(move || {
+            let mut number = 0;
+            while !over.load(Ordering::Relaxed) {
+                a.send(&frame(mac(0), mac(1), 200, number)).unwrap();
+                a.wait_sent(PATIENCE).unwrap();
+                number += 1;
+            }
+            (a, number)
+        });
+        let receiver = scope.spawn(move || {
+            let mut number = 0;
+            loop {
+                match b.receive(Duration::from_millis(100)) {
+                    Ok(got) => assert_eq!(got.bytes, frame(mac(0), mac(1), 200, number), "in order, and none is missing"),
+                    Err(_) if over.load(Ordering::Relaxed) => return (b, number),
+                    Err(_) => continue,
+                }
+                number += 1;
+            }
+        });
+        for (from, to) in (0..6).map(|round| if round % 2 == 0 { (&one, &two) } else { (&two, &one) }) {
+            let wanted = net.config(&format!("workers = 2\n{to}"));
+            let done = net.managed.reload(&wanted, false, false).unwrap();
+            assert_eq!((done.untouched.len(), done.failed.len()), (2, 0), "{from} {done:?}");
+            assert_eq!(done.changed.iter().filter(|port| port.anew).count(), 1);
+            assert!(is_same(&net.managed.config().unwrap(), &wanted));
+        }
+        over.store(true, Ordering::Relaxed);
+        (sender.join().unwrap().1, receiver.join().unwrap().1)
+    });
+    assert_eq!(sent, received);
+    assert!(sent > 0);
+}
+
+#[test]
+fn a_dry_run_and_a_bad_document_change_nothing() {
+    let net = Net::of(&ports(&[("a", ""), ("b", "")]));
+    let before = net.managed.config().unwrap();
+    let document = json!({ "workers": 2, "port": [
+        { "name": "a", "vhost-user": "a.sock", "weight": 3 }, { "name": "c", "null": true }
+    ] });
+    let plan = net.post("/v1/reload", &json!({ "document": document, "dry-run": true })).unwrap();
+    let plan: Reloaded = serde_json::from_value(plan).unwrap();
+    assert_eq!((plan.added, plan.removed, plan.restart), (vec!["c".into()], vec!["b".into()], vec!["workers".into()]));
+    assert_eq!((plan.changed[0].keys.clone(), plan.changed[0].anew, plan.dry_run), (vec!["weight".to_owned()], false, true));
+    let restart = net.post("/v1/reload", &json!({ "document": document })).unwrap_err();
+    assert_eq!(restart.status, StatusCode::CONFLICT);
+    assert!(restart.problem.error.contains("workers"), "{restart}");
+    let bad = json!({ "document": { "workers": 0, "port": [{ "name": "a", "null": true }, { "name": "a", "null": true }] } });
+    let bad = net.post("/v1/reload", &bad).unwrap_err();
+    assert_eq!((bad.status, keys(&bad)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["port[1].name", "workers"]));
+    assert_eq!(net.post("/v1/reload", &json!({})).unwrap_err().status, StatusCode::CONFLICT, "there is no file to read again");
+    assert_eq!(net.managed.config().unwrap(), before);
+    net.post("/v1/reload", &json!({ "document": document, "ports-only": true })).unwrap();
+    assert_eq!(net.managed.config().unwrap().ports.len(), 2);
+}
+
+#[test]
+fn two_ports_swap_their_addresses_and_sockets() {
+    let (one, two) = ("mac = \"02:00:00:00:00:01\"", "mac = \"02:00:00:00:00:02\"");
+    let net = Net::of(&ports(&[("a", one), ("b", two)]));
+    let wanted = net.config(&ports(&[("a", two), ("b", one)]));
+    assert_eq!(net.managed.reload(&wanted, false, false).unwrap().failed, []);
+    assert!(is_same(&net.managed.config().unwrap(), &wanted));
+    let text =
+        ports(&[("a", two), ("b", one)]).replace("/a.sock", "/x.sock").replace("/b.sock", "/a.sock").replace("/x.sock", "/b.sock");
+    let wanted = net.config(&text);
+    assert_eq!(net.managed.reload(&wanted, false, false).unwrap().failed, []);
+    assert!(is_same(&net.managed.config().unwrap(), &wanted));
+}
+
+#[test]
+fn what_cannot_be_attached_is_told_and_the_port_is_as_it_was() {
+    let net = Net::of(&ports(&[("a", ""), ("b", "")]));
+    let _taken = std::os::unix::net::UnixListener::bind(net.socket("taken")).unwrap();
+    let text = ports(&[("a", ""), ("b", "weight = 7"), ("c", "")]).replace("/a.sock", "/taken.sock");
+    let done = net.managed.reload(&net.config(&text), false, false).unwrap();
+    assert_eq!((done.failed.len(), done.failed[0].name.as_str()), (1, "a"));
+    assert!(done.failed[0].error.contains("taken.sock") && done.failed[0].error.contains("as it was"), "{:?}", done.failed);
+    assert_eq!((done.added, done.changed[0].name.as_str()), (vec!["c".to_owned()], "b"));
+    assert_eq!(net.port("a").place, net.socket("a").display().to_string());
+    net.guest("a", 0);
+}
+
+#[test]
+fn what_was_changed_comes_back_with_the_state() {
+    let file = ports(&[("a", "mac = \"02:00:00:00:00:01\""), ("b", ""), ("c", "")]);
+    let net = Net::in_folder(tempfile::tempdir().unwrap(), &file, true).unwrap();
+    net.post("/v1/ports", &json!({ "name": "d", "vhost-user": "d.sock", "link": { "delay": "5ms", "loss": 0.5 } })).unwrap();
+    net.patch("a", &json!({ "weight": 9, "mac": null })).unwrap();
+    net.delete("b").unwrap();
+    net.post("/v1/ports/c/drain", &json!({})).unwrap();
+    let now = net.managed.config().unwrap();
+    // The file may change meanwhile: what the state says wins, the rest is the file's.
+    let net = net.restart(&format!("{file}{}", ports(&[("e", "")]))).unwrap();
+    let mut wanted = now.clone();
+    wanted.ports.extend(net.config(&ports(&[("e", "")])).ports);
+    assert!(is_same(&net.managed.config().unwrap(), &wanted));
+    // A reload makes the file win, for the next start too.
+    let wanted = net.config(&file);
+    net.managed.reload(&wanted, false, false).unwrap();
+    let net = net.restart(&file).unwrap();
+    assert!(is_same(&net.managed.config().unwrap(), &wanted));
+    std::fs::write(net.folder.path().join("state.toml"), "nonsense").unwrap();
+    let told = net.restart(&file).err().expect("a broken state is not dropped").to_string();
+    assert!(told.contains("state.toml") && told.contains("move it away"), "{told}");
+}
+
+#[test]
+fn what_cannot_be_kept_is_told() {
+    let mut net = Net::in_folder(tempfile::tempdir().unwrap(), "", true).unwrap();
+    std::fs::create_dir_all(net.folder.path().join(".state.toml.new/in the way")).unwrap();
+    let told = net.post("/v1/ports", &json!({ "name": "a", "null": true })).unwrap_err();
+    assert_eq!(told.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(told.problem.error.contains("it is done, but after a restart it is not"), "{told}");
+    assert_eq!(net.managed.config().unwrap().ports.len(), 1);
+    net.end();
+    assert_eq!(net.managed.config().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// A port of the network that [`any_network`] makes, as its lines in the file.
+fn any_port() -> impl Strategy<Value = Option<String>> {
+    // Mostly alike, so that often only what can change in place differs.
+    let kind = prop_oneof![
+        9 => Just("vhost-user = \"FOLDER/NAME.sock\""),
+        1 => Just("null = true"),
+        1 => Just("loopback = true"),
+        1 => Just("stream = \"FOLDER/NAME.sock\""),
+        1 => Just("vhost-user = \"FOLDER/other.sock\"\nconnect = true"),
+    ];
+    let segment = prop_oneof![9 => Just("lan"), 1 => Just("back")];
+    let mac = proptest::option::of(1..8_u8);
+    let queues = prop_oneof![9 => Just(1_u16), 1 => Just(2)];
+    let keys = (queues, proptest::option::of(68..2000_u16), any::<bool>(), 1..3_u16, proptest::option::of(1..9_u8));
+    proptest::option::weighted(
+        0.8,
+        (kind, segment, mac, keys).prop_map(|(kind, segment, mac, (queues, mtu, enabled, weight, delay))| {
+            let mac = mac.map(|mac| format!("mac = \"02:00:00:00:00:{mac:02}\"\n")).unwrap_or_default();
+            let mtu = mtu.map(|mtu| format!("mtu = {mtu}\n")).unwrap_or_default();
+            let link = delay.map(|delay| format!("link = {{ delay = \"{delay}ms\" }}\n")).unwrap_or_default();
+            format!("{kind}\nsegment = \"{segment}\"\nqueues = {queues}\nenabled = {enabled}\nweight = {weight}\n{mac}{mtu}{link}")
+        }),
+    )
+}
+
+fn any_network() -> impl Strategy<Value = String> {
+    let text = |ports: Vec<Option<String>>| {
+        let port = |(index, lines): (usize, Option<String>)| {
+            lines.map(|lines| format!("[[port]]\nname = \"p{index}\"\n{}", lines.replace("NAME", &format!("p{index}"))))
+        };
+        ports.into_iter().enumerate().filter_map(port).collect::<String>()
+    };
+    let good = |text: &String| Config::parse(text, "test").is_ok();
+    proptest::collection::vec(any_port(), 5).prop_map(text).prop_filter("two ports claim the same", good)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// From any network to any other: what runs then is what the file says, and what the state says makes it again.
+    #[test]
+    fn after_a_reload_the_network_is_what_the_file_says(first in any_network(), second in any_network(), third in any_network()) {
+        let net = Net::in_folder(tempfile::tempdir().unwrap(), &first, true).unwrap();
+        for text in [&second, &third] {
+            let wanted = net.config(text);
+            let done = net.managed.reload(&wanted, false, false).unwrap();
+            prop_assert_eq!(&done.failed, &[]);
+            prop_assert!(is_same(&net.managed.config().unwrap(), &wanted));
+        }
+        // By single changes, which the state keeps.
+        let now = net.config(&first);
+        let names: Vec<String> = net.managed.config().unwrap().ports.into_iter().map(|port| port.name).collect();
+        names.iter().for_each(|name| drop(net.delete(name).unwrap()));
+        now.ports.iter().for_each(|port| drop(net.post("/v1/ports", &Value::Object(port.stated())).unwrap()));
+        let net = net.restart(&third).unwrap();
+        prop_assert!(is_same(&net.managed.config().unwrap(), &now));
+    }
+}

@@ -1,0 +1,85 @@
+//! Guests whose front end leaves the control queue to us choose how many queue pairs they use.
+
+use crate::common::*;
+use memlane_rig::frames::{Host, Packet};
+use memlane_rig::frontend::features;
+use memlane_rig::guest::{Habit, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+
+const REFUSED: u8 = 1;
+const DONE: u8 = 0;
+
+fn set_pairs(pairs: u16) -> [u8; 4] {
+    let [low, high] = pairs.to_le_bytes();
+    [4, 0, low, high]
+}
+
+/// A guest like UML with two queue pairs.
+fn uml(bed: &Bed) -> ToyGuest {
+    bed.guest_like(
+        0,
+        bed.builder(0)
+            .habit(Habit::UML)
+            .without_protocol(Protocol::MTU | Protocol::RARP)
+            .queue_pairs(2)
+            .memory(MemoryPlan::new(128 << 20))
+            .with(features::MQ | features::CTRL_VQ),
+    )
+}
+
+/// Pairs of `receiver` that flows from `sender` arrive on.
+fn pairs_used(sender: &mut ToyGuest, receiver: &mut ToyGuest) -> Vec<u64> {
+    let before: Vec<u64> = taken(receiver);
+    for flow in 0..64 {
+        let mut frame = Packet::udp(Host::v4(1).port(1000 + flow), Host::v4(2), [0; 20]).frame();
+        frame[..6].copy_from_slice(&mac(0));
+        frame[6..12].copy_from_slice(&mac(1));
+        sender.send(&frame).unwrap();
+        receiver.receive(PATIENCE).unwrap();
+    }
+    taken(receiver).iter().zip(before).map(|(now, before)| now - before).collect()
+}
+
+fn taken(guest: &mut ToyGuest) -> Vec<u64> {
+    guest.pairs().iter().map(|pair| u64::from(pair.delivery.queue.ring.taken_index())).collect()
+}
+
+#[test]
+fn a_guest_chooses_how_many_pairs_it_uses() {
+    let bed = Bed::with("", &["queues = 2", ""]);
+    let (mut a, mut b) = (uml(&bed), bed.guest(1));
+    assert_eq!(a.features() & (features::MQ | features::CTRL_VQ), features::MQ | features::CTRL_VQ);
+    let mut control = a.control_queue(4).unwrap();
+    a.synchronise().unwrap();
+    announce(&mut [&mut a, &mut b]);
+    assert_eq!(control.command(&set_pairs(1), None, PATIENCE).unwrap(), DONE);
+    assert_eq!(pairs_used(&mut b, &mut a), [64, 0]);
+    assert_eq!(control.command(&set_pairs(2), Some(2), PATIENCE).unwrap(), DONE);
+    let used = pairs_used(&mut b, &mut a);
+    assert!(used.iter().all(|&used| used > 10), "{used:?}");
+}
+
+#[test]
+fn what_cannot_be_obeyed_is_refused() {
+    let bed = Bed::with("", &["queues = 2", ""]);
+    let mut a = uml(&bed);
+    let mut control = a.control_queue(4).unwrap();
+    for command in
+        [&set_pairs(0)[..], &set_pairs(3), &set_pairs(0xffff), &[4, 0], &[4, 0, 1], &[9, 9], &[1, 1, 2, 3, 4, 5, 6, 7], &[7; 63]]
+    {
+        assert_eq!(control.command(command, Some(1), PATIENCE).unwrap(), REFUSED, "{command:?}");
+    }
+    assert_eq!(control.command(&[3, 0], Some(1), PATIENCE).unwrap(), DONE);
+}
+
+#[test]
+fn a_control_queue_stops_and_starts_again() {
+    let bed = Bed::with("", &["queues = 2", ""]);
+    let mut a = uml(&bed);
+    for round in 0..3 {
+        let mut control = a.control_queue(4).unwrap();
+        assert_eq!(control.command(&set_pairs(1), None, PATIENCE).unwrap(), DONE, "round {round}");
+        assert_eq!(a.frontend().unwrap().ring_base(4).unwrap(), 1);
+    }
+}

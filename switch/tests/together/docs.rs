@@ -1,0 +1,168 @@
+//! What the pages say holds, as far as a machine can tell: links lead somewhere, named functions are there, examples and commands work.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::pages::{Page, defines, top};
+
+fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut faults = Vec::new();
+    for page in Page::all() {
+        let lost = page.links().into_iter().filter(|link| !link.target.exists());
+        faults.extend(lost.map(|link| format!("{}: [{}] leads to {}", page.path.display(), link.text, link.target.display())));
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn every_name_that_links_to_a_source_file_is_defined_there() {
+    let (mut faults, mut names) = (Vec::new(), 0);
+    for page in Page::all() {
+        for link in page.links() {
+            let is_source = link.target.extension().is_some_and(|extension| extension == "rs" || extension == "py");
+            let Some(code) = link.text.strip_prefix('`').and_then(|text| text.strip_suffix('`')).filter(|_| is_source) else {
+                continue;
+            };
+            let name = code.rsplit("::").next().unwrap();
+            names += 1;
+            if !name.contains(['/', '.']) && !std::fs::read_to_string(&link.target).is_ok_and(|source| defines(&source, name)) {
+                faults.push(format!("{}: {} does not define {name}", page.path.display(), link.target.display()));
+            }
+        }
+    }
+    assert_none(&faults);
+    assert!(names > 100, "only {names} names were found: does the reading of pages still work?");
+}
+
+#[test]
+fn the_tour_has_ten_stops_and_names_every_hostile_case() {
+    let tour = Page::read("docs/tour.md");
+    let stops = (1..=10).filter(|number| tour.text.contains(&format!("\n### {number}. ")));
+    assert_eq!(stops.count(), 10);
+    let missing = memlane_rig::villain::cases().filter(|case| !tour.text.contains(&format!("[`{}`]", case.name)));
+    assert_none(&missing.map(|case| format!("docs/tour.md does not say where {} is handled", case.name)).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_decision_is_listed() {
+    let list = Page::read("docs/decisions/README.md");
+    let listed: Vec<_> = list.links().into_iter().map(|link| link.target).collect();
+    let all =
+        Page::all().into_iter().map(|page| page.path).filter(|path| path.parent() == list.path.parent() && *path != list.path);
+    assert_none(
+        &all.filter(|path| !listed.contains(path)).map(|path| format!("{} is not listed", path.display())).collect::<Vec<_>>(),
+    );
+}
+
+fn memlane(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlane"));
+    command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder);
+    command
+}
+
+#[test]
+fn every_example_is_a_good_network() {
+    let mut networks = 0;
+    let entries = std::fs::read_dir(top().join("examples")).unwrap().map(|entry| entry.unwrap().path());
+    // What has none is a topology, which the lab tests.
+    for folder in entries.filter(|path| path.join("net.toml").exists()) {
+        let output = memlane(&folder, &["check", "net.toml"]).output().unwrap();
+        assert!(output.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
+        networks += 1;
+    }
+    assert!(networks >= 2);
+}
+
+#[test]
+fn networks_on_pages_are_good() {
+    let mut networks = 0;
+    for page in Page::all() {
+        // Other TOML on pages is the lab's, which tests it itself.
+        for text in page.blocks("toml").into_iter().filter(|text| text.contains("[[port]]")) {
+            if let Err(mistakes) = memlane::config::Config::parse(&text, "net") {
+                panic!("{}: {mistakes}\n{text}", page.path.display());
+            }
+            networks += 1;
+        }
+    }
+    assert!(networks >= 2);
+}
+
+/// The arguments of every `memlane` command in the blocks of shell of `page`.
+fn commands(page: &Page) -> Vec<Vec<String>> {
+    let mut commands = Vec::new();
+    for line in page.blocks("sh").iter().flat_map(|block| block.lines()) {
+        for part in line.split("$(").flat_map(|part| part.split("&&")) {
+            if let Some(arguments) = part.trim().strip_prefix("memlane ") {
+                let arguments = arguments.split([')', '>', '|', '#', '&', '\\']).next().unwrap();
+                commands.push(arguments.split_whitespace().map(str::to_owned).collect());
+            }
+        }
+    }
+    commands
+}
+
+/// A network that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// Starts `memlane` with `arguments`, and waits until it says that guests can connect.
+    fn start(folder: &Path, arguments: &[&str]) -> Self {
+        let mut child = memlane(folder, arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let running = Self(child);
+        assert!(line.contains(" is up"), "{line}");
+        running
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_work_on_its_first_network() {
+    let page = Page::read("README.md");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("net.toml"), &page.blocks("toml")[0]).unwrap();
+    let all = commands(&page);
+    let _network = Running::start(folder.path(), &["up", "net.toml"]);
+    for name in ["check", "up", "status", "set", "qemu", "uml", "libvirt", "doctor", "schema", "completion"] {
+        assert!(all.iter().any(|command| command[0] == name), "the README does not show `memlane {name}`");
+    }
+    for name in ["ls", "show", "attach", "detach", "drain", "reload"] {
+        assert!(all.iter().any(|command| command[0] == name), "the README does not show `memlane {name}`");
+    }
+    run_all(folder.path(), &all);
+}
+
+#[test]
+fn the_commands_for_a_network_that_runs_work() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("net.toml"), &Page::read("README.md").blocks("toml")[0]).unwrap();
+    let _networks = [Running::start(folder.path(), &["up"]), Running::start(folder.path(), &["up", "net.toml"])];
+    let all = commands(&Page::read("docs/changing.md"));
+    assert!(all.len() > 10);
+    run_all(folder.path(), &all);
+}
+
+/// Runs the commands one after the other, but for those that run networks.
+fn run_all(folder: &Path, all: &[Vec<String>]) {
+    for command in all.iter().filter(|command| command[0] != "up") {
+        let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
+        let output = memlane(folder, &arguments).output().unwrap();
+        // A machine that lacks something is told so by the doctor, with a code of its own.
+        let good = output.status.success() || (command[0] == "doctor" && output.status.code() == Some(3));
+        assert!(good, "memlane {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
+    }
+}

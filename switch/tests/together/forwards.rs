@@ -1,0 +1,181 @@
+//! Frames get where they belong, whole, once, and in order.
+
+use crate::common::*;
+use memlane_rig::frames::NetHeader;
+use memlane_rig::frontend::features;
+use memlane_rig::guest::{Habit, Layout};
+
+#[test]
+fn frames_of_every_size_arrive_unchanged_and_in_order() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    for (number, length) in
+        [14, 15, 59, 60, 63, 64, 65, 77, 127, 128, 129, 1514, 1518, 2047, 2048, 2049, 9014, 65549].into_iter().enumerate()
+    {
+        let sent = frame(mac(0), mac(1), length, number as u64);
+        a.send(&sent).unwrap();
+        let got = b.receive(PATIENCE).unwrap();
+        assert!(got.bytes == sent, "length {length}");
+        assert!(got.buffers as usize == (length + 12).div_ceil(2060), "length {length} in {} buffers", got.buffers);
+    }
+    a.wait_sent(PATIENCE).unwrap();
+}
+
+#[test]
+fn unknown_and_group_addresses_reach_everybody_else_and_known_ones_only_their_guest() {
+    let bed = Bed::new(3);
+    let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    let unknown = frame(mac(0), mac(1), 100, 1);
+    a.send(&unknown).unwrap();
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, unknown);
+    assert_eq!(c.receive(PATIENCE).unwrap().bytes, unknown);
+    announce(&mut [&mut a, &mut b, &mut c]);
+    let known = frame(mac(0), mac(1), 100, 2);
+    a.send(&known).unwrap();
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, known);
+    let multicast = frame(mac(0), [0x33, 0x33, 0, 0, 0, 1], 100, 3);
+    a.send(&multicast).unwrap();
+    // Had the unicast frame been flooded, it would have come before this one.
+    assert_eq!(c.receive(PATIENCE).unwrap().bytes, multicast);
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, multicast);
+    assert_silent(&mut a);
+}
+
+#[test]
+fn segments_do_not_hear_each_other() {
+    let bed = Bed::with("", &["", "", "segment = \"other\""]);
+    let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    a.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
+    a.send(&frame(mac(0), mac(2), 60, 2)).unwrap();
+    b.receive(PATIENCE).unwrap();
+    b.receive(PATIENCE).unwrap();
+    assert_silent(&mut c);
+}
+
+#[test]
+fn a_frame_to_the_senders_own_side_goes_nowhere() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    a.send(&frame(mac(7), BROADCAST, 60, 1)).unwrap();
+    b.receive(PATIENCE).unwrap();
+    a.send(&frame(mac(0), mac(7), 60, 2)).unwrap();
+    a.wait_sent(PATIENCE).unwrap();
+    assert_silent(&mut b);
+    assert_eq!(bed.drops(0, memlane::stats::DropReason::SamePort), 1);
+}
+
+#[test]
+fn any_layout_of_header_and_payload_is_understood() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    let layouts = [
+        Layout::pieces([12]),
+        Layout::pieces([1, 11]),
+        Layout::pieces([12, 14]),
+        Layout::pieces([5, 5, 5, 5, 5]),
+        Layout::pieces([12, 0, 20, 0, 0, 100]),
+        Layout::pieces(vec![1; 60]),
+        Layout::pieces([12, 6, 6, 2, 40]).indirect(),
+        Layout::pieces(vec![7; 50]).indirect(),
+    ];
+    for (number, layout) in layouts.iter().cycle().take(400).enumerate() {
+        let sent = frame(mac(0), mac(1), 60 + number * 3, number as u64);
+        a.send_with(&NetHeader::default(), layout, &sent).unwrap();
+        assert!(b.receive(PATIENCE).unwrap().bytes == sent, "{layout:?}");
+        a.wait_sent(PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn rings_of_every_size_wrap_around() {
+    for size in [2, 4, 64, 1024, 32768] {
+        let bed = Bed::new(2);
+        let receive = memlane_rig::guest::ReceiveBuffers {
+            size: 512,
+            count: Some(size.min(256)),
+            ..memlane_rig::guest::ReceiveBuffers::SMALL
+        };
+        let send = memlane_rig::guest::SendBuffers { count: size.min(64), size: 1024 };
+        let builder = |index| bed.builder(index).ring_size(size).indirect_tables(0).receive_buffers(receive).send_buffers(send);
+        let (mut a, mut b) = (bed.guest_like(0, builder(0)), bed.guest_like(1, builder(1)));
+        announce(&mut [&mut a, &mut b]);
+        let rounds = 70_000 / u64::from(size).max(64);
+        for number in 0..rounds.max(200) {
+            let sent = frame(mac(0), mac(1), 100, number);
+            a.send(&sent).unwrap();
+            assert!(b.receive(PATIENCE).unwrap().bytes == sent, "ring size {size}, frame {number}");
+            a.wait_sent(PATIENCE).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_front_ends_habit_and_every_choice_of_ring_features_works() {
+    let choices = [
+        features::LINUX,
+        features::LINUX & !features::EVENT_IDX,
+        features::LINUX & !features::INDIRECT_DESC,
+        features::LINUX & !features::MRG_RXBUF,
+        features::LINUX & !features::EVENT_IDX & !features::INDIRECT_DESC & !features::MRG_RXBUF,
+        features::LINUX & !features::VERSION_1,
+        features::LINUX & !features::VERSION_1 & !features::MRG_RXBUF,
+    ];
+    for habit in [Habit::QEMU, Habit::UML, Habit::DPDK] {
+        for wanted in choices {
+            let bed = Bed::new(2);
+            let builder = |index| {
+                let builder = bed.builder(index).habit(habit).features(wanted);
+                if wanted & features::MRG_RXBUF == 0 {
+                    builder.receive_buffers(memlane_rig::guest::ReceiveBuffers {
+                        count: Some(14),
+                        ..memlane_rig::guest::ReceiveBuffers::BIG
+                    })
+                } else {
+                    builder
+                }
+            };
+            let (mut a, mut b) = (bed.guest_like(0, builder(0)), bed.guest_like(1, builder(1)));
+            announce(&mut [&mut a, &mut b]);
+            for (number, length) in [60, 1514, 9000, 60_000].into_iter().enumerate() {
+                let sent = frame(mac(0), mac(1), length, number as u64);
+                a.send(&sent).unwrap();
+                assert!(b.receive(PATIENCE).unwrap().bytes == sent);
+            }
+        }
+    }
+}
+
+#[test]
+fn guests_of_two_workers_reach_each_other() {
+    let bed = Bed::with("workers = 2", &[""; 4]);
+    let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
+    announce(&mut guests.iter_mut().collect::<Vec<_>>());
+    for number in 0..2000_u64 {
+        let (from, to) = (number as usize % 4, (number as usize / 4 + 1 + number as usize) % 4);
+        if from == to {
+            continue;
+        }
+        let sent = frame(mac(from), mac(to), 60 + number as usize % 3000, number);
+        guests[from].send(&sent).unwrap();
+        assert!(guests[to].receive(PATIENCE).unwrap().bytes == sent, "frame {number}, {from} to {to}");
+    }
+    for guest in &mut guests {
+        guest.wait_sent(PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn a_configured_address_cannot_be_taken_by_another_port() {
+    let bed = Bed::with("", &["mac = \"02:00:00:00:00:00\"", "", ""]);
+    let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    announce(&mut [&mut a, &mut b, &mut c]);
+    b.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
+    b.wait_sent(PATIENCE).unwrap();
+    assert_eq!(bed.drops(1, memlane::stats::DropReason::BadSource), 1);
+    let sent = frame(mac(2), mac(0), 60, 2);
+    c.send(&sent).unwrap();
+    assert_eq!(a.receive(PATIENCE).unwrap().bytes, sent);
+    assert_silent(&mut b);
+}

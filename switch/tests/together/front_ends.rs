@@ -1,0 +1,195 @@
+//! What is known of other people's front ends, and what their guests may break without their doing.
+
+use std::os::fd::AsRawFd;
+
+use crate::common::*;
+use memlane::id::PortId;
+use memlane::port::State;
+use memlane_rig::deadline::Deadline;
+use memlane_rig::frontend::{features, wire};
+use memlane_rig::guest::{Habit, ToyGuest};
+use vhost::vhost_user::message::{FrontendReq as Request, VhostUserProtocolFeatures as Protocol};
+use vmm_sys_util::eventfd::EventFd;
+
+const NOWHERE: [u64; 3] = [0x7000_0000_0000; 3];
+
+/// A message about ring `ring`, without waiting.
+fn tell(guest: &mut ToyGuest, request: Request, ring: u32, number: u32) {
+    send(guest, request, wire::VERSION, &[ring.to_le_bytes(), number.to_le_bytes()].concat(), &[]);
+}
+
+fn send(guest: &mut ToyGuest, request: Request, flags: u32, body: &[u8], files: &[i32]) {
+    wire::send(guest.frontend().unwrap().stream(), request as u32, flags, body, files).unwrap();
+}
+
+fn tell_addresses(guest: &mut ToyGuest, ring: u32, [descriptors, available, used]: [u64; 3]) {
+    let mut body = [ring.to_le_bytes(), 0_u32.to_le_bytes()].concat();
+    [descriptors, used, available, 0].iter().for_each(|address| body.extend(address.to_le_bytes()));
+    send(guest, Request::SET_VRING_ADDR, wire::VERSION, &body, &[]);
+}
+
+/// Gives ring `ring` a kick; returns what the back end acknowledges it with.
+fn kick(guest: &mut ToyGuest, ring: u32) -> Option<u64> {
+    let event = EventFd::new(0).unwrap();
+    let flags = wire::VERSION | wire::NEED_REPLY;
+    send(guest, Request::SET_VRING_KICK, flags, &u64::from(ring).to_le_bytes(), &[event.as_raw_fd()]);
+    wire::receive(guest.frontend().unwrap().stream(), Deadline::after(PATIENCE)).unwrap().number()
+}
+
+fn quarantines(bed: &Bed, index: u16) -> u64 {
+    bed.daemon().network().port(PortId(index)).unwrap().quarantines()
+}
+
+fn exchange(a: &mut ToyGuest, b: &mut ToyGuest) {
+    let (there, back) = (frame(a.mac(), b.mac(), 300, 1), frame(b.mac(), a.mac(), 300, 2));
+    a.send(&there).unwrap();
+    assert_eq!(b.receive(PATIENCE).unwrap().bytes, there);
+    b.send(&back).unwrap();
+    assert_eq!(a.receive(PATIENCE).unwrap().bytes, back);
+}
+
+#[test]
+fn the_configuration_space_is_offered_to_those_that_show_it_to_the_guest() {
+    let bed = Bed::with("", &["mac = \"02:11:22:33:44:55\"", ""]);
+    let mut qemu = bed.guest_like(0, bed.builder(0).habit(Habit::QEMU));
+    // QEMU asks once more for each queue pair, when it has long sent SET_OWNER.
+    for _ in 0..2 {
+        assert!(!qemu.frontend().unwrap().protocol_features().unwrap().contains(Protocol::CONFIG));
+    }
+    drop(qemu);
+    bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
+    let mut uml = bed.guest_like(0, bed.builder(0).habit(Habit::UML));
+    assert_eq!(uml.frontend().unwrap().config(0, 6).unwrap(), [0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
+}
+
+#[test]
+fn a_ring_without_descriptors_is_one_that_is_not_used() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let mut a = bed.guest_like(0, bed.builder(0).habit(Habit::DPDK));
+    // As DPDK 22.11 tells of the second of its two pairs, where the port has one.
+    for ring in [2, 3] {
+        tell(&mut a, Request::SET_VRING_NUM, ring, 0);
+        tell(&mut a, Request::SET_VRING_BASE, ring, 0);
+        tell_addresses(&mut a, ring, [0; 3]);
+        assert_eq!(kick(&mut a, ring), Some(0));
+        tell(&mut a, Request::SET_VRING_ENABLE, ring, 1);
+    }
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b);
+    a.stop().unwrap();
+    a.reset_rings().unwrap();
+    a.start().unwrap();
+    exchange(&mut a, &mut b);
+    assert_eq!(quarantines(&bed, 0), 0);
+}
+
+/// QEMU 7.2, whose connection ends, forgets that its guest's driver is of the old kind.
+#[test]
+fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
+    for addresses in [NOWHERE, [1, 4097, 8193]] {
+        let bed = Bed::new(2);
+        let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+        announce(&mut [&mut a, &mut b]);
+        a.stop().unwrap();
+        tell(&mut a, Request::SET_VRING_NUM, 0, 256);
+        let start = a.memory().regions()[0].user();
+        tell_addresses(&mut a, 0, if addresses == NOWHERE { NOWHERE } else { addresses.map(|offset| start + offset) });
+        assert_eq!(kick(&mut a, 0), Some(1), "the error is the answer");
+        let broken = |bed: &Bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("a ring"));
+        bed.wait_for(broken, "the port is in quarantine");
+        // Its other ring is good, and not started: a port in quarantine has none that runs.
+        tell(&mut a, Request::SET_VRING_NUM, 1, 256);
+        tell_addresses(&mut a, 1, [start, start + 8192, start + 16384]);
+        assert_eq!(kick(&mut a, 1), Some(0));
+        assert!(a.connected() && broken(&bed));
+        a.stop().unwrap();
+        a.reset_rings().unwrap();
+        a.start().unwrap();
+        exchange(&mut a, &mut b);
+        assert_eq!((bed.state(0), quarantines(&bed, 0)), (State::Running, 1));
+    }
+}
+
+#[test]
+fn a_ring_of_a_wrong_size_is_told_with_what_to_do() {
+    let bed = Bed::new(1);
+    let mut guest = bed.guest(0);
+    guest.stop().unwrap();
+    tell(&mut guest, Request::SET_VRING_NUM, 0, 1000);
+    bed.wait_for(
+        |bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("1000") && cause.contains("rx_queue_size")),
+        "the cause is told",
+    );
+    guest.reset_rings().unwrap();
+    guest.start().unwrap();
+    bed.wait_for(|bed| bed.state(0) == State::Running, "the ring is set up anew");
+}
+
+#[test]
+fn a_port_may_have_no_delivery_offloads() {
+    let bed = Bed::with("", &["delivery-offloads = false", ""]);
+    let (a, b) = (bed.guest(0), bed.guest(1));
+    let delivery = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
+    assert_eq!((a.features() & delivery, b.features() & delivery), (0, delivery));
+    assert_ne!(a.features() & features::HOST_TSO4, 0);
+}
+
+/// What the operator is told of port 0.
+fn advice(bed: &Bed) -> &'static str {
+    bed.daemon().network().port(PortId(0)).unwrap().advice().unwrap_or_default()
+}
+
+#[test]
+fn who_shares_no_memory_is_told_what_to_do() {
+    let bed = Bed::new(1);
+    let mut guest = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
+    let features = guest.features();
+    guest.frontend().unwrap().set_features(features).unwrap();
+    // As QEMU without share=on: rings, but no memory.
+    for ring in [0, 1] {
+        tell(&mut guest, Request::SET_VRING_NUM, ring, 256);
+        tell_addresses(&mut guest, ring, NOWHERE);
+        kick(&mut guest, ring);
+        tell(&mut guest, Request::SET_VRING_ENABLE, ring, 1);
+    }
+    bed.wait_for(|bed| advice(bed).contains("share=on") && advice(bed).contains("access mode='shared'"), "the remedy is told");
+    assert_eq!(bed.state(0), State::Speaking);
+    drop(guest);
+    bed.wait_for(|bed| advice(bed).is_empty(), "the next front end is not to blame");
+}
+
+/// As QEMU with share=off: the file is there, and in it nothing of what the guest writes.
+#[test]
+fn whose_memory_is_a_private_copy_is_told_what_to_do() {
+    let bed = Bed::new(1);
+    let mut guest = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
+    let features = guest.features();
+    guest.frontend().unwrap().set_features(features).unwrap();
+    guest.announce_memory(&[0]).unwrap();
+    let start = guest.memory().regions()[0].user() + (1 << 20);
+    let kicks: Vec<EventFd> = (0..2).map(|_| EventFd::new(0).unwrap()).collect();
+    for (ring, kick) in (0..).zip(&kicks) {
+        tell(&mut guest, Request::SET_VRING_NUM, ring, 256);
+        let at = start + u64::from(ring) * 65536;
+        tell_addresses(&mut guest, ring, [at, at + 8192, at + 16384]);
+        send(&mut guest, Request::SET_VRING_KICK, wire::VERSION, &u64::from(ring).to_le_bytes(), &[kick.as_raw_fd()]);
+        tell(&mut guest, Request::SET_VRING_ENABLE, ring, 1);
+    }
+    bed.wait_for(|bed| bed.state(0) == State::Running, "the rings run");
+    kicks.iter().for_each(|kick| kick.write(1).unwrap());
+    bed.wait_for(|bed| advice(bed).contains("share=on"), "the remedy is told");
+}
+
+#[test]
+fn whoever_shares_memory_is_given_no_advice() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    exchange(&mut a, &mut b);
+    let quiet = std::time::Instant::now() + std::time::Duration::from_millis(1200);
+    while std::time::Instant::now() < quiet {
+        assert_eq!(advice(&bed), "");
+        std::thread::sleep(GLANCE);
+    }
+}

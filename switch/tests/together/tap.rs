@@ -1,0 +1,231 @@
+//! A TAP port and a guest's port of one network: the host's kernel and the guest talk, with every offload.
+//!
+//! TAP devices and addresses need privileges, and must not touch the host's own: the test starts itself again in a network namespace of its own.
+
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use crate::common::{ALL_LOOKS, PATIENCE, in_a_namespace, wait_until};
+use memlane::config::Config;
+use memlane::daemon::Daemon;
+use memlane::id::PortId;
+use memlane::stats::DropReason;
+use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
+use memlane_rig::frontend::features;
+use memlane_rig::guest::{Layout, ToyGuest};
+
+const GUEST: u16 = 2;
+const KERNEL: u16 = 1;
+
+/// A network of a guest and the kernel; the kernel is host 1, the guest host 2.
+struct Bed {
+    daemon: Daemon,
+    guest: ToyGuest,
+    socket: UdpSocket,
+    _folder: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new(wanted: features::Features) -> Self {
+        Self::with(wanted, "")
+    }
+
+    /// With these `settings` above the ports.
+    fn with(wanted: features::Features, settings: &str) -> Self {
+        // The kernel announces itself over IPv6 whenever it likes; here it shall be silent.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("guest.sock");
+        let text = format!(
+            "{settings}\n[[port]]\nname = \"guest\"\nvhost-user = \"{}\"\n[[port]]\nname = \"kernel\"\ntap = \"memlane\"\nmac = \"02:00:00:00:00:01\"\n",
+            socket.display()
+        );
+        let daemon = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap();
+        ip("addr add 10.0.0.1/24 dev memlane");
+        ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
+        let guest = ToyGuest::builder().mac(Host::v4(GUEST).mac).features(wanted).patience(PATIENCE).connect(&socket).unwrap();
+        let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
+        socket.connect("10.0.0.2:1000").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { daemon, guest, socket, _folder: folder }
+    }
+
+    /// What the guest sends is heard by the kernel as datagrams of these lengths.
+    fn guest_speaks(&mut self, header: &NetHeader, frame: &[u8], payload: &[u8], lengths: &[usize]) {
+        self.guest.send_with(header, &Layout::whole(), frame).unwrap();
+        let mut heard = Vec::new();
+        for &length in lengths {
+            let mut datagram = vec![0; 65_536];
+            let got = self.socket.recv(&mut datagram).expect("a datagram");
+            assert_eq!(got, length);
+            heard.extend_from_slice(&datagram[..got]);
+        }
+        assert!(heard == payload);
+    }
+
+    /// The payload of the next frame of the kernel's, after a look at its lengths and checksums.
+    fn guest_hears(&mut self) -> (NetHeader, Vec<u8>) {
+        loop {
+            let frame = self.guest.receive(PATIENCE).unwrap();
+            // Group membership and the like may be in between.
+            if frame.bytes[12..14] == [8, 0] && frame.bytes[23] == 17 && frame.bytes[..6] == Host::v4(GUEST).mac {
+                check(&frame.header, &frame.bytes).unwrap();
+                return (frame.header, frame.bytes[42..].to_vec());
+            }
+        }
+    }
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("`ip` of iproute2 can be started");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn payload(length: usize) -> Vec<u8> {
+    (0..length).map(|n| (n * 13) as u8).collect()
+}
+
+/// Has the kernel cut what `socket` sends into datagrams of `size` bytes (udp(7), UDP_SEGMENT), or leave it to the device.
+fn segment(socket: &UdpSocket, size: libc::c_int) {
+    const SOL_UDP: libc::c_int = 17;
+    const UDP_SEGMENT: libc::c_int = 103;
+    // SAFETY: the value outlives the call and has the length that is told.
+    let status = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), SOL_UDP, UDP_SEGMENT, (&raw const size).cast(), size_of_val(&size) as libc::socklen_t)
+    };
+    assert_eq!(status, 0, "UDP_SEGMENT: {}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn frames_pass_between_kernel_and_guest() {
+    in_a_namespace("tap::frames_pass_between_kernel_and_guest", || {
+        let mut bed = Bed::new(features::LINUX);
+        for length in [1, 100, 1400] {
+            let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
+            // Whole, and with its checksum left to the kernel.
+            bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[length]);
+            let (header, frame) = packet.partial();
+            bed.guest_speaks(&header, &frame, &packet.payload, &[length]);
+            bed.socket.send(&packet.payload).unwrap();
+            assert_eq!(bed.guest_hears().1, packet.payload);
+        }
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn an_idle_worker_sleeps_on_after_the_looks() {
+    in_a_namespace("tap::an_idle_worker_sleeps_on_after_the_looks", || {
+        let mut bed = Bed::with(features::LINUX, "poll = \"never\"");
+        bed.socket.send(b"hello").unwrap();
+        assert_eq!(bed.guest_hears().1, b"hello");
+        std::thread::sleep(ALL_LOOKS);
+        let sleeps = || bed.daemon.network().shared().workers[0].sleeps.get();
+        let before = sleeps();
+        std::thread::sleep(ALL_LOOKS);
+        assert_eq!(sleeps(), before);
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn many_frames_keep_their_order() {
+    in_a_namespace("tap::many_frames_keep_their_order", || {
+        let mut bed = Bed::new(features::LINUX);
+        for round in 0..50_u8 {
+            for number in 0..40_u8 {
+                bed.socket.send(&[round, number]).unwrap();
+            }
+            for number in 0..40_u8 {
+                assert_eq!(bed.guest_hears().1, [round, number]);
+                let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), [round, number]);
+                bed.guest.send(&packet.frame()).unwrap();
+            }
+            for number in 0..40_u8 {
+                let mut datagram = [0; 2];
+                bed.socket.recv(&mut datagram).unwrap();
+                assert_eq!(datagram, [round, number]);
+            }
+        }
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn large_frames_pass_whole_to_guests_that_take_them() {
+    in_a_namespace("tap::large_frames_pass_whole_to_guests_that_take_them", || {
+        let mut bed = Bed::new(features::LINUX);
+        segment(&bed.socket, 1000);
+        bed.socket.send(&payload(30_500)).unwrap();
+        let (header, bytes) = bed.guest_hears();
+        if header.gso == GsoKind::UdpL4 {
+            assert_eq!((header.gso_size, bytes), (1000, payload(30_500)));
+        } else {
+            // A kernel that cannot leave UDP to a TAP (before Linux 6.2) has cut it.
+            let rest = (1..31).flat_map(|_| bed.guest_hears().1);
+            assert_eq!(bytes.into_iter().chain(rest).collect::<Vec<_>>(), payload(30_500));
+        }
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn large_frames_are_cut_for_guests_that_do_not() {
+    in_a_namespace("tap::large_frames_are_cut_for_guests_that_do_not", || {
+        let mut bed = Bed::new(features::PLAIN | features::CSUM | features::HOST_USO);
+        segment(&bed.socket, 1000);
+        bed.socket.send(&payload(30_500)).unwrap();
+        for number in 0..31 {
+            let (header, bytes) = bed.guest_hears();
+            assert!(!header.needs_checksum && header.gso == GsoKind::None);
+            assert!(bytes == payload(30_500)[number * 1000..][..if number < 30 { 1000 } else { 500 }]);
+        }
+        let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(5500));
+        let (header, frame) = packet.gso(1000);
+        bed.guest_speaks(&header, &frame, &packet.payload, &[1000, 1000, 1000, 1000, 1000, 500]);
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn a_device_that_is_down_is_an_absent_receiver() {
+    in_a_namespace("tap::a_device_that_is_down_is_an_absent_receiver", || {
+        let mut bed = Bed::new(features::LINUX);
+        ip("link set memlane down");
+        let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
+        bed.guest.send(&packet.frame()).unwrap();
+        let drops = || bed.daemon.network().port(PortId(1)).unwrap().totals().drops;
+        wait_until(|| !drops().is_empty(), "the frame is dropped");
+        assert_eq!(drops().into_iter().collect::<Vec<_>>(), [(DropReason::ReceiverAbsent.name().to_owned(), 1)]);
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn frames_from_the_kernel_take_no_more_memory_than_they_may() {
+    in_a_namespace("tap::frames_from_the_kernel_take_no_more_memory_than_they_may", || {
+        let mut bed = Bed::with(features::LINUX, "memory-mib = 1\npatience-ms = 60000");
+        let held = |bed: &Bed| bed.daemon.network().shared().budget.held();
+        let most = bed.daemon.network().shared().budget.most();
+        assert!(most <= 1 << 20);
+        // The switch knows where the guest is.
+        let hello = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(1));
+        bed.guest_speaks(&NetHeader::default(), &hello.frame(), &hello.payload, &[1]);
+        // The guest reads nothing yet: its ring gets full, then the buffers do, then the kernel's queue.
+        let datagrams = 700_u16;
+        for number in 0..datagrams {
+            bed.socket.send(&number.to_be_bytes()).unwrap();
+        }
+        wait_until(|| bed.daemon.network().port(PortId(0)).unwrap().totals().waiting > 0, "frames wait");
+        assert!((1..=most / 2).contains(&held(&bed)), "{} of {most}", held(&bed));
+        let mut last = 0;
+        while last + 1 < datagrams {
+            let payload = bed.guest_hears().1;
+            let number = u16::from_be_bytes([payload[0], payload[1]]);
+            assert!(number >= last && held(&bed) <= most / 2);
+            last = number;
+        }
+        bed.daemon.stop();
+    });
+}

@@ -1,0 +1,177 @@
+//! What one guest can have a worker do at a time is bounded, whatever it asks for: the others wait that long.
+
+use std::time::Duration;
+
+use crate::bed::{Bed, Guest};
+use memlane::id::{Direction, PortId, RingKey, RouteEntry};
+use memlane::offload::{MAX_SEGMENTS, Offloads};
+use memlane::policy::{Allowance, Limit};
+use memlane::settings::Settings;
+
+use memlane_rig::ring::Piece;
+
+/// Entries of the largest rings, and receive buffers posted there.
+const RINGS: (u16, u16) = (32_768, 32_768);
+/// Bytes that a guest may have a worker copy at a time, about; see `worker/turn.rs`.
+const TURN_BYTES: u64 = 1 << 20;
+
+fn bed(guests: usize) -> Bed {
+    Bed::with(guests, Settings { patience: Duration::from_secs(60), ..Settings::default() })
+}
+
+/// Replaces the last guest of `bed` by one with rings of `size` and so many receive `buffers`, which takes these `offloads`.
+fn replace_last(bed: &mut Bed, (size, buffers): (u16, u16), offloads: Offloads) {
+    let index = bed.guests.len() as u16 - 1;
+    let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
+    let (reply, _) = std::sync::mpsc::channel();
+    bed.worker.stop_intake(key(Direction::Intake), reply);
+    bed.worker.stop_delivery(key(Direction::Delivery)).unwrap();
+    let (guest, slot) = Guest::attach_like(&mut bed.worker, index, Guest::with_rings(size, buffers, false), offloads);
+    bed.worker.set_route(PortId(index), vec![RouteEntry { worker: 0, slot }]);
+    bed.guests[usize::from(index)] = guest;
+}
+
+/// Frames and bytes delivered to each port so far.
+fn delivered(bed: &Bed) -> Vec<(u64, u64)> {
+    let of = |port: usize| bed.ports[port].counters(0);
+    (0..bed.guests.len()).map(|port| (of(port).delivery_frames.get(), of(port).delivery_bytes.get())).collect()
+}
+
+/// A TCP frame of guest `from` to guest `to` that asks to be cut into as many segments as there may be, a byte each.
+fn dust(from: u8, to: u8) -> Vec<u8> {
+    let mut frame = vec![0; 12 + 54 + MAX_SEGMENTS as usize];
+    frame[..12].copy_from_slice(&[1, 1, 54, 0, 1, 0, 34, 0, 16, 0, 0, 0]);
+    frame[12..24].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from]);
+    frame[24..27].copy_from_slice(&[8, 0, 0x45]);
+    frame[28..30].copy_from_slice(&(40 + MAX_SEGMENTS as u16).to_be_bytes());
+    frame[35] = 6;
+    frame[58] = 5 << 4;
+    frame
+}
+
+/// Has `guest` send `count` copies of `frame`, header first.
+fn send(guest: &mut Guest, frame: &[u8], count: usize) {
+    let at = guest.memory.allocate(frame.len() as u64, 64).unwrap();
+    guest.memory.write(at, frame).unwrap();
+    for _ in 0..count {
+        guest.transmit.add(&[Piece::readable(at, frame.len() as u32)]).unwrap();
+    }
+    guest.transmit.publish();
+}
+
+#[test]
+fn frames_that_are_cut_to_dust_end_the_turn() {
+    let mut bed = bed(3);
+    replace_last(&mut bed, RINGS, Offloads::default());
+    bed.announce(&[0, 1, 2]);
+    let before = delivered(&bed);
+    send(&mut bed.guests[0], &dust(0, 2), 20);
+    let mut last = before[2].0;
+    while last - before[2].0 < 20 * u64::from(MAX_SEGMENTS) {
+        bed.worker.step();
+        let now = delivered(&bed)[2].0;
+        assert!(now - last <= u64::from(MAX_SEGMENTS), "{} segments in a turn", now - last);
+        last = now;
+    }
+}
+
+#[test]
+fn a_limit_of_packets_counts_segments_that_are_delivered() {
+    let mut bed = bed(3);
+    replace_last(&mut bed, RINGS, Offloads::default());
+    bed.announce(&[0, 1, 2]);
+    // A burst of 32 is always let through.
+    let delivery = Limit { packets: Some(1), burst_ms: Some(1), ..Limit::default() };
+    bed.ports[2].policy.set(&Allowance { delivery, ..Allowance::default() });
+    let before = delivered(&bed);
+    send(&mut bed.guests[0], &dust(0, 2), 20);
+    while delivered(&bed)[2].0 == before[2].0 {
+        bed.worker.step();
+    }
+    for _ in 0..100 {
+        bed.worker.step();
+    }
+    let segments = delivered(&bed)[2].0 - before[2].0;
+    assert!((1..=u64::from(MAX_SEGMENTS)).contains(&segments), "{segments} segments of a packet a second");
+}
+
+#[test]
+fn a_large_broadcast_to_many_is_not_copied_for_all_at_once() {
+    let mut bed = bed(60);
+    for guest in 0..60 {
+        bed.announce(&[guest]);
+    }
+    let before = delivered(&bed);
+    bed.guests[0].send(0, 0xffff, 60_000, 4);
+    let most = in_each_step(&mut bed, &before);
+    assert!(most <= 6 * TURN_BYTES, "{most} bytes in a pass");
+    for (port, (now, before)) in delivered(&bed).iter().zip(&before).enumerate().skip(1) {
+        assert_eq!(now.0 - before.0, 4, "port {port} missed some");
+    }
+}
+
+/// Most bytes that were delivered in a step since there were `before`, while there is anything to do.
+fn in_each_step(bed: &mut Bed, before: &[(u64, u64)]) -> u64 {
+    let bytes = |all: &[(u64, u64)]| all.iter().map(|port| port.1).sum::<u64>();
+    let (mut last, mut most) = (bytes(before), 0);
+    while bed.worker.step() > 0 {
+        let now = bytes(&delivered(bed));
+        most = most.max(now - last);
+        last = now;
+        for guest in &mut bed.guests {
+            guest.settle();
+        }
+    }
+    most
+}
+
+#[test]
+fn chains_of_empty_descriptors_end_the_turn() {
+    let mut bed = bed(3);
+    replace_last(&mut bed, RINGS, Offloads::ALL);
+    let guest = &mut bed.guests[2];
+    let at = guest.memory.allocate(64, 64).unwrap();
+    let chain: Vec<_> = (0..1024).map(|_| Piece::readable(at, 0)).collect();
+    for _ in 0..30 {
+        guest.transmit.add(&chain).unwrap();
+    }
+    guest.transmit.publish();
+    let free = guest.transmit.free();
+    let mut last = free;
+    while last < 32_768 {
+        bed.worker.step();
+        bed.guests[2].reclaim();
+        let now = bed.guests[2].transmit.free();
+        assert!(now - last <= 20 * 1024, "{} chains in a turn", (now - last) / 1024);
+        last = now;
+    }
+}
+
+#[test]
+fn broken_receive_buffers_cost_little_in_each_pass() {
+    // Guest 3 makes broken buffers available as fast as they come back; guest 0 baits it, and guest 1 sends to 2.
+    let mut bed = bed(4);
+    bed.announce(&[0, 1, 2, 3]);
+    replace_last(&mut bed, (32_768, 0), Offloads::ALL);
+    let villain = &mut bed.guests[3];
+    let at = villain.memory.allocate(64, 64).unwrap();
+    let chain: Vec<_> = (0..1030).map(|_| Piece::writable(at, 0)).collect();
+    for _ in 0..31 {
+        villain.receive.add(&chain).unwrap();
+    }
+    villain.receive.publish();
+    let bad = |bed: &Bed| bed.ports[3].counters(0).bad_receive_chains.get();
+    let (mut received, mut most) = (0, 0);
+    for _ in 0..200 {
+        bed.guests[0].fill(0, 3, 100);
+        bed.guests[1].reclaim();
+        bed.guests[1].send(1, 2, 100, 10);
+        let before = bad(&bed);
+        bed.worker.step();
+        most = most.max(bad(&bed) - before);
+        bed.guests[3].settle();
+        bed.guests[2].take(256, |_, _| received += 1);
+    }
+    assert!(bad(&bed) > 0 && most <= 8, "{most} broken chains in a pass");
+    assert_eq!(received, 2000);
+}

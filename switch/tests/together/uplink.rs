@@ -1,0 +1,296 @@
+//! Segments that go on at other hosts: their devices, what the bridge is told of stations here, and the table of stations elsewhere.
+//!
+//! Devices need privileges, and must not touch the host's own: each test starts itself again in a network namespace of its own. The other hosts
+//! are entries of the VXLAN device's forwarding table, which FRR would make; with FRR and real hosts it is `examples/two-hosts`.
+
+use std::process::Command;
+
+use crate::command::{Running, memlane, printed, told, write};
+use crate::common::{Bed, GLANCE, PATIENCE, in_a_namespace, mac, wait_until};
+use memlane::config::Config;
+use memlane::daemon::Daemon;
+use memlane::uplink::UplinkReport;
+use memlane_rig::guest::ToyGuest;
+
+const SEGMENT: &str = "[[segment]]\nname = \"lan\"\nuplink = true\nvni = 100\nlocal = \"10.9.0.1\"\n";
+
+/// What a command prints that succeeds.
+fn run(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", told(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A host with an underlay that leads nowhere.
+fn host() {
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
+    run("ip link add under type veth peer name far && ip addr add 10.9.0.1/24 dev under && ip link set under up");
+}
+
+/// A network on such a host, of these ports.
+fn bed(ports: &[&str]) -> Bed {
+    host();
+    Bed::with(SEGMENT, ports)
+}
+
+fn report(bed: &Bed) -> UplinkReport {
+    bed.daemon().uplinks().remove(0)
+}
+
+fn text(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// What the bridge knows to be behind the TAP.
+fn known_here() -> Vec<String> {
+    let all = run("bridge fdb show dev ml-tap100");
+    all.lines().filter(|line| line.contains("static")).map(|line| line[..17].to_owned()).collect()
+}
+
+fn frame(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
+    [&to[..], &from, &[0x88, 0xb5], &[7; 46]].concat()
+}
+
+fn is_silent(guest: &mut ToyGuest) -> bool {
+    guest.receive(GLANCE).is_err()
+}
+
+#[test]
+fn devices_come_with_the_network_and_go_with_it() {
+    in_a_namespace("uplink::devices_come_with_the_network_and_go_with_it", || {
+        let mut bed = bed(&[""]);
+        let vxlan = run("ip -d link show ml-vx100");
+        for wanted in [
+            "vxlan id 100",
+            "local 10.9.0.1",
+            "dstport 4789",
+            "nolearning",
+            "master ml-br100",
+            "mtu 1450",
+            "learning off",
+            "neigh_suppress on",
+        ] {
+            assert!(vxlan.contains(wanted), "{wanted}: {vxlan}");
+        }
+        let tap = run("ip -d link show ml-tap100");
+        for wanted in ["master ml-br100", "mtu 1450", "learning off", "UP", "addrgenmode none"] {
+            assert!(tap.contains(wanted), "{wanted}: {tap}");
+        }
+        let bridge = run("ip -d link show ml-br100");
+        assert!(bridge.contains("mtu 1450") && bridge.contains("UP") && bridge.contains("mcast_snooping 0"), "{bridge}");
+        assert_eq!(bed.daemon().network().find("p0").unwrap().offer().mtu, Some(1450), "guests are offered what passes");
+        assert!(bed.daemon().network().find("uplink:lan").is_some() && bed.daemon().config().ports.len() == 1);
+        bed.stop();
+        assert!(!run("ip link").contains("ml-"), "{}", run("ip link"));
+    });
+}
+
+#[test]
+fn whoever_is_here_the_bridge_is_told_of() {
+    in_a_namespace("uplink::whoever_is_here_the_bridge_is_told_of", || {
+        let bed = bed(&["mac = \"02:00:00:00:00:00\"", ""]);
+        assert!(known_here().is_empty(), "nobody runs yet");
+        let pinned = bed.guest(0);
+        wait_until(|| known_here() == [text(mac(0))], "the bridge knows the guest, which has said nothing");
+        let mut learned = bed.guest(1);
+        learned.send(&frame(mac(1), [0xff; 6])).unwrap();
+        wait_until(|| known_here().len() == 2, "the bridge knows who has spoken");
+        assert_eq!(report(&bed).announced, 2);
+        drop(pinned);
+        wait_until(|| known_here() == [text(mac(1))], "the bridge forgets who has gone");
+        bed.daemon().detach("p1").unwrap();
+        wait_until(|| known_here().is_empty(), "the bridge forgets who was detached");
+    });
+}
+
+#[test]
+fn a_guest_that_invents_addresses_fills_no_bridge() {
+    in_a_namespace("uplink::a_guest_that_invents_addresses_fills_no_bridge", || {
+        let bed = bed(&[""]);
+        let mut guest = bed.guest(0);
+        for n in 0..500_u16 {
+            let [a, b] = n.to_be_bytes();
+            guest.send(&frame([2, 1, 0, 0, a, b], [0xff; 6])).unwrap();
+            guest.wait_sent(PATIENCE).unwrap();
+        }
+        wait_until(|| report(&bed).held_back > 300, "most are held back");
+        assert!(known_here().len() <= 128, "{}", known_here().len());
+    });
+}
+
+#[test]
+fn whoever_is_elsewhere_is_not_flooded_for() {
+    in_a_namespace("uplink::whoever_is_elsewhere_is_not_flooded_for", || {
+        let bed = bed(&["", ""]);
+        let (mut asks, mut hears) = (bed.guest(0), bed.guest(1));
+        let far = [2, 0, 0, 0, 9, 9];
+        run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
+        wait_until(|| report(&bed).stations.len() == 1, "the table knows who is elsewhere");
+        assert_eq!((report(&bed).stations[0].host.as_str(), report(&bed).hosts), ("10.9.0.2", vec!["10.9.0.2".to_owned()]));
+        let before = report(&bed).totals.delivery_frames;
+        asks.send(&frame(mac(0), far)).unwrap();
+        wait_until(|| report(&bed).totals.delivery_frames == before + 1, "the frame leaves by the uplink");
+        assert!(is_silent(&mut hears), "and nowhere else");
+        run(&format!("bridge fdb replace {} dev ml-vx100 dst 10.9.0.3 self", text(far)));
+        wait_until(|| report(&bed).stations[0].host == "10.9.0.3", "it is elsewhere again");
+        run(&format!("bridge fdb del {} dev ml-vx100 dst 10.9.0.3 self", text(far)));
+        wait_until(|| report(&bed).stations.is_empty(), "the table forgets it");
+        asks.send(&frame(mac(0), far)).unwrap();
+        assert_eq!(hears.receive(PATIENCE).unwrap().bytes[..6], far, "it is flooded for again");
+    });
+}
+
+#[test]
+fn a_guest_cannot_have_others_told_that_it_is_somebody_elsewhere() {
+    in_a_namespace("uplink::a_guest_cannot_have_others_told_that_it_is_somebody_elsewhere", || {
+        let bed = bed(&["", "mac = \"02:00:00:00:00:01\""]);
+        let far = [2, 0, 0, 0, 9, 9];
+        run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
+        run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(mac(1))));
+        wait_until(|| report(&bed).stations.len() == 2, "the table knows who is elsewhere");
+        let mut forger = bed.guest(0);
+        forger.send(&frame(far, [0xff; 6])).unwrap();
+        wait_until(|| report(&bed).held_back == 1, "the forged address is not told of");
+        assert!(known_here().is_empty(), "{:?}", known_here());
+        let _tied = bed.guest(1);
+        wait_until(|| known_here() == [text(mac(1))], "what the operator has tied is");
+        wait_until(|| report(&bed).disputed.len() == 1, "and the dispute is shown");
+        run(&format!("bridge fdb del {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
+        forger.send(&frame(far, [0xff; 6])).unwrap();
+        wait_until(|| known_here().len() == 2, "once the other host has given it up, it is");
+    });
+}
+
+#[test]
+fn thousands_come_and_go_at_once() {
+    in_a_namespace("uplink::thousands_come_and_go_at_once", || {
+        let bed = bed(&[""]);
+        let folder = tempfile::tempdir().unwrap();
+        let batch = |what: &str| {
+            let line = |n: u16| format!("fdb {what} 02:02:00:00:{:02x}:{:02x} dev ml-vx100 dst 10.9.0.2 self\n", n >> 8, n & 0xff);
+            let path = write(folder.path(), what, &(0..4000).map(line).collect::<String>());
+            run(&format!("bridge -batch {}", path.display()));
+        };
+        batch("add");
+        wait_until(|| report(&bed).stations.len() == 1024 && report(&bed).more, "the table is full, and no more");
+        let uplink = bed.daemon().network().find("uplink:lan").unwrap();
+        assert!(uplink.stations() <= 1024);
+        batch("del");
+        wait_until(|| report(&bed).stations.is_empty() && !report(&bed).more, "nothing is left");
+        assert_eq!(uplink.stations(), 0);
+    });
+}
+
+/// What is said where the network of `more` cannot start; nothing is left of it.
+fn refusal(more: &str) -> String {
+    let before = run("ip -o link | wc -l");
+    let text = format!("{SEGMENT}{more}\n[[port]]\nname = \"p\"\nnull = true\n");
+    let error = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap_err().to_string();
+    assert_eq!(run("ip -o link | wc -l"), before, "{error}");
+    assert!(error.starts_with("segment lan: ") && error.lines().count() == 1, "{error}");
+    error
+}
+
+#[test]
+fn what_is_in_the_way_is_told_in_a_sentence() {
+    in_a_namespace("uplink::what_is_in_the_way_is_told_in_a_sentence", || {
+        host();
+        assert!(refusal("mtu = 1500").contains("under has an MTU of 1500, where frames of 1500 bytes need 1550"));
+        assert!(refusal("netns = \"nowhere\"").contains("ip netns add"));
+        run("ip link add ml-vx100 type vxlan id 7 dstport 4789 local 10.9.0.1 nolearning");
+        assert!(refusal("").contains("ml-vx100 is there with VNI 7, not 100"));
+        run("ip link del ml-vx100 && ip link add vx type vxlan id 100 dstport 4789 local 10.9.0.1 nolearning");
+        assert!(refusal("").contains("VXLAN device vx has VNI 100 already: name it with vxlan = \"vx\""));
+        run("ip link add name shared type bridge && ip link set vx master shared");
+        let named = "bridge = \"shared\"\nvxlan = \"vx\"";
+        assert!(refusal(named).contains("bridge shared learns from frames at vx"));
+        assert!(refusal("vxlan = \"vx\"").contains("vx is in bridge shared, not in ml-br100"));
+        run("bridge link set dev vx learning off");
+        let text = format!("{SEGMENT}{named}\n[[port]]\nname = \"p\"\nnull = true\nmtu = 1451\n");
+        let error = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap_err().to_string();
+        assert!(error.contains("an mtu of 1451 is more than the 1450 bytes that segment lan carries"), "{error}");
+        let daemon = Daemon::start(&Config::parse(&text.replace("1451", "1450"), "test").unwrap()).unwrap();
+        assert!(run("ip link show ml-tap100").contains("master shared "));
+        daemon.stop();
+        assert!(run("ip link").contains("vx: ") && !run("ip link").contains("ml-"), "what was there stays");
+    });
+}
+
+#[test]
+fn an_uplink_comes_and_goes_by_the_file_while_frames_flow() {
+    in_a_namespace("uplink::an_uplink_comes_and_goes_by_the_file_while_frames_flow", || {
+        host();
+        let folder = tempfile::tempdir().unwrap();
+        let ports = "[[port]]\nname = \"p\"\nnull = true\nmac = \"02:00:00:00:00:07\"\n";
+        write(folder.path(), "net.toml", ports);
+        let _running = Running::start(memlane(folder.path(), &["up", "net.toml"]));
+        write(folder.path(), "net.toml", &format!("{SEGMENT}{ports}"));
+        let told = printed(folder.path(), &["reload", "net.toml"]);
+        assert!(told.contains("leads on   segment lan") && told.contains("untouched  1 port"), "{told}");
+        wait_until(|| known_here() == ["02:00:00:00:00:07"], "the bridge is told of who was there before");
+        let shown = printed(folder.path(), &["status", "net.toml"]);
+        assert!(shown.contains("ml-tap100 ml-br100 ml-vx100"), "{shown}");
+        write(folder.path(), "net.toml", &format!("{}{ports}", SEGMENT.replace("vni = 100", "vni = 101")));
+        let told = printed(folder.path(), &["reload", "net.toml"]);
+        assert!(told.contains("leads on   segment lan") && !told.contains("ends here"), "{told}");
+        assert!(run("ip link").contains("ml-vx101") && !run("ip link").contains("ml-vx100"));
+        write(folder.path(), "net.toml", &format!("{}{ports}", SEGMENT.replace("vni = 100", "vni = 102\nmtu = 9000")));
+        let refused = memlane(folder.path(), &["reload", "net.toml"]).output().unwrap();
+        assert!(!refused.status.success() && run("ip link").contains("ml-vx101"), "it goes on as before");
+        write(folder.path(), "net.toml", ports);
+        assert!(printed(folder.path(), &["reload", "net.toml"]).contains("ends here  segment lan"));
+        assert!(!run("ip link").contains("ml-"), "{}", run("ip link"));
+    });
+}
+
+#[test]
+fn what_a_killed_memlane_left_is_found_and_taken_away() {
+    in_a_namespace("uplink::what_a_killed_memlane_left_is_found_and_taken_away", || {
+        host();
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "net.toml", SEGMENT);
+        drop(Running::start(memlane(folder.path(), &["up", "net.toml"])));
+        assert!(run("ip link").contains("ml-vx100"), "it had no time to tidy up");
+        let mut running = Running::start(memlane(folder.path(), &["up", "net.toml"]));
+        let status = printed(folder.path(), &["status", "net.toml"]);
+        assert!(status.contains("ml-tap100 ml-br100 ml-vx100"), "{status}");
+        run(&format!("kill {}", running.0.id()));
+        assert!(running.0.wait().unwrap().success());
+        assert!(!run("ip link").contains("ml-"));
+    });
+}
+
+/// `memlane up` without the right to change the network.
+fn without_rights(folder: &std::path::Path) -> Command {
+    let plain = memlane(folder, &["up", "net.toml"]);
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "--"])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    command.current_dir(folder).env("XDG_RUNTIME_DIR", folder).env("NO_COLOR", "1");
+    command
+}
+
+#[test]
+fn without_rights_the_commands_are_told_and_then_it_works() {
+    in_a_namespace("uplink::without_rights_the_commands_are_told_and_then_it_works", || {
+        host();
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "net.toml", SEGMENT);
+        let output = without_rights(folder.path()).output().unwrap();
+        let said = told(&output);
+        assert!(!output.status.success() && said.contains("cannot be made without CAP_NET_ADMIN"), "{said}");
+        let commands: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+        assert!(commands.len() > 10, "{said}");
+        commands.into_iter().for_each(|command| drop(run(command)));
+        let mut running = Running::start(without_rights(folder.path()));
+        let status = printed(folder.path(), &["status", "net.toml"]);
+        assert!(status.contains("its bridge learns by itself"), "{status}");
+        run("bridge fdb add 02:00:00:00:09:09 dev ml-vx100 dst 10.9.0.2 self");
+        wait_until(|| printed(folder.path(), &["status", "net.toml"]).contains("host 10.9.0.2: 02:00:00:00:09:09"), "it hears");
+        run(&format!("kill {}", running.0.id()));
+        assert!(running.0.wait().unwrap().success());
+        assert!(run("ip link").contains("ml-tap100"), "what was there stays");
+    });
+}
