@@ -5,10 +5,11 @@
 //!   2.7.13.4.1), as we do. Where it has none, each side may read the other's state of before, and neither tells the other, for ever. Such
 //!   drivers exist: QEMU 7.2, where it translates instructions (TCG), leaves out the fences of guests with one processor. That can happen only
 //!   while a ring falls quiet: so it is looked at a few times, and then no more, and an idle network sleeps.
+//! - **A guest that may lose an interrupt** as it goes to sleep, as on User Mode Linux (7.2), which then sleeps until its next timer, has its
+//!   deliveries looked at soon and is called again.
 //! - **A call that can wait** is put off: a driver that gets a sent frame back is in no hurry, and hears of it for nothing when something for
 //!   it to receive comes before, for Linux looks after its sent frames then. So who exchanges requests and answers is called half as often.
-//! - **A receiver that takes nothing** though more waits for it is called again, each time after twice as long: an interrupt that comes just as
-//!   a guest goes idle is lost on User Mode Linux (7.2), which then sleeps until its next timer.
+//! - **A receiver that takes nothing** though more waits for it is called again, each time after twice as long.
 
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const DOUBLINGS: u32 = 10;
 pub struct Spans {
     /// Between two looks at a ring that fell quiet.
     pub look: Cycles,
+    /// The same, where its driver may lose the interrupt that it waits for.
+    pub look_soon: Cycles,
     /// That a call is put off at most.
     pub put_off: Cycles,
     /// After which a driver that takes nothing is called for the first time.
@@ -34,6 +37,7 @@ impl Default for Spans {
     fn default() -> Self {
         Self {
             look: in_cycles(Duration::from_millis(50)),
+            look_soon: in_cycles(Duration::from_micros(200)),
             put_off: in_cycles(Duration::from_micros(125)),
             call_again: in_cycles(Duration::from_millis(1)),
         }
@@ -168,11 +172,11 @@ impl Notice {
         }
     }
 
-    /// When to try again; `None` if there is nothing to try. What fell quiet is looked at a while after `now`.
-    pub fn due(&self, now: Cycles, spans: &Spans) -> Option<Cycles> {
+    /// When to try again; `None` if there is nothing to try. What fell quiet is looked at a `look` after `now`.
+    pub fn due(&self, now: Cycles, look: Cycles) -> Option<Cycles> {
         match *self {
             Self::Settled => None,
-            Self::Unseen | Self::Seen | Self::Doubted => Some(now.saturating_add(spans.look)),
+            Self::Unseen | Self::Seen | Self::Doubted => Some(now.saturating_add(look)),
             Self::PutOff { due, .. } | Self::Stuck { due, .. } => Some(due),
         }
     }
@@ -182,7 +186,7 @@ impl Notice {
 mod tests {
     use super::*;
 
-    const SPANS: Spans = Spans { look: 1000, put_off: 10, call_again: 100 };
+    const SPANS: Spans = Spans { look: 1000, look_soon: 50, put_off: 10, call_again: 100 };
 
     #[test]
     fn what_is_missed_for_two_looks_is_told_once() {
@@ -191,7 +195,7 @@ mod tests {
         for told in [None, None, Some(Missed::Kick), None, None] {
             assert_eq!(notice.look(|| Some(Missed::Kick)), told);
         }
-        assert_eq!(notice.due(0, &SPANS), None);
+        assert_eq!(notice.due(0, SPANS.look), None);
     }
 
     #[test]
@@ -210,7 +214,7 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(notice.look(|| Some(Missed::Kick)), None);
             assert!(!notice.happened());
-            assert_eq!(notice.due(5, &SPANS), Some(1005));
+            assert_eq!(notice.due(5, SPANS.look), Some(1005));
         }
     }
 
@@ -219,7 +223,7 @@ mod tests {
         let mut notice = Notice::Unseen;
         assert!(notice.put_off(7, 100, &SPANS) && notice.put_off(8, 109, &SPANS));
         assert!(!notice.happened() && notice.look(|| Some(Missed::Kick)).is_none());
-        assert_eq!((notice.put_off_at(), notice.due(109, &SPANS)), (Some(7), Some(110)));
+        assert_eq!((notice.put_off_at(), notice.due(109, SPANS.look)), (Some(7), Some(110)));
         assert!(!notice.put_off(9, 110, &SPANS));
         assert!(notice.told() && !notice.told());
         assert_eq!(notice, Notice::Unseen);
@@ -232,7 +236,7 @@ mod tests {
         notice.stand_still(50, &SPANS);
         let mut now = 0;
         while at.len() < 14 {
-            now = notice.due(now, &SPANS).unwrap();
+            now = notice.due(now, SPANS.look).unwrap();
             assert!(!notice.calls_again(now - 1, &SPANS) && notice.calls_again(now, &SPANS));
             assert!(!notice.calls_again(now, &SPANS), "said once");
             at.push(now);

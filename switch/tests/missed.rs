@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
-use memlane_rig::frontend::notify::{Kick, KickKind};
+use memlane_rig::frontend::notify::{CallKind, Kick, KickKind};
 use memlane_rig::guest::{Queue, ReceiveBuffers, ToyGuest};
 use memlane_rig::ring::Interrupts;
 
@@ -72,6 +72,28 @@ fn a_driver_whose_wish_came_too_late_is_called() {
     ask_for_a_call_too_late(&mut b.pair(0).delivery.queue);
     assert_eq!(bed.totals(1).repeated_calls - before, 1);
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+}
+
+#[test]
+fn a_guest_of_user_mode_linux_that_lost_an_interrupt_is_called_again_soon() {
+    let bed = Bed::with("poll = \"never\"", &["", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest_like(1, bed.builder(1).call(CallKind::SocketPair)));
+    announce(&mut [&mut a, &mut b]);
+    // If this machine stops for a while, just then, it is called later.
+    let soon = (0..5).any(|number| {
+        std::thread::sleep(ALL_LOOKS);
+        b.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
+        b.pair(0).delivery.queue.call.drain();
+        a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
+        let begun = Instant::now();
+        for what in ["it is called", "it is called again"] {
+            wait_until(|| b.pair(0).delivery.queue.call.drain() > 0, what);
+        }
+        let took = begun.elapsed();
+        assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
+        took < Duration::from_millis(10)
+    });
+    assert!(soon, "not within 10 ms");
 }
 
 #[test]

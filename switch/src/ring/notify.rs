@@ -57,6 +57,11 @@ impl Call {
         Self { gate: Arc::clone(gate), ..self }
     }
 
+    /// True if this interrupts a guest of User Mode Linux: nobody else is called through a socket.
+    pub fn is_socket(&self) -> bool {
+        self.is_socket
+    }
+
     /// Interrupts the driver.
     #[inline]
     pub fn call(&self) -> Called {

@@ -466,7 +466,7 @@ impl Sources {
 
     /// Writes on the agenda when the notice of `slot` is due.
     fn expect(&mut self, slot: Slot, now: Cycles) {
-        let due = self.slots.get(slot).and_then(|source| source.notice.due(now, &self.spans));
+        let due = self.slots.get(slot).and_then(|source| source.notice.due(now, self.spans.look));
         due.into_iter().for_each(|due| self.agenda.expect(slot, due));
     }
 

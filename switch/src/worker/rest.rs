@@ -236,7 +236,8 @@ impl Worker {
     fn set_timer(&mut self, now: Cycles) -> i32 {
         let Some(deadline) = self.deadline() else { return -1 };
         let left = deadline.saturating_sub(now);
-        let is_set = (now + 1..=deadline).contains(&self.rest.timer_at) && left > self.rest.far;
+        let set = self.rest.timer_at;
+        let is_set = (now + 1..=deadline).contains(&set) && (set == deadline || left > self.rest.far);
         // No time at all would stop the timer; and a timer that cannot be set, or is missed, is no reason to sleep too long.
         let left = duration(left).max(Duration::from_micros(1));
         if !is_set {

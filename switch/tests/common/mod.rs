@@ -132,7 +132,7 @@ impl Drop for Bed {
 }
 
 /// Waits until `condition` holds.
-pub fn wait_until(condition: impl Fn() -> bool, what: &str) {
+pub fn wait_until(mut condition: impl FnMut() -> bool, what: &str) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");

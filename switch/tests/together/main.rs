@@ -10,7 +10,7 @@ mod command;
 mod common;
 #[path = "../dice/mod.rs"]
 mod dice;
-#[allow(dead_code, reason = "the seeds' generator uses the rest")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "the seeds' generator uses the rest; it has the beds' device for itself")]
 #[path = "../../fuzz/src/lib.rs"]
 mod fuzz;
 #[path = "../pages/mod.rs"]
