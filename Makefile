@@ -9,7 +9,8 @@
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
-#   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each); names what is missing
+#   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests; names what is
+#                missing
 #   make lint    formats, lints, types
 
 LAB := .venv/bin/memlane-lab
@@ -77,6 +78,9 @@ PROVE_SECONDS ?= 20
 .PHONY: prove
 prove: build loom
 	switch/prove $(PROVE_SECONDS)
+	lab/install-packages test
+	$(LAB) prepare
+	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz fuzz-corpus fuzz-seeds

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memlane_lab.session import Session
-from tests.end_to_end.lan import BEDS, Lan
+from tests.end_to_end.lan import BEDS, PAIRS, Lan
 from tests.end_to_end.transfer import Library, broken_packets
 
 Builder = Callable[..., Lan]
@@ -42,7 +42,7 @@ def build(request: pytest.FixtureRequest, session: Session) -> Iterator[Builder]
         lan.switch.check()
 
 
-@pytest.fixture(scope="module", params=BEDS)
+@pytest.fixture(scope="module", params=PAIRS)
 def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
     """Each bed in turn, booted once for all tests of a file."""
     with Session(tmp_path_factory.mktemp("logs")) as session:

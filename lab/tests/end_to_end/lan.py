@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
+
 from memlane_lab import bed, guests, ports
 from memlane_lab.errors import LabError
 from memlane_lab.guests import Guest
@@ -26,6 +28,8 @@ from tests.end_to_end.transfer import iperf
 UML, TCG, HOST = GuestKind.UML, GuestKind.TCG, GuestKind.NETNS
 BEDS = {"uml-uml": (UML, UML), "tcg-tcg": (TCG, TCG), "uml-tcg": (UML, TCG)}
 """The pairs of guests that most tests run on."""
+PAIRS = ["uml-uml", "uml-tcg", pytest.param("tcg-tcg", marks=pytest.mark.prove)]
+"""The same, as parameters: two of QEMU show little that the mixed pair does not, and take the longest."""
 _ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do echo 8388608 >$f; done"
 """How much may wait in a socket, at most: for a guest whose receiver is not always running."""
 

@@ -7,7 +7,7 @@ import pytest
 from memlane_lab import bed
 from memlane_lab.session import Session
 from tests.end_to_end.conftest import Builder
-from tests.end_to_end.lan import BEDS, TCG, UML, Lan, Plan
+from tests.end_to_end.lan import BEDS, PAIRS, TCG, UML, Lan, Plan
 from tests.end_to_end.transfer import Library, exchange, iperf
 
 pytestmark = pytest.mark.real
@@ -18,7 +18,7 @@ _IPV4_HEADERS, _IPV6_HEADERS = 28, 48
 """IP and ICMP, or IP and UDP."""
 
 
-@pytest.fixture(scope="module", params=BEDS)
+@pytest.fixture(scope="module", params=PAIRS)
 def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
     """Each bed in turn, its ports offering the largest MTU."""
     plans = [Plan(kind, mtu=_MOST, stated={"mtu": _MOST}) for kind in BEDS[request.param]]

@@ -9,7 +9,7 @@ from memlane_lab import bed
 from memlane_lab.guests import Guest
 from memlane_lab.session import Session
 from tests.end_to_end.conftest import Builder
-from tests.end_to_end.lan import BEDS, TCG, UML, Lan, Plan
+from tests.end_to_end.lan import BEDS, PAIRS, TCG, UML, Lan, Plan
 from tests.end_to_end.transfer import STEADY, Flow, Library, exchange, iperf
 
 pytestmark = pytest.mark.real
@@ -24,7 +24,7 @@ def _plan(kind: str) -> Plan:
     return Plan(UML, queues=_PAIRS, stated={"queues": _PAIRS})
 
 
-@pytest.fixture(scope="module", params=BEDS)
+@pytest.fixture(scope="module", params=PAIRS)
 def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
     """Each bed in turn, its guests having two queue pairs, its switch two workers."""
     with Session(tmp_path_factory.mktemp("logs")) as session:
