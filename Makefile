@@ -89,7 +89,7 @@ fuzz: build
 	switch/fuzz/run $(FUZZ_SECONDS)
 
 fuzz-corpus:
-	cargo test --quiet --locked --package memlane --test together fuzz_corpus::
+	cargo test --quiet --locked --package memlane --test fuzz_corpus
 
 # After a change to what the targets read.
 fuzz-seeds:

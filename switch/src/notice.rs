@@ -84,7 +84,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Something was shown or taken. True if it was settled before: it is to be looked at after [`Spans::look`].
+    /// Something was shown or taken. True if it was settled before: it is to be looked at after [`Spans::look`] or [`Spans::look_soon`].
     #[inline]
     pub fn happened(&mut self) -> bool {
         let was = *self;

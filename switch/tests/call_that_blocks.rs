@@ -86,30 +86,36 @@ type Hung = (Vec<OwnedFd>, Vec<Epoll>);
 
 /// Hangs so much on the calls of a guest's delivery that each takes milliseconds; how long, too.
 fn make_calls_dear(villain: &mut ToyGuest) -> (Hung, Duration) {
-    const EACH: usize = 300;
+    const COPIES: usize = 300;
     let call = &villain.pair(0).delivery.queue.call;
-    let copies: Vec<OwnedFd> = (0..EACH).map(|_| call.waitable().unwrap().try_clone_to_owned().unwrap()).collect();
-    let watchers: Vec<Epoll> = (0..EACH).map(|_| Epoll::new(EpollCreateFlags::empty()).unwrap()).collect();
-    for (watcher, copy) in watchers.iter().flat_map(|watcher| copies.iter().map(move |copy| (watcher, copy))) {
-        watcher.add(copy, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+    let copies: Vec<OwnedFd> = (0..COPIES).map(|_| call.waitable().unwrap().try_clone_to_owned().unwrap()).collect();
+    let mut watchers = Vec::new();
+    for _ in 0..1000 {
+        let watcher = Epoll::new(EpollCreateFlags::empty()).unwrap();
+        for copy in &copies {
+            watcher.add(copy, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+        }
+        watchers.push(watcher);
+        let one = (0..3).map(|_| {
+            let begun = thread_time();
+            call.ring().unwrap();
+            thread_time() - begun
+        });
+        let one = duration(one.min().unwrap());
+        if one > Duration::from_millis(3) {
+            return ((copies, watchers), one);
+        }
     }
-    let one = (0..5).map(|_| {
-        let begun = thread_time();
-        call.ring().unwrap();
-        thread_time() - begun
-    });
-    let one = duration(one.min().unwrap());
-    ((copies, watchers), one)
+    panic!("calls are not dear, whatever hangs on them");
 }
 
 #[test]
 fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
-    const SPAN: Duration = Duration::from_secs(1);
+    const SPAN: Duration = Duration::from_secs(2);
     let bed = Bed::new(3);
     let (mut villain, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
     announce(&mut [&mut villain, &mut b, &mut c]);
     let (_hung, one) = make_calls_dear(&mut villain);
-    assert!(one > Duration::from_millis(1), "{one:?} is not dear");
     let (begun, before) = (Instant::now(), bed.totals(0).calls);
     while begun.elapsed() < SPAN {
         villain.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
@@ -121,6 +127,7 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
     }
     let calls = bed.totals(0).calls - before;
     assert!(calls > 0, "the villain is called at all");
-    assert!(one * (calls as u32) < SPAN / 4, "{calls} calls of {one:?}");
+    // What a port may owe at first, and a call that nobody looked into, come on top.
+    assert!(one * (calls as u32) < SPAN / 8 + 3 * one, "{calls} calls of {one:?}");
     assert_eq!(bed.state(0), State::Running);
 }

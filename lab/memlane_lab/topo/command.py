@@ -315,7 +315,7 @@ def measure(
         table.add_row(str(row.size), row.over, row.what, value, expected)
     results.print(table)
     if any(row.value is None for row in rows):
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 def _figure(value: float, unit: str) -> str:

@@ -124,7 +124,7 @@ def test_namespaces_and_machines_talk_to_each_other_and_to_the_host(tmp_path: Pa
 def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> None:
     assert "2 nodes set up" in _topo("up", str(quick), "--no-wait").stdout
     try:
-        assert "is up already" in _topo("up", str(quick), status=1).stderr
+        assert "is up already" in _topo("up", str(quick), status=2).stderr
         assert "quick" in _topo("list").stdout
         state = json.loads(_topo("show", "--json").stdout)
         assert [node["state"] for node in state["nodes"]] == ["up", "up"]
@@ -137,8 +137,8 @@ def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> 
         assert "/dev/pts/0" in _topo("shell", "b", stdin="tty; exit 5\n", status=5).stdout
         _a_terminal_follows_its_window("b")
         assert "down" in _topo("link", "a", "b", "--down").stdout
-        assert "there is no link between a and c" in _topo("link", "a", "c", status=1).stderr
-        assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=1).stderr
+        assert "there is no link between a and c" in _topo("link", "a", "c", status=2).stderr
+        assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=2).stderr
         _topo("graph", "-w", str(tmp_path / "page.html"))
         assert '"a-b"' in (tmp_path / "page.html").read_text()
     finally:
@@ -167,10 +167,10 @@ def test_ctrl_c_while_nodes_boot_ends_them(own_runs: Path) -> None:
 def test_what_a_node_cannot_do_ends_the_topology_with_its_name(quick: Path) -> None:
     text = quick.read_text()
     quick.write_text(text.replace('name = "b"', 'name = "b"\ncommands = ["true", "ls /nowhere"]'))
-    told = _topo("up", str(quick), status=1).stderr
+    told = _topo("up", str(quick), status=2).stderr
     assert "the command `ls /nowhere` of b ended with status" in told
     quick.write_text(text.replace('name = "b"', 'name = "b"\nfiles = { "/etc/a" = "missing" }'))
-    assert "the file missing for /etc/a of b cannot be read" in _topo("up", str(quick), status=1).stderr
+    assert "the file missing for /etc/a of b cannot be read" in _topo("up", str(quick), status=2).stderr
     assert _left() == []
 
 

@@ -602,14 +602,16 @@ impl Outlets {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let counters = counters(outlet.key.port);
         match outlet.ring().map_or(Ok(false), Ring::call_kept) {
-            // It is kept still: nothing has settled.
-            Ok(true) => _ = outlet.notice.happened(),
             Ok(false) if outlet.look() => {
                 outlet.call_again(&mut self.faults);
                 counters.repeated_calls.add(1);
             }
-            Ok(false) => {}
+            Ok(_) => {}
             Err(fault) => outlet.fail(fault, &mut self.faults),
+        }
+        if outlet.ring().is_some_and(|ring| ring.keeps_call()) {
+            // Nothing has settled.
+            outlet.notice.happened();
         }
         outlet.count(counters);
         self.expect(slot, self.now.saturating_add(1));

@@ -84,7 +84,7 @@ pub struct Port {
     pub mapped: Arc<Account>,
     /// Who fetches for it what is only named.
     foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
-    /// What keeps its calls back after one that blocked, whoever connects.
+    /// What keeps its calls back after one that blocked or dear ones, whoever connects.
     pub calls: Arc<Gate>,
     /// What frames to it may take while they are on links, all queues together.
     on_links: Arc<Account>,

@@ -309,9 +309,14 @@ impl Ring {
         self.options.event_index && self.wants_call_again()
     }
 
-    /// True if the driver may lose an interrupt that comes just as it goes to sleep, as on User Mode Linux (7.2).
+    /// True while a call is kept.
+    pub fn keeps_call(&self) -> bool {
+        self.kept
+    }
+
+    /// True if the driver may lose an interrupt that comes just as it goes to sleep, as on User Mode Linux (7.2), and has been sent one.
     pub fn loses_interrupts(&self) -> bool {
-        self.call.as_ref().is_some_and(Call::is_socket)
+        !self.kept && self.call.as_ref().is_some_and(Call::is_socket)
     }
 
     /// Shows the driver everything, and calls it if it asked for that: for a ring that ends, so that a fault is of no interest any more.

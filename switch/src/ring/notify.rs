@@ -57,7 +57,7 @@ impl Call {
         Self { gate: Arc::clone(gate), ..self }
     }
 
-    /// True if this interrupts a guest of User Mode Linux: nobody else is called through a socket.
+    /// True if this interrupts a guest of User Mode Linux: no other front end that we know of is called through a socket.
     pub fn is_socket(&self) -> bool {
         self.is_socket
     }

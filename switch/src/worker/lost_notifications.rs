@@ -18,9 +18,9 @@ impl Worker {
 
     fn look_after_source(&mut self, slot: Slot) {
         let Some(source) = self.sources.get(slot) else { return };
-        let (port, mut kept) = (source.port(), false);
+        let port = source.port();
         let counters = self.directory.counters(port);
-        let mut result = source.call(|ring| ring.call_kept().map(|still| kept = still), |_| counters);
+        let mut result = source.call(|ring| ring.call_kept().map(drop), |_| counters);
         match source.look() {
             Some(Missed::Kick) => {
                 self.sources.wake(slot);
@@ -32,6 +32,7 @@ impl Worker {
             }
             None => {}
         }
+        let kept = self.sources.get(slot).and_then(|source| source.feed.ring()).is_some_and(|ring| ring.keeps_call());
         self.sources.looked_after(slot, kept, self.now);
         if let Err(fault) = result {
             self.fault(port, fault);

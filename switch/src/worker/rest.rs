@@ -280,7 +280,8 @@ impl Worker {
             let token = event.data();
             woken |= token != TIMER;
             match token {
-                BELL | TIMER => {}
+                BELL => {}
+                TIMER => self.rest.timer_at = 0,
                 kick => self.kicked(kick),
             }
         }

@@ -10,7 +10,7 @@ mod command;
 mod common;
 #[path = "../dice/mod.rs"]
 mod dice;
-#[allow(dead_code, clippy::duplicate_mod, reason = "the seeds' generator uses the rest; it has the beds' device for itself")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "the seeds are not needed here; it has the beds' device for itself")]
 #[path = "../../fuzz/src/lib.rs"]
 mod fuzz;
 #[path = "../pages/mod.rs"]
@@ -19,7 +19,6 @@ mod pages;
 mod virtio_queue_device;
 
 mod agrees_with_model;
-mod calls;
 mod cli;
 mod comes_and_goes;
 mod commands;
@@ -28,7 +27,6 @@ mod control_queue;
 mod docs;
 mod forwards;
 mod front_ends;
-mod fuzz_corpus;
 mod offloads;
 mod properties;
 mod ring_states;

@@ -1,8 +1,10 @@
 //! Calls are made where drivers ask for them, and spared where they can wait.
 
+mod common;
+
 use std::time::{Duration, Instant};
 
-use crate::common::*;
+use common::*;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 
