@@ -1,7 +1,7 @@
 """The command line: arguments in, exit code out.
 
-0: done, and all that was expected holds; 1: an expectation fails, or the machine lacks what the doctor asks for; 2: wrong
-arguments, or could not be done; 3: nothing fails, but something is undecided; 130: Ctrl-C.
+0: done, and all that was expected holds; 1: an expectation fails, or the doctor finds a lack; 2: wrong arguments, or it
+could not be done; 3: nothing fails, but something is undecided; 130: Ctrl-C.
 """
 
 import json
