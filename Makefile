@@ -76,10 +76,8 @@ bench: build
 
 PROVE_SECONDS ?= 20
 .PHONY: prove
-prove: build loom
+prove: build loom guests
 	switch/prove $(PROVE_SECONDS)
-	lab/install-packages test
-	$(LAB) prepare
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
 
 FUZZ_SECONDS ?= 60
@@ -105,9 +103,13 @@ rust-lint: formats
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
 
-lab-test: build
+# What the lab's tests boot and run.
+.PHONY: guests
+guests: deps
 	lab/install-packages test
 	$(LAB) prepare
+
+lab-test: build guests
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table

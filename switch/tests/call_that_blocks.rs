@@ -81,7 +81,7 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     assert!(honest.pair(0).delivery.queue.call.drain() > 0);
 }
 
-/// What hangs on calls: as many pairs of a descriptor and an epoll instance as the product of their numbers.
+/// Copies of a call's descriptor, and epoll instances, each of which watches all of them.
 type Hung = (Vec<OwnedFd>, Vec<Epoll>);
 
 /// Hangs so much on the calls of a guest's delivery that each takes milliseconds; how long, too.

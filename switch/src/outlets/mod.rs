@@ -626,7 +626,7 @@ impl Outlets {
 
     /// Writes on the agenda when the notice of `slot` is due, as things are at `now`.
     fn expect(&mut self, slot: Slot, now: Cycles) {
-        let due = self.slots.get(slot).and_then(|outlet| outlet.due(now, &self.times));
+        let due = self.slots.get_mut(slot).and_then(|outlet| outlet.due(now, &self.times));
         due.into_iter().for_each(|due| self.notices.expect(slot, due.max(now)));
     }
 

@@ -171,8 +171,8 @@ impl Outlet {
 
     /// When its notice is due: while something waits for its driver, that is when a limit opens, the driver is to be called again, or patience
     /// ends.
-    pub(super) fn due(&self, now: Cycles, times: &Times) -> Option<Cycles> {
-        let loses = self.sink.loses_interrupts();
+    pub(super) fn due(&mut self, now: Cycles, times: &Times) -> Option<Cycles> {
+        let loses = self.sink.ring().is_some_and(|ring| ring.loses_interrupts());
         let due = self.notice.due(now, if loses { times.spans.look_soon } else { times.spans.look })?;
         let Some(since) = self.notice.stuck_since() else { return Some(due) };
         let limiter = &self.port.policy.delivery;

@@ -36,11 +36,6 @@ impl Sink {
         }
     }
 
-    /// See [`Ring::loses_interrupts`].
-    pub(crate) fn loses_interrupts(&self) -> bool {
-        matches!(self, Self::Ring(delivery) if delivery.loses_interrupts())
-    }
-
     /// Whether it takes frames whose rest is only named.
     #[inline]
     pub(crate) fn takes_foreign(&self) -> bool {

@@ -82,11 +82,6 @@ impl Delivery {
         &mut self.ring
     }
 
-    /// See [`Ring::loses_interrupts`].
-    pub fn loses_interrupts(&self) -> bool {
-        self.ring.loses_interrupts()
-    }
-
     /// Receive chains that broke a rule since this was last asked.
     pub fn take_bad_chains(&mut self) -> u32 {
         std::mem::take(&mut self.bad_chains)

@@ -32,16 +32,25 @@ const CREDIT: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     /// When it opens; zero if it never was shut.
     opens_at: AtomicU64,
     /// Calls that blocked, not counting those that did while it was shut.
     blocked: AtomicU32,
-    /// When the last of what is owed for dear calls has passed.
-    paid_at: AtomicU64,
+    /// Until when calls are kept for dear ones: then no more than [`CREDIT`] is owed.
+    kept_until: AtomicU64,
     /// Until when the own time of calls is read.
     suspected_until: AtomicU64,
+    /// [`DEAR`] in cycles.
+    dear: Cycles,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        let [opens_at, kept_until, suspected_until] = [const { AtomicU64::new(0) }; 3];
+        Self { opens_at, blocked: AtomicU32::new(0), kept_until, suspected_until, dear: in_cycles(DEAR) }
+    }
 }
 
 /// A call that was begun.
@@ -56,12 +65,8 @@ impl Gate {
     /// True while calls are to be kept. The moment is asked for only where a call ever blocked or was dear.
     #[inline]
     pub(super) fn is_shut(&self, now: impl FnOnce() -> Cycles) -> bool {
-        let (opens_at, paid_at) = (self.opens_at.load(Ordering::Relaxed), self.paid_at.load(Ordering::Relaxed));
-        if opens_at | paid_at == 0 {
-            return false;
-        }
-        let now = now();
-        now < opens_at || paid_at.saturating_sub(now) > in_cycles(CREDIT)
+        let opens_at = self.opens_at.load(Ordering::Relaxed).max(self.kept_until.load(Ordering::Relaxed));
+        opens_at != 0 && now() < opens_at
     }
 
     /// A call blocked until moment `now`.
@@ -90,21 +95,22 @@ impl Gate {
     pub(super) fn end(&self, begun: &Begun) {
         let now = cycles();
         let lasted = now.saturating_sub(begun.at);
-        if lasted > in_cycles(DEAR) {
+        if lasted > self.dear {
             self.lasted_long(now, lasted, begun.own);
         }
     }
 
     #[cold]
     fn lasted_long(&self, now: Cycles, lasted: Cycles, own_before: Option<Cycles>) {
-        let longest = in_cycles(LONGEST);
+        let (longest, credit) = (in_cycles(LONGEST), in_cycles(CREDIT));
         let suspected_until = now.saturating_add(lasted.min(longest) * OWED);
         self.suspected_until.fetch_max(suspected_until, Ordering::Relaxed);
         let own = own_before.map_or(0, |before| thread_time().saturating_sub(before));
-        if own > in_cycles(DEAR) {
+        if own > self.dear {
             // Two workers at once may forget what one of them adds: the next dear call owes again.
-            let paid_at = self.paid_at.load(Ordering::Relaxed).max(now);
-            self.paid_at.store(paid_at.saturating_add(own.min(longest) * OWED), Ordering::Relaxed);
+            let paid_at = self.kept_until.load(Ordering::Relaxed).saturating_add(credit).max(now);
+            let paid_at = paid_at.saturating_add(own.min(longest) * OWED);
+            self.kept_until.store(paid_at.saturating_sub(credit), Ordering::Relaxed);
         }
     }
 }
@@ -150,6 +156,11 @@ mod tests {
         gate.end(&begun);
     }
 
+    /// When the last of what is owed has passed.
+    fn paid_at(gate: &Gate) -> Cycles {
+        gate.kept_until.load(Ordering::Relaxed) + in_cycles(CREDIT)
+    }
+
     /// Works for `span` of the thread's own time.
     fn burn(span: Duration) {
         let begun = thread_time();
@@ -164,12 +175,12 @@ mod tests {
         gate.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
         let begun = cycles();
         call(&gate, || burn(span));
-        let paid_at = gate.paid_at.load(Ordering::Relaxed);
-        assert!(paid_at >= begun + in_cycles(span) * (OWED + 1));
-        assert!(gate.is_shut(|| begun) && !gate.is_shut(|| paid_at - in_cycles(CREDIT)));
+        let paid = paid_at(&gate);
+        assert!(paid >= begun + in_cycles(span) * (OWED + 1));
+        assert!(gate.is_shut(|| begun) && !gate.is_shut(|| paid - in_cycles(CREDIT)));
         assert_eq!(gate.blocked.load(Ordering::Relaxed), 0);
         call(&gate, || burn(span));
-        assert!(gate.paid_at.load(Ordering::Relaxed) >= paid_at + in_cycles(span) * OWED, "debts add up");
+        assert!(paid_at(&gate) >= paid + in_cycles(span) * OWED, "debts add up");
     }
 
     #[test]
@@ -177,11 +188,11 @@ mod tests {
         let gate = Gate::default();
         gate.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
         call(&gate, || burn(Duration::from_millis(2)));
-        assert!(gate.paid_at.load(Ordering::Relaxed) > 0 && !gate.is_shut(cycles));
+        assert!(gate.kept_until.load(Ordering::Relaxed) > 0 && !gate.is_shut(cycles));
     }
 
     #[test]
-    fn who_lasts_long_is_suspected_and_whoever_was_interrupted_does_not_wait() {
+    fn a_call_that_lasts_long_is_suspected_and_one_that_was_interrupted_keeps_none_back() {
         let gate = Gate::default();
         call(&gate, || std::thread::sleep(Duration::from_millis(50)));
         let suspected_until = gate.suspected_until.load(Ordering::Relaxed);
