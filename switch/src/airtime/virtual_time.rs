@@ -76,9 +76,10 @@ impl VirtualTimes {
     /// `port` comes, and there are up to `ports` now.
     pub(super) fn enter(&mut self, port: PortId, ports: usize) {
         self.ports.resize(ports.max(self.ports.len()), 0);
-        self.ports[port.index()] = 0;
         self.costs.resize(self.ports.len(), Costs::default());
-        self.costs[port.index()] = Costs::default();
+        if let (Some(time), Some(costs)) = (self.ports.get_mut(port.index()), self.costs.get_mut(port.index())) {
+            (*time, *costs) = (0, Costs::default());
+        }
     }
 
     /// A pass begins.
@@ -91,7 +92,8 @@ impl VirtualTimes {
     /// Whether `port` has its turn in this pass.
     #[inline]
     pub(super) fn may_spend(&mut self, port: PortId) -> bool {
-        let time = &mut self.ports[port.index()];
+        // A port that has not come has nothing to spend it on.
+        let Some(time) = self.ports.get_mut(port.index()) else { return true };
         *time = (*time).clamp(self.floor, self.floor + self.farthest);
         if *time <= self.floor + self.lead {
             return true;

@@ -251,6 +251,30 @@ mod tests {
         network.shut_down();
     }
 
+    /// The table is what workers look receivers up in: while one of them has not heard of a port, no address leads there.
+    #[test]
+    fn an_address_leads_to_a_port_only_once_every_worker_knows_the_port() {
+        let network = Network::start(Shared::new(2, 7, Settings::default()), &[]).unwrap();
+        // The segment is there, and has room for its next member.
+        let first = add(&network, "a", None).unwrap();
+        let (go_on, held) = channel::<()>();
+        network.workers[1].tell(move |_| held.recv().unwrap_or_default());
+        let address = default_address("net", "b");
+        let (come, table) = (Arc::clone(&network), first.segment.table());
+        let comes = std::thread::spawn(move || add(&come, "b", Some(address)).unwrap());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // The port joins its segment before the workers are told of it.
+        while first.segment.members().len() < 2 {
+            assert!(Instant::now() < deadline, "the port does not join");
+            std::thread::yield_now();
+        }
+        assert_eq!(table.find(address), None);
+        drop(go_on);
+        let port = comes.join().unwrap();
+        assert_eq!(table.find(address), Some(port.id));
+        network.shut_down();
+    }
+
     #[test]
     fn names_and_addresses_belong_to_one_port_until_it_goes() {
         let network = network();

@@ -174,12 +174,9 @@ impl Network {
         let id = PortId(self.roster_mut().port_numbers.take().ok_or(AddError::Full)?);
         let segment = self.segment_for(terms.segment, members);
         let port = Port::new(id, terms.name, &segment, terms.allowance, &self.shared);
-        if let Some(address) = terms.mac
-            && let Err(other) = segment.pin(address, id)
-        {
-            let other = self.port(other).map_or_else(String::new, |port| port.name.clone());
+        if let Err(taken) = terms.mac.map_or(Ok(()), |address| self.refuse_taken(address, &port)) {
             self.give_numbers_back(&port, segment.members().is_empty());
-            return Err(AddError::AddressTaken { address, port: other });
+            return Err(taken);
         }
         port.set_offer(terms.offer);
         port.set_path(terms.link.into());
@@ -187,8 +184,23 @@ impl Network {
         port.set_enabled(terms.enabled);
         port.policy.intake.set_shut(!terms.enabled);
         self.join(&port);
+        if let Some(address) = terms.mac {
+            // Only now: the table is what workers look receivers up in, and all of them know this port from here on.
+            let _ = segment.pin(address, id);
+        }
         self.roster_mut().enter(&port);
         Ok(port)
+    }
+
+    /// Refuses `address` for `port` where it is tied to another port. No other thread ties addresses while the caller holds `changing`.
+    fn refuse_taken(&self, address: MacAddress, port: &Port) -> Result<(), AddError> {
+        match port.segment.table().pinned(address).filter(|&other| other != port.id) {
+            Some(other) => {
+                let port = self.port(other).map_or_else(String::new, |port| port.name.clone());
+                Err(AddError::AddressTaken { address, port })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The segment of this name, which may be a new one.
@@ -263,13 +275,8 @@ impl Network {
             port.segment.unpin(port.id);
             return Ok(());
         };
-        let taken = port.segment.table().pinned(address).filter(|&other| other != port.id);
-        if let Some(other) = taken {
-            let port = self.port(other).map_or_else(String::new, |port| port.name.clone());
-            return Err(AddError::AddressTaken { address, port });
-        }
+        self.refuse_taken(address, port)?;
         port.segment.unpin(port.id);
-        // Nobody else changes what is tied.
         let _ = port.segment.pin(address, port.id);
         Ok(())
     }

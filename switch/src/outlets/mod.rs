@@ -109,7 +109,7 @@ impl Outlets {
     /// `port` comes, and there are up to `ports` now.
     pub(crate) fn enter(&mut self, port: PortId, ports: usize) {
         self.routes.resize(ports.max(self.routes.len()), Vec::new());
-        self.routes[port.index()].clear();
+        self.set_route(port, Vec::new());
         self.parking.make_room(ports);
     }
 
@@ -179,13 +179,21 @@ impl Outlets {
     }
 
     pub(crate) fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
-        self.routes[port.index()] = entries;
+        if let Some(route) = self.routes.get_mut(port.index()) {
+            *route = entries;
+        }
+    }
+
+    /// Where the queues of `port` are delivered: nowhere if this worker does not know it.
+    #[inline]
+    fn entries(&self, port: PortId) -> &[RouteEntry] {
+        self.routes.get(port.index()).map_or(&[], |entries| &entries[..])
     }
 
     /// Where a frame that begins with `start` goes at `port`: flows keep to one queue.
     #[inline]
     pub(crate) fn route(&self, port: PortId, start: &[u8]) -> Option<RouteEntry> {
-        match &self.routes[port.index()][..] {
+        match self.entries(port) {
             [] => None,
             [only] => Some(*only),
             many => Some(many[frame::flow_hash(start) as usize % many.len()]),
@@ -231,7 +239,7 @@ impl Outlets {
     #[inline]
     pub(crate) fn express(&mut self, intake: &mut Intake, key: ExpressKey, most: u16) -> (u16, u64) {
         let ExpressKey { sender, weight, pattern, port } = key;
-        let [entry] = self.routes[port.index()][..] else { return (0, 0) };
+        let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
         let may_go = outlet.may_go(sender, self.now, &mut self.races);
         let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
@@ -339,7 +347,7 @@ impl Outlets {
 
     /// `sender` wants no more of `receiver` now, but for what was postponed for slot `postponed`.
     pub(crate) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, postponed: Option<Slot>) {
-        let entries = self.routes[receiver.index()].iter();
+        let entries = self.routes.get(receiver.index()).into_iter().flatten();
         let worker = self.worker;
         for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != postponed) {
             if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(entry.slot) {

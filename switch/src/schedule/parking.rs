@@ -57,16 +57,16 @@ impl Parking {
 
     /// True if another parcel of `sender` can wait.
     pub fn has_room(&self, sender: PortId) -> bool {
-        (self.held[sender.index()] as usize) < self.most - self.used
+        self.held.get(sender.index()).is_some_and(|&held| (held as usize) < self.most.saturating_sub(self.used))
     }
 
-    /// Parks a parcel; `None` if its sender has as many places as are free.
+    /// Parks a parcel; `None` if its sender has as many places as are free, or there is no such port.
     pub fn park(&mut self, parcel: Parcel) -> Option<Spot> {
         if !self.has_room(parcel.source) {
             return None;
         }
+        *self.held.get_mut(parcel.source.index())? += 1;
         self.used += 1;
-        self.held[parcel.source.index()] += 1;
         let parked = Parked { parcel, next: Spot::NONE };
         if self.free == Spot::NONE {
             self.spots.push(parked);
@@ -101,7 +101,9 @@ impl Parking {
     /// Takes away the parcel at `spot`.
     pub(super) fn free(&mut self, spot: Spot) {
         let source = self.parcel(spot).source;
-        self.held[source.index()] -= 1;
+        if let Some(held) = self.held.get_mut(source.index()) {
+            *held = held.saturating_sub(1);
+        }
         self.spots[spot.0 as usize].next = self.free;
         self.free = spot;
         self.used -= 1;

@@ -118,14 +118,16 @@ impl Link {
     }
 
     fn seems_to_have_room(&self, sender: PortId) -> bool {
-        usize::from(self.held[sender.index()]) < PARCELS - self.senders.len()
+        self.held.get(sender.index()).is_some_and(|&held| usize::from(held) < PARCELS.saturating_sub(self.senders.len()))
     }
 
     /// Forgets whose parcels the other worker has taken.
     fn forget_taken(&mut self) {
         let untaken = self.parcels_out.untaken();
-        for sender in self.senders.drain(..self.senders.len() - untaken).flatten() {
-            self.held[sender.index()] -= 1;
+        for sender in self.senders.drain(..self.senders.len().saturating_sub(untaken)).flatten() {
+            if let Some(held) = self.held.get_mut(sender.index()) {
+                *held = held.saturating_sub(1);
+            }
         }
     }
 
@@ -136,8 +138,8 @@ impl Link {
         let pushed = self.parcels_out.push(message).is_ok();
         if pushed {
             self.senders.push_back(sender);
-            if let Some(sender) = sender {
-                self.held[sender.index()] += 1;
+            if let Some(held) = sender.and_then(|sender| self.held.get_mut(sender.index())) {
+                *held += 1;
             }
         }
         pushed
