@@ -173,7 +173,7 @@ def load(path: Path) -> Experiment:
     except tomllib.TOMLDecodeError as error:
         raise BadExperiment(f"{path} is no TOML: {error}") from error
     except ValidationError as error:
-        raise BadExperiment(f"{path}: {told(error)}") from error
+        raise BadExperiment(f"{path}: {told(error, Experiment)}") from error
 
 
 PAPERS = (

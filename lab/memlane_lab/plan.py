@@ -217,7 +217,7 @@ def _setting(experiment: Experiment, labels: Labels) -> Setting:
         return Setting.model_validate(stated)
     except ValidationError as error:
         raise BadExperiment(
-            f"experiment {experiment.name}, variant {', '.join(labels.values())}: {told(error)}"
+            f"experiment {experiment.name}, variant {', '.join(labels.values())}: {told(error, Setting)}"
         ) from error
 
 

@@ -18,7 +18,7 @@ _LINE_EVERY = 10.0
 
 def say(text: str) -> None:
     """One line to the operator."""
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def span(seconds: float) -> str:

@@ -101,7 +101,7 @@ def load(file: Path = FILE) -> Stages:
     except tomllib.TOMLDecodeError as error:
         raise LabError(f"{file} is no TOML: {error}") from error
     except ValidationError as error:
-        raise LabError(f"{file}: {told(error)}") from error
+        raise LabError(f"{file}: {told(error, Stages)}") from error
 
 
 @functools.cache

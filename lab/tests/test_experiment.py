@@ -86,18 +86,18 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (('title = "t"\n', ""), "title: Field required"),
+        (('title = "t"\n', ""), "title: must be stated"),
         (('"bridge", "memlane"', '"bridge", "brigde"'), "there is no path 'brigde'"),
         (('"tcp"', '"tpc"'), "there is no workload 'tpc'"),
-        (('workload = "tcp"', 'workload = "tcp", mesage = 1'), "mesage"),
+        (('workload = "tcp"', 'workload = "tcp", mesage = 1'), "mesage: no such key"),
         (("[vary]", '[vary]\nlaod = [1]'), "'laod' is neither a setting nor a parameter"),
         (("title", 'measures = ["speed"]\ntitle'), "there is no measure 'speed'"),
         (("title", 'baseline = "veth"\ntitle'), "baseline: no path is labelled 'veth'"),
-        (("title", "repeat = 0\ntitle"), "repeat: Input should be greater"),
-        (("[setting]", '[setting]\npairs = 2\nload = 101'), "load: Input should be less"),
+        (("title", "repeat = 0\ntitle"), "repeat: must be at least 1, not 0"),
+        (("[setting]", '[setting]\npairs = 2\nload = 101'), "load: must be at most 100, not 101"),
         (('{ workload = "tcp" }', '{ workload = "tcp", from = "c2" }'), "the machine 'c2'; there are: c1, s1"),
         (("[setting]", '[setting]\ndelivery_rates = { s9 = 1 }'), "delivery_rates names the machine 's9'"),
-        (("[setting]", '[setting]\ndelivery_rates = { s1 = 0 }'), "delivery_rates.s1: Input should be greater"),
+        (("[setting]", '[setting]\ndelivery_rates = { s1 = 0 }'), "delivery_rates.s1: must be at least 1, not 0"),
         (
             ("[vary]", '[[expect]]\nmeasure = "cpu"\nalone = true\nversus = { path = "bridge" }\n[vary]'),
             "stands alone is versus nothing",

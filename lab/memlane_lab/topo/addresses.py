@@ -9,6 +9,7 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 
 from memlane_lab import ports
+from memlane_lab.errors import LabError
 from memlane_lab.topo.model import HOST, Link, Node, Topology, interface
 
 
@@ -47,7 +48,13 @@ class Plan:
 
     def loopback(self, node: str, version: int = 4) -> str:
         """The address by which others call the node: its loopback's, or a host's on its first interface."""
-        return next(address for address in self.names[node] if (":" in address) == (version == 6))
+        if found := self.called(node, version):
+            return found
+        raise LabError(f"{node} has no address of IPv{version}")
+
+    def called(self, node: str, version: int = 4) -> str | None:
+        """The same; None if it has no such address."""
+        return next((address for address in self.names[node] if (":" in address) == (version == 6)), None)
 
     def peer(self, end: Interface) -> Interface:
         """The other end of its link."""
@@ -56,7 +63,7 @@ class Plan:
     @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
         """Addresses by node, as /etc/hosts tells them: the loopback's, or where there is none the first interface's."""
-        first = {node: ends[0].addresses if ends else () for node, ends in self.interfaces.items()}
+        first = {node: next((e.addresses for e in ends if e.addresses), ()) for node, ends in self.interfaces.items()}
         return {
             node: tuple(str(interface(text).ip) for text in texts or first[node])
             for node, texts in self.loopbacks.items()
@@ -90,11 +97,11 @@ def _end(number: int, link: Link, side: int, taken: dict[str, list[Interface]]) 
     others = taken.setdefault(node, [])
     used = {other.name for other in others}
     free = next(name for index in range(len(used) + 1) if (name := f"net{index}") not in used)
-    stated = link.addresses[side] if link.addresses else ()
     low = 2 * number + side
     rule = (f"{IPv4Address('10.64.0.0') + low}/31", f"{IPv6Address('fd6d:1::') + low}/127")
     name = link.interfaces[side] or free
-    end = Interface(node, name, number, side, f"{node}.{name}", ports.mac(low + 1), stated or rule, link.mtu)
+    given = rule if link.addresses is None else link.addresses[side]
+    end = Interface(node, name, number, side, f"{node}.{name}", ports.mac(low + 1), given, link.mtu)
     others.append(end)
     return end
 

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from memlane_lab.errors import LabError
 from memlane_lab.progress import console, results, say
+from memlane_lab.topo import files, net, running, setup, shapes, terminal
 from memlane_lab.topo import graph as drawing
 from memlane_lab.topo import measure as measuring
-from memlane_lab.topo import net, running, shapes, terminal
 from memlane_lab.topo.model import OVER, Topology
 from memlane_lab.topo.net import prepare
 from memlane_lab.topo.service import Caller, ask
@@ -62,6 +62,7 @@ def up(
             "--kind, --memory, --routing, --over and links' options are for shapes; a file states them itself"
         )
     topology = net.state(what, *(sizes or ()), name=name, **more)
+    _say_notes(topology)
     told = _bring_up(topology, wait=wait)
     seconds = told["seconds"]
     parts = [f"{len(topology.nodes)} nodes set up in {seconds['booted']:.1f} s"]
@@ -69,8 +70,31 @@ def up(
         if seconds[key]:
             parts.append(f"{words} after {seconds[key]:.1f} s")
     results.print(f"{topology.name}: {', '.join(parts)}", soft_wrap=True, highlight=False)
+    for complaint in told["complaints"]:
+        say(complaint)
     if told["warning"]:
         raise LabError(f"{topology.name} is up, but {told['warning']}")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="a file (.toml, .clab.yml, .graphml)", show_default=False)],
+) -> None:
+    """Say whether a file is a topology that can be brought up, and which line is wrong; nothing is started."""
+    topology = files.load(file)
+    setup.verify(topology)
+    _say_notes(topology)
+    results.print(
+        f"{file} is good: {topology.name}; nodes: {len(topology.nodes)}, links: {len(topology.links)}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+
+
+def _say_notes(topology: Topology) -> None:
+    for note in topology.notes:
+        say(note)
 
 
 def _given(**options: Any) -> dict[str, Any]:  # noqa: ANN401

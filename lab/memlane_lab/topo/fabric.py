@@ -70,7 +70,10 @@ class Fabric(ABC):
     def address_host(self) -> None:
         """Gives this machine its ends of links."""
         for end in self.plan.interfaces.get(HOST, ()):
-            network.address(self.host_device(end), end.addresses)
+            device = self.host_device(end)
+            network.address(device, end.addresses)
+            if self.topology.links[end.link].interfaces[end.side]:  # its own name says whose it is, should we crash
+                network.change(None, f"link property add dev {device} altname {end.name}")
 
     def number(self, first: str, second: str) -> int:
         """The number of the link between two nodes; "r1:net0" names one of several."""

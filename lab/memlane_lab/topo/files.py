@@ -6,16 +6,14 @@ is told with its line.
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from memlane_lab.errors import LabError
+from memlane_lab.strict import Place, hint
 from memlane_lab.topo import containerlab, graphml
-from memlane_lab.topo.model import BadTopology, Place, Topology, check
-
-Line = Callable[[Place], int]
-"""The line of a place; 0 if it has none."""
+from memlane_lab.topo.model import BadTopology, Topology, check
+from memlane_lab.topo.stated import NotRead, Stated
 
 
 def load(path: Path, *, called: str | None = None) -> Topology:
@@ -25,34 +23,51 @@ def load(path: Path, *, called: str | None = None) -> Topology:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise LabError(f"cannot read the topology {path}: {reason}") from error
-    readers = {".toml": toml, ".yml": containerlab.read, ".yaml": containerlab.read, ".graphml": graphml.read}
-    if path.suffix not in readers:
-        raise LabError(f"{path}: what kind of file is that? There are: {', '.join(readers)}")
+    if path.suffix not in READERS:
+        raise LabError(f"{path}: files of this kind are not read{hint(path.suffix, READERS)}")
     try:
-        stated, line = readers[path.suffix](text)
-    except ValueError as error:
-        raise LabError(f"{path}: {error}") from error
+        stated = READERS[path.suffix](text, path.parent)
+    except NotRead as error:
+        raise LabError(_told(path, error.mistakes)) from error
+    except RecursionError:
+        raise LabError(f"{path}: tables and lists stand too deep in each other") from None
     try:
-        named = {"name": _plain(path.stem), **stated, **({"name": called} if called else {})}
-        return check(named, folder=str(path.parent))
+        named = {"name": _plain(path.stem), **stated.tables, **({"name": called} if called else {})}
+        notes = [f"{path}: {note}" for note in stated.notes]
+        return check(named, folder=str(path.parent), notes=notes)
     except BadTopology as error:
-        told = sorted((line(mistake.place), mistake.text) for mistake in error.mistakes)
-        raise LabError(
-            "\n".join(f"{path}:{number}: {text}" if number else f"{path}: {text}" for number, text in told)
-        ) from None
+        told = [(stated.line(mistake.place), mistake.text) for mistake in error.mistakes]
+        raise LabError(_told(path, told)) from None
+
+
+def _told(path: Path, mistakes: Iterable[tuple[int, str]]) -> str:
+    """Each mistake once, in the order of lines."""
+    return "\n".join(f"{path}:{line}: {text}" if line else f"{path}: {text}" for line, text in sorted(set(mistakes)))
 
 
 def _plain(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", stem)[:31].lstrip("-_") or "net"
 
 
-def toml(text: str) -> tuple[dict[str, Any], Line]:
+def toml(text: str, _folder: Path) -> Stated:
     """Our own kind: tables [[node]] and [[link]]."""
     try:
         stated = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"no TOML: {error}") from error
-    return stated, _TomlLines(text).line
+        what, _, where = str(error).partition(" (at ")
+        line, column = re.findall(r"\d+", where) or (text.count("\n") + 1, "")
+        told = f"no valid TOML{f' at column {column}' if column else ''}: {what[:1].lower()}{what[1:]}"
+        raise NotRead([(int(line), told)]) from error
+    return Stated(stated, _TomlLines(text).line)
+
+
+READERS: Mapping[str, Callable[[str, Path], Stated]] = {
+    ".toml": toml,
+    ".yml": containerlab.read,
+    ".yaml": containerlab.read,
+    ".graphml": graphml.read,
+}
+"""By the ending of a file's name."""
 
 
 class _TomlLines:
@@ -82,8 +97,8 @@ class _TomlLines:
                 self._lines.setdefault((*at, found[1]), number)
 
     def line(self, place: Place) -> int:
-        """The line of the place, or of the nearest that holds it."""
+        """The line of the place, or of the nearest that holds it, or of the first that it holds."""
         for length in range(len(place), 0, -1):
             if place[:length] in self._lines:
                 return self._lines[place[:length]]
-        return 0
+        return min((line for at, line in self._lines.items() if at[:1] == place[:1]), default=0)

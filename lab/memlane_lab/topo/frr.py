@@ -1,16 +1,38 @@
-"""FRR's configuration of a router, made from the topology: one file for each daemon."""
+"""FRR's configuration of a router, made from the topology, one file for each daemon, or brought by it; its daemons."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
+from memlane_lab.errors import LabError
 from memlane_lab.topo.addresses import Interface, Plan, is_host
-from memlane_lab.topo.image import DAEMONS
-from memlane_lab.topo.model import Node, Protocol, Topology
+from memlane_lab.topo.image import DAEMONS, NAMES
+from memlane_lab.topo.model import INTEGRATED, Node, Topology
 
+_LIST = "/etc/frr/daemons"
+_UNASKED = ("zebra", "mgmtd", "watchfrr", "sharpd")
+"""What runs anyway, and what nodes do without."""
+_SPEAKS = {
+    "ospfd": r"(router ospf\b|ip ospf )",
+    "ospf6d": r"(router ospf6\b|ipv6 ospf6 )",
+    "isisd": r"router isis\b",
+    "bgpd": r"router bgp\b",
+    "ripd": r"router rip\b",
+    "ripngd": r"router ripng\b",
+    "bfdd": r"bfd\b",
+    "pimd": r"(router pim\b|ip pim\b|ip igmp\b)",
+    "ldpd": r"mpls ldp\b",
+    "vrrpd": r"vrrp \d",
+    "pbrd": r"(pbr-map|pbr-policy)\b",
+    "eigrpd": r"router eigrp\b",
+}
+"""By daemon, how the lines begin that are for it."""
 _FIRST_PRIVATE_AS = 4_200_000_000
 
 
 def configuration(topology: Topology, plan: Plan, node: Node) -> dict[str, str]:
-    """By path in the node, what FRR's daemons are told there."""
+    """By path in the node, what FRR's daemons are told there, where the topology does not bring its own."""
+    if INTEGRATED in node.files:
+        return {}
     made = {"ospf": _ospf, "ospf6": _ospf6, "isis": _isis, "bgp": _bgp}
     files = {f"/etc/frr/{DAEMONS[protocol]}.conf": made[protocol] for protocol in topology.protocols(node)}
     # Accounts of each event's CPU time cost some system calls an event.
@@ -19,11 +41,41 @@ def configuration(topology: Topology, plan: Plan, node: Node) -> dict[str, str]:
     return {"/etc/frr/zebra.conf": head, **texts} if texts else {}
 
 
-def start(protocols: tuple[Protocol, ...]) -> list[str]:
+def daemons(topology: Topology, node: Node, given: Mapping[str, bytes]) -> list[str]:
+    """The daemons of a node, zebra first, by the files that are `given` to it; raises if nodes lack one."""
+    wanted = [DAEMONS[protocol] for protocol in topology.protocols(node)]
+    wanted += [name for name in NAMES if f"/etc/frr/{name}.conf" in given]
+    if node.daemons is not None or _LIST in given:
+        wanted += [*(node.daemons or ()), *_listed(node, given.get(_LIST, b"").decode(errors="replace"))]
+    else:
+        wanted += _needed(given.get(INTEGRATED, b"").decode(errors="replace"))
+    alone = INTEGRATED in given or node.daemons is not None
+    return list(dict.fromkeys(["zebra", *(["staticd"] if alone else []), *wanted])) if wanted or alone else []
+
+
+def _listed(node: Node, text: str) -> Iterator[str]:
+    """What a file of daemons asks for, as FRR's packages have it: bgpd=yes."""
+    for name in re.findall(r"(?m)^\s*(\w+)\s*=\s*[\"']?(?:yes|true|1)\b", text):
+        if name not in NAMES and name.endswith("d") and name not in _UNASKED:
+            raise LabError(f"{_LIST} of {node.name} asks for {name}, and nodes have only {', '.join(NAMES)}")
+        if name in NAMES:
+            yield name
+
+
+def _needed(text: str) -> list[str]:
+    """Those that an integrated configuration speaks to."""
+    return [name for name, pattern in _SPEAKS.items() if re.search(rf"(?m)^\s*{pattern}", text)]
+
+
+def start(names: Sequence[str], given: Mapping[str, bytes], made: Mapping[str, str]) -> Iterator[str]:
     """The commands that start the daemons. Those that write to the kernel and to others' sockets as root may."""
-    daemons = ["zebra", *(DAEMONS[protocol] for protocol in protocols)] if protocols else []
-    preload = "LD_PRELOAD=/lib/whole_waits.so"
-    return [f"{preload} {name} -d -u root -g root -f /etc/frr/{name}.conf" for name in daemons]
+    for name in names:
+        own = f"/etc/frr/{name}.conf"
+        # FRR's own rule: an integrated configuration counts, and files for each daemon where there is none.
+        told = f" -f {own}" if INTEGRATED not in given and (own in given or own in made) else ""
+        yield f"LD_PRELOAD=/lib/whole_waits.so {name} -d -u root -g root{told}"
+    if names and INTEGRATED in given:
+        yield "vtysh -b"
 
 
 def asn(topology: Topology, node: Node) -> int:

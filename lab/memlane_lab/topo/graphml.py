@@ -3,11 +3,14 @@
 import io
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
-from memlane_lab.topo.model import Place
+from memlane_lab.strict import Place
+from memlane_lab.topo.model import HOST, is_number
+from memlane_lab.topo.stated import NotRead, Stated
 
 _EARTH = 6371.0
 """Kilometres."""
@@ -15,12 +18,13 @@ _LIGHT = 200.0
 """Kilometres a millisecond in a fibre: two thirds of what light does in nothing."""
 
 
-def read(text: str) -> tuple[dict[str, Any], Any]:
+def read(text: str, _folder: Path) -> Stated:
     """What the file states, and the lines of its places."""
     try:
         graph = nx.read_graphml(io.BytesIO(text.encode()), force_multigraph=True)
     except Exception as error:  # the library raises whatever its parser does
-        raise ValueError(f"no GraphML: {error}") from error
+        at = getattr(error, "position", (0, 0))[0]
+        raise NotRead([(at, f"no valid GraphML: {error}")]) from error
     names = _names(graph)
     nodes = [{"name": names[node]} for node in graph.nodes]
     links = [_link(graph, names, a, b) for a, b in graph.edges() if a != b]
@@ -34,16 +38,33 @@ def read(text: str) -> tuple[dict[str, Any], Any]:
         return found[at] if isinstance(at, int) and at < len(found) else 0
 
     named = re.sub(r"[^A-Za-z0-9_-]", "-", str(graph.graph.get("Network", "")))[:31].strip("-_")
-    return {**({"name": named} if named else {}), "node": nodes, "link": links}, line
+    tables = {**({"name": named} if named else {}), "node": nodes, "link": links}
+    return Stated(tables, line, _notes(graph, names))
+
+
+def _notes(graph: Any, names: dict[Any, str]) -> tuple[str, ...]:  # noqa: ANN401
+    changed = [f"{node} is {names[node]}" for node in graph.nodes if names[node] == f"n{_label(graph, node)}"]
+    if not changed:
+        return ()
+    more = ", ..." if len(changed) > 1 else ""
+    return (f"names that are numbers get a letter, for programs take them for addresses: {changed[0]}{more}",)
+
+
+def _label(graph: Any, node: Any) -> str:  # noqa: ANN401
+    return str(graph.nodes[node].get("label", node))
 
 
 def _names(graph: Any) -> dict[Any, str]:  # noqa: ANN401
     """Each node's label as a name; its number behind it where others have the same."""
     names: dict[Any, str] = {}
-    for number, (node, told) in enumerate(graph.nodes(data=True)):
-        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", str(told.get("label", node))).strip("-_")[:24] or f"n{number}"
-        taken = plain in names.values() or plain == "host"
-        names[node] = f"{plain}-{number}" if taken else plain
+    taken = {HOST, "localhost"}
+    for number, node in enumerate(graph.nodes):
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", _label(graph, node)).strip("-_")[:24] or f"n{number}"
+        plain = f"n{plain}" if is_number(plain) else plain
+        while plain.lower() in taken:
+            plain = f"{plain[:24]}-{number}"
+        taken.add(plain.lower())
+        names[node] = plain
     return names
 
 

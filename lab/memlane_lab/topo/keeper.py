@@ -76,7 +76,7 @@ class _Kept(Net):
         except LabError as error:
             warning = str(error)  # it can be looked at why
         self.is_up = True
-        self._service.tell(up=True, seconds=vars(self.phases), warning=warning)
+        self._service.tell(up=True, seconds=vars(self.phases), warning=warning, complaints=self.complaints)
         self._service.asked_down.wait()
 
 

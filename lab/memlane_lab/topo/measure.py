@@ -22,6 +22,7 @@ from memlane_lab.progress import say
 from memlane_lab.strict import Strict, told
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
+from memlane_lab.topo.model import bits, seconds
 from memlane_lab.topo.net import Net
 from memlane_lab.wait import Timeout
 
@@ -85,7 +86,7 @@ def load(path: Path) -> Question:
     except tomllib.TOMLDecodeError as error:
         raise LabError(f"{path} is no TOML: {error}") from error
     except ValidationError as error:
-        raise LabError(f"{path}: {told(error)}") from error
+        raise LabError(f"{path}: {told(error, Question)}") from error
 
 
 def answer(question: Question, sizes: tuple[int, ...], over: tuple[str, ...], out: Path | None) -> list[Row]:
@@ -232,7 +233,8 @@ def _delay(question: Question, size: int, over: str) -> Iterator[Figure]:
     """A line's round trip and throughput beside what its delays and rates say."""
     with _up(question, "line", size, over) as net:
         impairment = net.topology.links[0]
-        delay, rate = _seconds(impairment.delay), _bits(impairment.rate)
+        delay = seconds(impairment.delay) if impairment.delay else 0.0
+        rate = bits(impairment.rate) if impairment.rate else 0.0
         links, far = size - 1, f"r{size}"
         ping = 98 * 8 / rate if rate else 0.0
         whole, machines = _round_trip(net, "r1", far), _without_delay(net, far)
@@ -260,18 +262,6 @@ def _without_delay(net: Net, far: str) -> float:
     finally:
         for (first, second), link in zip(net.plan.ends, net.topology.links, strict=True):
             net.link(first.node, second.node, **link.impairment.model_dump(exclude_defaults=True))
-
-
-def _seconds(text: str | None) -> float:
-    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-    found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)", text or "")
-    return float(found[1]) * units[found[2]] if found else 0.0
-
-
-def _bits(text: str | None) -> float:
-    units = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
-    found = re.fullmatch(r"([\d.]+)\s*([kMG]?)bit", text or "")
-    return float(found[1]) * units[found[2]] if found else 0.0
 
 
 _MEASURES: Mapping[str, Callable[[Question, int, str], Iterator[Figure]]] = {

@@ -5,28 +5,42 @@ its place; files turn places into lines.
 """
 
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from memlane_lab.errors import LabError
-from memlane_lab.strict import Strict
+from memlane_lab.strict import Place, Strict, hint, keyed, shown
+from memlane_lab.strict import mistakes as found_in
+from memlane_lab.topo.image import NAMES
 
 OVER = ("memlane", "bridge", "veth")
 """What links can be made of; the first is what a topology has unless it says otherwise."""
 HOST = "host"
 """The end of a link that leads to the host: a TAP in its own namespace."""
+INTEGRATED = "/etc/frr/frr.conf"
+"""FRR's whole configuration in one file, its usual since version 4."""
 Protocol = Literal["ospf", "ospf6", "isis", "bgp"]
-Place = tuple[int | str, ...]
-"""Where in a file: ("link", 3, "delay")."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}")
+_NUMBER = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
+"""What inet_aton(3) reads as an address, of what may be a name."""
 _INTERFACE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,14}")
-_DELAY = re.compile(r"\d+(\.\d+)?\s*(us|ms|s)")
-_RATE = re.compile(r"\d+(\.\d+)?\s*[kMG]?bit")
+_TAKEN = {"lo", "all", "default"}
+"""Names of interfaces that the kernel gives another meaning."""
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)bit")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_LONGEST_DELAY = 60.0
+"""Seconds that memlane may hold a frame."""
+_LOWEST_RATE, _HIGHEST_RATE = 8e3, 1e12
+"""Bits a second, of memlane's links."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +55,74 @@ class BadTopology(LabError):
     """What was stated is no topology; the text tells every mistake."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, m.place))}: {m.text}" for m in mistakes))
+        super().__init__("; ".join(dict.fromkeys(mistake.text for mistake in mistakes)))
         self.mistakes = list(mistakes)
 
 
 def _share(stated: Any) -> Any:  # noqa: ANN401
     """A share as people write it: 0.01 or "1%"."""
-    if isinstance(stated, str) and stated.endswith("%"):
-        return float(stated[:-1]) / 100
-    return stated
+    if not isinstance(stated, str):
+        return stated
+    number = stated.removesuffix("%").strip()
+    try:
+        return float(number) / (100 if stated.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"{stated!r} is no share: write 0.01 or 1%") from None
+
+
+def seconds(text: str) -> float:
+    """A time as it is stated: "10ms"."""
+    found = _DELAY.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"{text!r} is no time: write a number and us, ms or s, as 10ms")
+    if (value := float(found[1]) * _SECONDS[found[2]]) > _LONGEST_DELAY:
+        raise ValueError(f"{text!r} is too long: a link holds a frame for {_LONGEST_DELAY:.0f} s at most")
+    return value
+
+
+def bits(text: str) -> float:
+    """A rate as it is stated: "100Mbit"."""
+    found = _RATE.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"{text!r} is no rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit")
+    if not _LOWEST_RATE <= (value := float(found[1]) * _BITS[found[2].lower()]) <= _HIGHEST_RATE:
+        raise ValueError(f"{text!r} is out of range: 8Kbit to 1000Gbit")
+    return value
 
 
 Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)]
 
 
+class Bursts(Strict):
+    """Losses in bursts: a good and a bad state (Gilbert 1960, Elliott 1963)."""
+
+    p: Share
+    """From good to bad, a frame."""
+    r: Share
+    """From bad to good, a frame."""
+    bad: Share = 1.0
+    """Loss in the bad state."""
+    good: Share = 0.0
+    """Loss in the good state."""
+
+
 class Impairment(Strict):
-    """What frames meet on a link, in each direction; what is left out does not impair."""
+    """What frames meet on a link, in each direction, in the words of memlane's file; what is left out impairs not."""
 
     delay: str | None = None
     """One way, as "10ms" or "250us"."""
     jitter: str | None = None
-    keep_order: bool = True
+    distribution: Literal["uniform", "normal", "pareto"] = "uniform"
+    """How the delay strays."""
+    keep_order: bool = Field(default=True, alias="keep-order")
     """Whether frames keep their order whatever the jitter."""
     loss: Share = 0.0
     """Share of frames that get lost: 0.01 or "1%"."""
+    bursts: Bursts | None = Field(default=None, alias="gilbert-elliott")
+    duplicate: Share = 0.0
+    """Share of frames that come twice."""
+    reorder: Share = 0.0
+    """Share of frames that are not delayed."""
     rate: str | None = None
     """Bits a second of whole Ethernet frames, as "100Mbit"."""
     queue: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -73,30 +131,47 @@ class Impairment(Strict):
     @field_validator("delay", "jitter")
     @classmethod
     def _a_delay(cls, text: str | None) -> str | None:
-        if text is not None and not _DELAY.fullmatch(text):
-            raise ValueError(f"{text!r} is no time: write a number and us, ms or s, as 10ms")
+        if text is not None:
+            seconds(text)
         return text
 
     @field_validator("rate")
     @classmethod
     def _a_rate(cls, text: str | None) -> str | None:
-        if text is not None and not _RATE.fullmatch(text):
-            raise ValueError(f"{text!r} is no rate: write a number and bit, kbit, Mbit or Gbit, as 100Mbit")
+        if text is not None:
+            bits(text)
         return text
 
     def as_link(self) -> dict[str, Any]:
         """As memlane's file states it; empty if nothing impairs."""
-        named = {"delay": self.delay, "jitter": self.jitter, "rate": self.rate, "queue": self.queue}
-        link: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-        if self.loss:
-            link["loss"] = self.loss
+        stated = self.model_dump(include=set(Impairment.model_fields), exclude_defaults=True, by_alias=True)
+        stated.pop("keep-order", None)
         if self.jitter is not None and self.keep_order:
-            link["keep-order"] = True
-        return link
+            stated["keep-order"] = True
+        return stated
+
+    def parts(self) -> list[str]:
+        """Each impairment in a few words."""
+        times = [f"{key} {value}" for key in ("delay", "jitter", "rate", "queue") if (value := getattr(self, key))]
+        shares = {"loss": self.loss, "duplicate": self.duplicate, "reorder": self.reorder}
+        told = [f"{name} {value:.2%}" for name, value in shares.items() if value]
+        return [*times, *told, *(["losses in bursts"] if self.bursts else [])]
 
     def __str__(self) -> str:
-        parts = [f"{key} {value}" for key in ("delay", "jitter", "rate", "queue") if (value := getattr(self, key))]
-        return ", ".join([*parts, *([f"loss {self.loss:.2%}"] if self.loss else [])]) or "unimpaired"
+        return ", ".join(self.parts()) or "unimpaired"
+
+
+def impairment(stated: Mapping[str, Any]) -> Impairment:
+    """What was asked of a link while it runs; raises with all that is wrong with it."""
+    try:
+        return Impairment.model_validate(stated)
+    except ValidationError as error:
+        raise LabError("; ".join(keyed(place, text) for place, text in found_in(error, Impairment))) from None
+
+
+def _setting(stated: Any) -> Any:  # noqa: ANN401
+    """A value as the kernel takes it."""
+    return str(int(stated)) if isinstance(stated, int) else stated
 
 
 class Node(Strict):
@@ -114,11 +189,19 @@ class Node(Strict):
     """Its autonomous system, for BGP."""
     addresses: tuple[str, ...] = ()
     """Of its loopback; none: by rule."""
+    daemons: tuple[str, ...] | None = None
+    """FRR's daemons that it runs beside those of its protocols; none stated: what its /etc/frr/frr.conf needs."""
     files: dict[str, str] = {}
     """Files that it finds, by their path there: paths here, beside the topology's file. /etc/frr/ospfd.conf and the
-    like replace what would be made."""
+    like replace what would be made; /etc/frr/frr.conf replaces all of it."""
+    sysctls: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+    """Settings of its kernel, as net.ipv4.ip_forward = 1."""
     commands: tuple[str, ...] = ()
-    """What it runs once it is set up, in this order; all must succeed."""
+    """What it runs once it is set up, in this order."""
+    timeout: int = Field(default=60, ge=1, le=86400)
+    """Seconds that each of them may take."""
+    tolerant: bool = False
+    """Whether the node stays up where one of them fails: that is told, and the next runs."""
 
     @field_validator("name")
     @classmethod
@@ -127,7 +210,41 @@ class Node(Strict):
             raise ValueError(f"{text!r} is no name: up to 31 letters, digits, '-' and '_'")
         if text == HOST:
             raise ValueError(f"a node cannot be called {HOST!r}: that end of a link is this machine")
+        if text.lower() == "localhost":
+            raise ValueError("a node cannot be called 'localhost': each node is that to itself")
+        if is_number(text):
+            raise ValueError(f"{text!r} would be read as an address by every program: give it a letter, as n{text}")
         return text
+
+    @field_validator("daemons")
+    @classmethod
+    def _daemons(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in names or ():
+            if name not in NAMES:
+                raise ValueError(f"nodes have no daemon {name!r}{hint(name, NAMES)}")
+        return names
+
+    @field_validator("files")
+    @classmethod
+    def _files(cls, files: dict[str, str]) -> dict[str, str]:
+        for path in files:
+            if not path.startswith("/") or path.endswith("/"):
+                raise ValueError(f"{path!r} is no path of a file in the node, as /etc/motd")
+        return files
+
+    @field_validator("sysctls")
+    @classmethod
+    def _sysctls(cls, settings: dict[str, str]) -> dict[str, str]:
+        for key in settings:
+            if not re.fullmatch(r"[A-Za-z0-9_*-]+([./][A-Za-z0-9_*@:-]+)+", key) or ".." in key:
+                raise ValueError(f"{key!r} is no setting of a kernel, as net.ipv4.ip_forward")
+        return settings
+
+    @model_validator(mode="after")
+    def _its_own_settings(self) -> Self:
+        if self.kind == "netns" and (others := [key for key in self.sysctls if not key.startswith("net")]):
+            raise ValueError(f"sysctls: {others[0]!r} of a netns node would be this machine's: only net. is its own")
+        return self
 
     @field_validator("addresses")
     @classmethod
@@ -137,14 +254,26 @@ class Node(Strict):
         return texts
 
 
+def is_number(name: str) -> bool:
+    """Whether programs would take the name for an address (RFC 1123, 2.1)."""
+    return bool(_NUMBER.fullmatch(name))
+
+
+def _two_ends(stated: Any) -> Any:  # noqa: ANN401
+    if not isinstance(stated, list | tuple) or len(stated) != 2 or not all(isinstance(end, str) for end in stated):
+        raise ValueError('a link has two ends: ends = ["r1", "r2"]')
+    return stated
+
+
 class Link(Impairment):
     """A cable between two ends."""
 
-    ends: tuple[str, str]
+    ends: Annotated[tuple[str, str], BeforeValidator(_two_ends)]
     """Nodes, or "NODE:INTERFACE" where the interface is to have another name than net0, net1 ...; "host" is this
     machine."""
     addresses: tuple[tuple[str, ...], tuple[str, ...]] | None = None
-    """Of the two ends, with their prefixes: [["10.0.0.0/31"], ["10.0.0.1/31"]]; none: by rule."""
+    """Of the two ends, with their prefixes: [["10.0.0.0/31"], ["10.0.0.1/31"]]; none: by rule. An empty list: no
+    address."""
     mtu: int = Field(default=1500, ge=1280, le=65535)
 
     @field_validator("addresses")
@@ -157,7 +286,7 @@ class Link(Impairment):
     @property
     def impairment(self) -> Impairment:
         """What frames meet on it."""
-        return Impairment(**{key: getattr(self, key) for key in Impairment.model_fields})
+        return Impairment.model_validate({key: getattr(self, key) for key in Impairment.model_fields})
 
     @property
     def nodes(self) -> tuple[str, str]:
@@ -205,16 +334,27 @@ class Topology:
     """What the paths in it start from."""
     over: str = OVER[0]
     """What its links are made of: one of `OVER`."""
+    notes: tuple[str, ...] = ()
+    """What of its file has no effect here."""
 
     def node(self, name: str) -> Node:
         """The node of that name."""
         return next(node for node in self.nodes if node.name == name)
 
     def protocols(self, node: Node) -> tuple[Protocol, ...]:
-        """What the node routes by."""
-        if node.role != "router":
+        """What the node routes by, as far as it is configured here: one that brings its own configuration is not."""
+        if node.role != "router" or INTEGRATED in node.files:
             return ()
         return self.routing.protocols if node.routing is None else node.routing
+
+    def routed_together(self) -> dict[str, set[str]]:
+        """By router, those that can hear of it: links between routers lead there."""
+        together = {node.name: {node.name} for node in self.nodes if self.protocols(node)}
+        for first, second in (link.nodes for link in self.links):
+            if first in together and second in together and together[first] is not together[second]:
+                together[first] |= together[second]
+                together |= dict.fromkeys(together[second], together[first])
+        return together
 
     def stated(self) -> dict[str, Any]:
         """As a file would state it."""
@@ -228,35 +368,56 @@ class Topology:
         }
 
 
-def check(stated: Mapping[str, Any], *, folder: str = ".") -> Topology:
+_KEYS = ("name", "over", "routing", "defaults", "node", "link")
+"""Of a file."""
+
+
+def check(stated: Mapping[str, Any], *, folder: str = ".", notes: Sequence[str] = ()) -> Topology:
     """The topology that is stated; raises with all mistakes at once."""
-    mistakes: list[Mistake] = []
-    known = {"name", "over", "routing", "defaults", "node", "link"}
-    mistakes += [Mistake((key,), "no such key") for key in stated if key not in known]
-    defaults = _mapping(stated, "defaults", mistakes)
+    mistakes = [Mistake((key,), f"{key}: no such key{hint(key, _KEYS)}") for key in stated if key not in _KEYS]
+    defaults = _defaults(_mapping(stated, "defaults", mistakes), mistakes)
     nodes = list(_each(Node, stated, "node", defaults, mistakes))
     links = list(_each(Link, stated, "link", {}, mistakes))
     routing = _one(Routing, _mapping(stated, "routing", mistakes), ("routing",), mistakes) or Routing()
     name = stated.get("name", "net")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        mistakes.append(Mistake(("name",), f"{name!r} is no name: up to 31 letters, digits, '-' and '_'"))
+        mistakes.append(Mistake(("name",), f"name: {shown(name)} is no name: up to 31 letters, digits, '-' and '_'"))
     over = stated.get("over", OVER[0])
     if over not in OVER:
-        mistakes.append(Mistake(("over",), f"links cannot be made of {over!r}, only of {', '.join(OVER)}"))
+        mistakes.append(Mistake(("over",), f"over: links cannot be made of {shown(over)}{hint(over, OVER)}"))
     if not nodes and not mistakes:
-        mistakes.append(Mistake(("node",), "a topology needs a node"))
-    mistakes += _between(nodes, links, {node.get("name") for node in stated.get("node", ()) if isinstance(node, dict)})
+        mistakes.append(Mistake(("node",), "a topology needs a node: [[node]]"))
+    mistakes += _between(nodes, links, _names(stated.get("node")))
+    mistakes += _files(nodes, Path(folder))
     if mistakes:
         raise BadTopology(mistakes)
-    return Topology(name, tuple(node for _, node in nodes), tuple(link for _, link in links), routing, folder, over)
+    made = tuple(node for _, node in nodes), tuple(link for _, link in links)
+    return Topology(name, *made, routing, folder, over, tuple(notes))
+
+
+def _names(stated: Any) -> set[str]:  # noqa: ANN401
+    """The names of all nodes, those with mistakes among them: links to them are none."""
+    tables = [node for node in stated if isinstance(node, dict)] if isinstance(stated, list) else []
+    return {name for node in tables if isinstance(name := node.get("name"), str)}
 
 
 def _mapping(stated: Mapping[str, Any], key: str, mistakes: list[Mistake]) -> dict[str, Any]:
     found = stated.get(key, {})
     if isinstance(found, dict):
         return found
-    mistakes.append(Mistake((key,), "must be a table"))
+    mistakes.append(Mistake((key,), f"{key}: must be a table, [{key}], not {shown(found)}"))
     return {}
+
+
+def _defaults(stated: dict[str, Any], mistakes: list[Mistake]) -> dict[str, Any]:
+    """What all nodes have, without what is wrong with it: that is told once, not for each node."""
+    found: list[Mistake] = []
+    _one(Node, {"name": "n", **stated}, ("defaults",), found)
+    if "name" in stated:
+        found.append(Mistake(("defaults", "name"), "name: each node has its own"))
+    mistakes += found
+    wrong = {mistake.place[1] for mistake in found if len(mistake.place) > 1}
+    return {key: value for key, value in stated.items() if key not in wrong}
 
 
 def _each(
@@ -265,11 +426,11 @@ def _each(
     """Those of a list that are good, each with its place in it."""
     found = stated.get(key, [])
     if not isinstance(found, list):
-        mistakes.append(Mistake((key,), f"must be a list: [[{key}]]"))
+        mistakes.append(Mistake((key,), f"{key}: must be a list of tables: [[{key}]]"))
         return
     for index, one in enumerate(found):
         if not isinstance(one, dict):
-            mistakes.append(Mistake((key, index), "must be a table"))
+            mistakes.append(Mistake((key, index), f"{key}: must be a table, [[{key}]], not {shown(one)}"))
         elif made := _one(model, {**defaults, **one}, (key, index), mistakes):
             yield index, made
 
@@ -279,37 +440,61 @@ def _one(model: type[Any], stated: Mapping[str, Any], place: Place, mistakes: li
     try:
         return model.model_validate(stated)
     except ValidationError as error:
-        for found in error.errors():
-            text = found["msg"].removeprefix("Value error, ")
-            mistakes.append(Mistake((*place, *found["loc"]), text[:1].lower() + text[1:]))
-        wrong = {found["loc"][0] for found in error.errors() if found["loc"]}
+        found = list(found_in(error, model))
+        mistakes += [Mistake((*place, *where), keyed(where, text)) for where, text in found]
+        wrong = {where[0] for where, _ in found if where}
     try:
         return model.model_validate({key: value for key, value in stated.items() if key not in wrong})
     except ValidationError:
         return None
 
 
-def _between(nodes: list[tuple[int, Node]], links: list[tuple[int, Link]], names: set[Any]) -> Iterator[Mistake]:
+def _between(nodes: list[tuple[int, Node]], links: list[tuple[int, Link]], names: set[str]) -> Iterator[Mistake]:
     """Mistakes that no part has by itself."""
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for index, node in nodes:
-        if node.name in seen:
+        first = seen.get(node.name.lower())
+        seen.setdefault(node.name.lower(), node.name)
+        if first == node.name:
             yield Mistake(("node", index, "name"), f"there are two nodes {node.name}")
-        seen.add(node.name)
+        elif first:
+            told = f"{node.name} and {first} are one name to programs, which do not tell letters by their case"
+            yield Mistake(("node", index, "name"), told)
     used: dict[tuple[str, str], int] = {}
     for index, link in links:
         for text in _of_ends(index, link, names, used):
             yield Mistake(("link", index, "ends"), text)
 
 
-def _of_ends(index: int, link: Link, names: set[Any], used: dict[tuple[str, str], int]) -> Iterator[str]:
+def _of_ends(index: int, link: Link, names: set[str], used: dict[tuple[str, str], int]) -> Iterator[str]:
     first, second = link.nodes
     if first == second:
         yield f"both ends are {first}"
     for name, named in zip(link.nodes, link.interfaces, strict=True):
         if name not in names and name != HOST:
-            yield f"there is no node {name}"
-        if named is not None and not _INTERFACE.fullmatch(named):
+            yield f"there is no node {name}{hint(name, sorted(names))}"
+        if named is not None and (named in _TAKEN or not _INTERFACE.fullmatch(named)):
             yield f"{named!r} is no interface name"
         elif named is not None and used.setdefault((name, named), index) != index:
             yield f"{named} of {name} has a link already"
+
+
+def _files(nodes: list[tuple[int, Node]], folder: Path) -> Iterator[Mistake]:
+    """Files of nodes that cannot be read."""
+    for index, node in nodes:
+        for path, source in node.files.items():
+            if reason := _unreadable(folder / source):
+                told = f"the file {source} for {path} of {node.name} cannot be read: {reason}"
+                yield Mistake(("node", index, "files", path), told)
+
+
+def _unreadable(file: Path) -> str:
+    """Why it is no file that can be read; empty if it is one."""
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return "it is no file"
+        with file.open("rb"):
+            return ""
+    except (OSError, ValueError) as error:
+        return error.strerror or str(error) if isinstance(error, OSError) else "that is no path"

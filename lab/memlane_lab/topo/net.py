@@ -21,12 +21,13 @@ from memlane_lab.errors import LabError
 from memlane_lab.images import uml_kernel
 from memlane_lab.process import kill_together
 from memlane_lab.session import Session, runs_folder
-from memlane_lab.topo import addresses, files, image, machines, shapes, spread
+from memlane_lab.strict import hint
+from memlane_lab.topo import addresses, files, image, machines, setup, shapes, spread
 from memlane_lab.topo.addresses import Plan, is_host
 from memlane_lab.topo.fabric import Fabric, LinkState
 from memlane_lab.topo.kernel_links import Bridged, Paired
 from memlane_lab.topo.machines import Machine
-from memlane_lab.topo.model import HOST, OVER, Impairment, Topology
+from memlane_lab.topo.model import HOST, OVER, Topology, impairment
 from memlane_lab.topo.service import Service
 from memlane_lab.topo.switched import Switched
 from memlane_lab.wait import Timeout
@@ -61,6 +62,7 @@ class Net:
         self.topology = topology
         self.plan: Plan = addresses.plan(topology)
         self.phases = Phases()
+        self._together = topology.routed_together()
         self.machines: dict[str, Machine] = {}
         self._progress = progress or (lambda _what, _done, _of: None)
         self._logs = logs
@@ -97,7 +99,7 @@ class Net:
     def __getitem__(self, name: str) -> Machine:
         """The node of that name."""
         if name not in self.machines:
-            raise LabError(f"there is no node {name} in {self.topology.name}")
+            raise LabError(f"there is no node {name} in {self.topology.name}{hint(name, self.machines)}")
         return self.machines[name]
 
     def __iter__(self) -> Iterator[Machine]:
@@ -150,6 +152,11 @@ class Net:
         spread.over_cpus([machine.guest.process.pid for machine in self])
         self.phases.booted = self._elapsed()
 
+    @property
+    def complaints(self) -> list[str]:
+        """What commands of nodes said that failed, where their nodes tolerate that."""
+        return [told for machine in self for told in machine.complaints]
+
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
@@ -190,13 +197,17 @@ class Net:
         """The loopbacks that the node should have a way to, and has not."""
         speaks = {4: {"ospf", "isis", "bgp"}, 6: {"ospf6", "isis", "bgp"}}
         mine = set(self.topology.protocols(machine.node))
+        together = self._together.get(machine.name, set())
         missing: set[str] = set()
         for version, protocols in speaks.items():
             common = mine & protocols
             others = [
                 other
                 for other in self
-                if other is not machine and other.alive and common & set(self.topology.protocols(other.node))
+                if other is not machine
+                and other.alive
+                and other.name in together
+                and common & set(self.topology.protocols(other.node))
             ]
             if others:
                 missing |= {self.plan.loopback(other.name, version) for other in others} - machine.routes(version)
@@ -204,14 +215,14 @@ class Net:
 
     def wait_end_to_end(self, timeout: float = 30.0) -> None:
         """Waits until the last node answers the first, if there is routing to make it so."""
-        ends = list(self)
-        finds = all(self.topology.protocols(end.node) or end.node.role == "host" for end in (ends[0], ends[-1]))
-        if len(ends) > 1 and finds:
-            far = self.plan.loopback(ends[-1].name)
+        near, *_, last = (*self, *self)
+        finds = all(self.topology.protocols(end.node) or end.node.role == "host" for end in (near, last))
+        far = self.plan.called(last.name) or self.plan.called(last.name, 6)
+        if near is not last and finds and far and near.interfaces and last.interfaces:
             deadline = time.monotonic() + timeout
-            while ends[0].run(f"ping -c 1 -W 2 {far}", timeout=20).status:
+            while near.run(f"ping -c 1 -W 2 {far}", timeout=20).status:
                 if time.monotonic() > deadline:
-                    raise Timeout(f"{ends[-1].name} does not answer {ends[0].name}")
+                    raise Timeout(f"{last.name} does not answer {near.name}")
                 time.sleep(0.2)
         self.phases.ping = self._elapsed()
 
@@ -248,7 +259,7 @@ class Net:
         number = fabric.number(first, second)
         before = {} if clear else fabric.links[number].impairment.model_dump(exclude_defaults=True)
         stated = {**before, **{key: value for key, value in changes.items() if value is not None}}
-        return fabric.change(number, up=up, impairment=Impairment.model_validate(stated))
+        return fabric.change(number, up=up, impairment=impairment(stated))
 
     @property
     def switch(self) -> Fabric:
@@ -304,13 +315,14 @@ def state(what: str | Path, *sizes: int, name: str | None = None, **more: Any) -
     """What `up` would bring up."""
     if str(what) in shapes.SHAPES:
         return shapes.shape(str(what), sizes, called=name, **more)
-    if sizes:
-        raise LabError(f"there is no shape {what!r}; there are: {', '.join(shapes.SHAPES)}")
+    if sizes or not Path(what).suffix:
+        raise LabError(f"there is no shape {str(what)!r}{hint(what, shapes.SHAPES)}")
     return files.load(Path(what), called=name)
 
 
 def prepare(topology: Topology) -> None:
     """Builds what its nodes boot, if it is not there yet, and sees whether this machine can run them."""
+    setup.verify(topology)
     light = any(node.kind == "netns" for node in topology.nodes)
     tap = light or topology.over != OVER[0] or any(HOST in link.nodes for link in topology.links)
     if tap and (lack := network.may_change()):

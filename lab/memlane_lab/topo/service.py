@@ -70,16 +70,17 @@ class Service:
     def _serve(self, connection: "Connection[Any, Any]") -> None:
         with suppress(OSError, EOFError), connection:
             request = json.loads(connection.recv_bytes())
-            act = getattr(self, f"_do_{request.pop('do')}")
             try:
+                act = getattr(self, f"_do_{request.pop('do')}")
                 for answer in act(connection, **request):
                     connection.send_bytes(json.dumps(answer).encode())
                 # A hang-up alone is not heard as long as a thread of ours listens.
                 connection.send_bytes(json.dumps({"end": True}).encode())
             except LabError as error:
                 connection.send_bytes(json.dumps({"error": str(error)}).encode())
-            except (ValueError, TypeError) as error:  # pydantic's among them
-                connection.send_bytes(json.dumps({"error": f"that makes no sense: {error}"}).encode())
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                told = f"this topology does not understand the request ({error}): was it brought up by another version?"
+                connection.send_bytes(json.dumps({"error": told}).encode())
 
     def _do_follow(self, connection: "Connection[Any, Any]") -> Iterator[Message]:
         """News of coming up, to its end. Who asked for the topology hangs up to give it up."""
@@ -127,7 +128,10 @@ class Service:
         machine = self._net[node]
         terminal = f"/run/shell-{next(self._shells)}"
         line = f"tty >{terminal}; stty rows {rows} cols {columns}; exec sh -i"
-        shell = machine.spawn(["script", "--quiet", "--return", "--command", line, "/dev/null"], stdin=None)
+        # `script` takes $SHELL, which names a program of this machine where a node has this machine's environment.
+        shell = machine.spawn(
+            ["env", "SHELL=/bin/sh", "script", "--quiet", "--return", "--command", line, "/dev/null"], stdin=None
+        )
 
         def resize(rows: int, columns: int) -> None:
             machine.run(f"stty rows {rows} cols {columns} <$(cat {terminal})")

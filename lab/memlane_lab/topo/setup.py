@@ -3,6 +3,7 @@
 Addresses, names and FRR's configuration go into it; nothing is asked back but its exit code.
 """
 
+import base64
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ _END = "END_OF_THIS_FILE"
 
 def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str]) -> str:
     """Sets the node up; `devices` holds, by interface, a shell line that puts its kernel's name for it in $d."""
+    brought = given(topology, node)
+    made = frr.configuration(topology, plan, node)
+    names = frr.daemons(topology, node, brought)
     lines = [
         "set -e",
         # What is read-only becomes the node's own.
@@ -26,10 +30,18 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
         "mount -t devpts devpts /dev/pts",
         *_settings(node),
         *_interfaces(plan, node, devices),
-        *_files(topology, plan, node),
-        *(f"{command} 2>>/run/frr/start.log" for command in frr.start(topology.protocols(node))),
+        *_stated(node),
+        *_files({"/etc/hosts": _hosts(plan), **made}, brought),
+        *_executable(topology, node),
+        *(f"{command} 2>>/run/frr/start.log" for command in frr.start(names, brought, made)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def verify(topology: Topology) -> None:
+    """Raises what would keep a node from being set up, as far as that is known before it boots."""
+    for node in topology.nodes:
+        frr.daemons(topology, node, given(topology, node))
 
 
 def _settings(node: Node) -> Iterator[str]:
@@ -39,18 +51,27 @@ def _settings(node: Node) -> Iterator[str]:
         yield "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"
 
 
+def _stated(node: Node) -> Iterator[str]:
+    """Settings of the kernel that the topology states; one that is not there is a fault."""
+    for key, value in node.sysctls.items():
+        path = f"/proc/sys/{key if '/' in key else key.replace('.', '/')}"
+        yield f"echo {shlex.quote(str(value))} >{shlex.quote(path)}"
+
+
 def _interfaces(plan: Plan, node: Node, devices: Mapping[str, str]) -> Iterator[str]:
     """Names, addresses and states of all interfaces, by one call of `ip`."""
-    ends = plan.interfaces[node.name]
+    ends = plan.interfaces.get(node.name, ())
     for number, end in enumerate(ends):
         yield f"{devices[end.name]}; d{number}=$d"
         # Addresses are usable as soon as they are set.
         yield f"c=/proc/sys/net/ipv6/conf/$d; echo 0 >$c/accept_dad; echo 0 >$c/accept_ra; echo {_HOPS} >$c/hop_limit"
     yield f"ip -batch - <<{_END}"
     yield from (f"address add {text} dev lo" for text in plan.loopbacks[node.name])
-    for number, end in enumerate(ends):
-        if devices[end.name] != f"d={end.name}":
-            yield f"link set dev $d{number} name {end.name}"
+    renamed = {number: end.name for number, end in enumerate(ends) if devices[end.name] != f"d={end.name}"}
+    # The kernel's name for one may be what another is to be called: first all get names that none is ever given.
+    yield from (f"link set dev $d{number} name _{number}" for number in renamed)
+    yield from (f"link set dev _{number} name {name}" for number, name in renamed.items())
+    for end in ends:
         yield f"link set dev {end.name} address {end.mac} mtu {end.mtu} up"
         yield from (f"address add {text} dev {end.name}" for text in end.addresses)
     if node.role == "host" and ends:
@@ -66,23 +87,43 @@ def _default_routes(plan: Plan, node: Node) -> Iterator[str]:
             yield f"route add default via {gateway}"
 
 
-def _files(topology: Topology, plan: Plan, node: Node) -> Iterator[str]:
-    hosts = "".join(f"{address} {name}\n" for name, texts in plan.names.items() for address in texts)
-    made = {"/etc/hosts": f"127.0.0.1 localhost\n::1 localhost\n{hosts}", **frr.configuration(topology, plan, node)}
-    for path, content in {**made, **given(topology, node)}.items():
+def _hosts(plan: Plan) -> str:
+    names = "".join(f"{address} {name}\n" for name, texts in plan.names.items() for address in texts)
+    return f"127.0.0.1 localhost\n::1 localhost\n{names}"
+
+
+def _files(made: Mapping[str, str], brought: Mapping[str, bytes]) -> Iterator[str]:
+    for path, content in {**{path: text.encode() for path, text in made.items()}, **brought}.items():
         folder = path.rpartition("/")[0]
         if folder not in {"/etc", "/etc/frr"}:
             yield f"mkdir -p {shlex.quote(folder or '/')}"
-        # The shell's own printf: a process more for each file takes a tenth of a node's start.
-        yield f"printf '%s\\n' {shlex.quote(content.rstrip())} >{shlex.quote(path)}"
+        yield f"{_printed(content)} >{shlex.quote(path)}"
 
 
-def given(topology: Topology, node: Node) -> dict[str, str]:
+def _printed(content: bytes) -> str:
+    """A command that prints it: the shell's own, for a process more for each file takes a tenth of a node's start."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        return f"echo {base64.b64encode(content).decode()} | base64 -d"
+    return f"printf %s {shlex.quote(text)}"
+
+
+def _executable(topology: Topology, node: Node) -> Iterator[str]:
+    for path, source in node.files.items():
+        if (Path(topology.folder) / source).stat().st_mode & 0o100:
+            yield f"chmod +x {shlex.quote(path)}"
+
+
+def given(topology: Topology, node: Node) -> dict[str, bytes]:
     """The files that the topology gives to a node, by their path there."""
     found = {}
     for path, source in node.files.items():
         try:
-            found[path] = (Path(topology.folder) / source).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise LabError(f"the file {source} for {path} of {node.name} cannot be read: {error}") from error
+            found[path] = (Path(topology.folder) / source).read_bytes()
+        except OSError as error:
+            told = f"the file {source} for {path} of {node.name} cannot be read: {error.strerror}"
+            raise LabError(told) from error
     return found

@@ -1,5 +1,7 @@
 """What is stated: shapes, files, addresses, FRR's configuration. Nothing boots here."""
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -98,7 +100,10 @@ def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Pa
     assert {number for number, _ in told} == {2, 5, 9, 11, 12, 13, 15, 17}
     assert (9, "there are two nodes b") in told
     assert (15, "both ends are b") in told
-    assert (17, "there is no node elsewhere") in told
+    assert (17, "there is no node elsewhere; there are: a, b") in told
+    assert (2, "speed: no such key; there are: name, over, routing, defaults, node, link") in told
+    assert (5, "memory: must be a whole number, not 'much'") in told
+    assert (13, "loss: must be at most 1, not '130%'") in told
 
 
 def test_a_mistake_hides_no_other_of_the_same_table(tmp_path: Path) -> None:
@@ -127,47 +132,6 @@ def test_a_file_that_is_nothing_is_one_sentence(tmp_path: Path) -> None:
         topo.state(tmp_path / "none.toml")
     with pytest.raises(LabError, match="there is no shape"):
         topo.state("sphere", 3)
-
-
-_CLAB = """name: two-routers
-topology:
-  nodes:
-    r1:
-      kind: linux
-      image: frrouting/frr:v8.4
-      exec:
-        - ip link show
-      binds:
-        - r1.conf:/etc/frr/ospfd.conf
-    pc:
-      kind: linux
-      image: alpine
-      memory: 128MB
-  links:
-    - endpoints: ["r1:eth1", "pc:eth1"]
-"""
-
-
-def test_a_containerlab_file_is_read(tmp_path: Path) -> None:
-    made = _load(tmp_path / "two.clab.yml", _CLAB)
-    assert made.name == "two-routers"
-    assert [(node.name, node.role, node.memory) for node in made.nodes] == [("r1", "router", 64), ("pc", "host", 128)]
-    assert made.node("r1").commands == ("ip link show",)
-    assert made.node("r1").files == {"/etc/frr/ospfd.conf": "r1.conf"}
-    assert made.links[0].interfaces == ("eth1", "eth1")
-
-
-def test_what_is_not_served_of_containerlab_is_told_with_its_lines(tmp_path: Path) -> None:
-    wrong = _CLAB.replace("image: alpine", "ports: [80]").replace("kind: linux\n      ports", "kind: srl\n      ports")
-    with pytest.raises(LabError) as caught:
-        _load(tmp_path / "wrong.clab.yml", wrong)
-    assert "line 12: kind srl is not served" in str(caught.value)
-    assert "line 13: ports is not served" in str(caught.value)
-    with pytest.raises(LabError, match=r"lost\.yml:14: there is no node r9"):
-        _load(
-            tmp_path / "lost.yml",
-            _CLAB.replace('["r1:eth1"', '["r9:eth1"').replace("      exec:\n        - ip link show\n", ""),
-        )
 
 
 _ZOO = """<?xml version="1.0" encoding="utf-8"?>
@@ -201,6 +165,7 @@ _TOP = Path(__file__).parents[3]
 
 
 def test_topologies_in_examples_and_on_pages_are_good(tmp_path: Path) -> None:
+    (tmp_path / "motd.txt").write_text("hello\n")
     page = (_TOP / "docs" / "topologies.md").read_text()
     blocks = [block.removeprefix("toml\n") for block in page.split("```")[1::2] if block.startswith("toml\n")]
     assert len(blocks) == 1
@@ -236,6 +201,127 @@ def test_a_hosts_router_tells_it_nothing(tmp_path: Path) -> None:
     assert "route add default via 10.64.0.0" in text
     assert "mtu 9000" in text
     assert "zebra" not in text
+
+
+def test_names_that_programs_take_for_addresses_get_a_letter(tmp_path: Path) -> None:
+    ids = ["1", "2", "0x10", "n2", "10-1"]
+    nodes = "".join(f'<node id="{each}"/>' for each in ids)
+    made = _load(
+        tmp_path / "numbers.graphml",
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="undirected">'
+        f'{nodes}<edge source="1" target="2"/></graph></graphml>',
+    )
+    assert [node.name for node in made.nodes] == ["n1", "n2", "n0x10", "n2-3", "10-1"]
+    for node in made.nodes:
+        with pytest.raises(OSError, match="illegal IP address"):
+            socket.inet_aton(node.name)
+    assert made.links[0].ends == ("n1", "n2")
+    assert len(made.notes) == 1
+    with pytest.raises(LabError, match=r"own\.toml:2: name: '2' would be read as an address by every program"):
+        _load(tmp_path / "own.toml", '[[node]]\nname = "2"\n')
+
+
+def test_names_that_differ_in_case_only_are_one_name(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="a and A are one name"):
+        _load(tmp_path / "case.toml", '[[node]]\nname = "A"\n[[node]]\nname = "a"\n')
+
+
+def test_interfaces_are_renamed_by_way_of_names_that_none_has(tmp_path: Path) -> None:
+    made = _load(
+        tmp_path / "two.toml",
+        """
+        [[node]]
+        name = "a"
+        [[node]]
+        name = "b"
+        [[link]]
+        ends = ["a:eth1", "b:eth1"]
+        [[link]]
+        ends = ["a:eth2", "b:eth2"]
+        """,
+    )
+    # The kernel calls the two eth0 and eth1.
+    devices = {"eth1": "d=eth0", "eth2": "d=eth1"}
+    rows = setup.script(made, addresses.plan(made), made.nodes[0], devices).splitlines()
+    renamed = [row.split()[-3::2] for row in rows if row.startswith("link set dev ") and " name " in row]
+    called = {"$d0": "eth0", "$d1": "eth1"}
+    for old, new in renamed:
+        now = called.pop(old) if old in called else old
+        kept = set(called.values())
+        assert new not in kept, f"{now} cannot become {new}: {kept} is there"
+        called[new] = new
+    assert set(called) == {"eth1", "eth2"}
+
+
+def test_a_link_may_have_no_addresses(tmp_path: Path) -> None:
+    made = _load(
+        tmp_path / "none.toml",
+        """
+        [[node]]
+        name = "a"
+        role = "host"
+        [[node]]
+        name = "b"
+        role = "host"
+        [[link]]
+        ends = ["a", "b"]
+        addresses = [[], []]
+        """,
+    )
+    plan = addresses.plan(made)
+    assert [end.addresses for end in plan.ends[0]] == [(), ()]
+    assert plan.called("a") is None
+    with pytest.raises(LabError, match="a has no address of IPv4"):
+        plan.loopback("a")
+
+
+def test_frr_is_told_what_the_topology_brings(tmp_path: Path) -> None:
+    (tmp_path / "frr.conf").write_text("interface net0\n ip address 192.0.2.1/30\nrouter ospf\n")
+    (tmp_path / "bgpd.conf").write_text("router bgp 1\n")
+    (tmp_path / "raw").write_bytes(b"\x00\xff")
+    made = _load(
+        tmp_path / "own.toml",
+        """
+        [[node]]
+        name = "whole"
+        files = { "/etc/frr/frr.conf" = "frr.conf", "/root/raw" = "raw" }
+        [[node]]
+        name = "part"
+        files = { "/etc/frr/bgpd.conf" = "bgpd.conf" }
+        [[node]]
+        name = "own"
+        daemons = ["bfdd"]
+        [[link]]
+        ends = ["whole", "part"]
+        """,
+    )
+    plan = addresses.plan(made)
+    whole, part, own = (setup.script(made, plan, node, {"net0": "d=net0"}) for node in made.nodes)
+    assert "zebra.conf" not in whole, "nothing of memlane-lab's own beside it"
+    assert _daemons(whole) == ["zebra", "staticd", "ospfd"]
+    assert whole.index("ospfd -d") < whole.index("vtysh -b")
+    assert "base64 -d >/root/raw" in whole
+    assert _daemons(part) == ["zebra", "ospfd", "ospf6d", "bgpd"]
+    assert "bgpd -d -u root -g root -f /etc/frr/bgpd.conf" in part
+    assert "bfdd" in _daemons(own)
+    (tmp_path / "daemons").write_text("zebra=yes\nbgpd=yes\nospfd=no\n")
+    text = '[[node]]\nname = "a"\nfiles = { "/etc/frr/frr.conf" = "frr.conf", "/etc/frr/daemons" = "daemons" }\n'
+    listed = _load(tmp_path / "listed.toml", text)
+    assert _daemons(setup.script(listed, addresses.plan(listed), listed.nodes[0], {})) == ["zebra", "staticd", "bgpd"]
+    (tmp_path / "daemons").write_text("babeld=yes\n")
+    with pytest.raises(LabError, match="/etc/frr/daemons of a asks for babeld, and nodes have only ospfd"):
+        setup.verify(listed)
+
+
+def _daemons(script: str) -> list[str]:
+    return re.findall(r"whole_waits\.so (\w+) -d", script)
+
+
+def test_routers_that_no_link_joins_wait_for_no_routes_to_each_other(tmp_path: Path) -> None:
+    rows = "".join(f'[[node]]\nname = "{name}"\n' for name in "abcd") + '[[node]]\nname = "h"\nrole = "host"\n'
+    links = "".join(f"[[link]]\nends = {ends}\n" for ends in ('["a", "b"]', '["b", "h"]', '["h", "c"]'))
+    together = _load(tmp_path / "apart.toml", rows + links).routed_together()
+    assert together == {"a": {"a", "b"}, "b": {"a", "b"}, "c": {"c"}, "d": {"d"}}
 
 
 def test_what_is_stated_survives_being_written_down() -> None:
