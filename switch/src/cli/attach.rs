@@ -166,7 +166,7 @@ impl Attach {
         state("name", json!(port.port));
         let named = which.tap.is_some() || which.xen.is_some() || which.stream.is_some() || which.passt.is_some();
         let other = named || which.null || which.loopback;
-        let usual = || control.with_extension(format!("{}.sock", port.port));
+        let usual = || beside(control, &port.port);
         let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
         state("vhost-user", json!(socket.as_deref().map(whole).transpose()?));
         state("stream", json!(which.stream.as_deref().map(whole).transpose()?));
@@ -192,6 +192,13 @@ impl Attach {
         state("enabled", no(terms.disabled));
         Ok(entry)
     }
+}
+
+/// The socket of a port that names none, beside the control socket. Whether the port's name is one is said by the network.
+fn beside(control: &Path, port: &str) -> PathBuf {
+    let mut path = control.with_extension("").into_os_string();
+    path.push(format!(".{port}.sock"));
+    path.into()
 }
 
 /// Paths begin where the command is given, not where the network's file is.

@@ -355,7 +355,7 @@ impl<'t> Checker<'t> {
 
     fn check_name(&mut self, place: &Place, name: &str) {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || name.len() > 64 || !name.chars().all(good) {
+        if name.chars().all(|c| c == '.') || name.len() > 64 || !name.chars().all(good) {
             self.note(place, "name", format_args!("'{name}' is no name: use up to 64 letters, digits, '-', '_' and '.'"));
         }
     }

@@ -79,6 +79,10 @@ fn what_cannot_be_done_has_its_exit_code() {
     let folder = folder.path();
     let _running = up(folder, &["net.toml"]);
     assert!(fails(folder, &["attach", "net.toml", "a b", "--null", "--mtu", "3"], 2).contains("mtu"));
+    for name in ["a/b", "/", "../x", "..", "a b", "", "a\nb"] {
+        let said = fails(folder, &["attach", "net.toml", name], 2);
+        assert!(said.contains(&format!("'{name}' is no name")), "{said}");
+    }
     assert!(fails(folder, &["attach", "net.toml", "web", "--null"], 1).contains("port name web is used twice"));
     assert!(fails(folder, &["set", "net.toml", "web", "--mac", "nonsense"], 2).contains("mac"));
     assert!(fails(folder, &["set", "net.toml", "nobody", "--weight", "3"], 1).contains("no port 'nobody'"));
