@@ -1,4 +1,4 @@
-"""What passes on a link, as pcapng.
+"""What passes on a link, as pcapng with times to the nanosecond.
 
 It is taken inside the node at one end, by tcpdump on its interface: that sees what the node's kernel sends before the
 link does anything to it, and what the link has let through. A tap in the switch would see frames in the middle of the
@@ -6,20 +6,15 @@ link, but every frame of every port would have to ask whether somebody looks; he
 """
 
 import base64
-import io
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-from scapy.utils import PcapNgWriter, RawPcapReader
+from typing import IO, Any
 
 from memlane_lab.errors import LabError
+from memlane_lab.topo.pcapng import Pcap, PcapNg
 from memlane_lab.topo.service import Caller, ask
-
-_ETHERNET = 1
-"""LINKTYPE_ETHERNET."""
 
 
 def capture(name: str, where: str, what: str, write: Path | None, count: int | None) -> int:
@@ -30,13 +25,11 @@ def capture(name: str, where: str, what: str, write: Path | None, count: int | N
     caller = Caller(name, "capture", node=node, interface=interface, what=what)
     frames = 0
     try:
-        out = PcapNgWriter(str(write or "/dev/stdout"))
-        out.linktype = _ETHERNET
-        with out:
-            out.write_header(None)
-            out.flush()
-            for frame, told in RawPcapReader(_Stream(caller)):  # type: ignore[arg-type]  # files do too
-                _write(out, frame, told)
+        with _opened(write) as file:
+            pcap = Pcap(_Stream(caller).read)
+            out = PcapNg(file, pcap.link_type)
+            for frame in pcap:
+                out.write(frame)
                 frames += 1
                 if frames == count:
                     break
@@ -54,9 +47,13 @@ def capture(name: str, where: str, what: str, write: Path | None, count: int | N
     return frames
 
 
-def _write(out: PcapNgWriter, frame: bytes, told: Any) -> None:  # noqa: ANN401
-    out.write_packet(frame, sec=told.sec, usec=told.usec, caplen=told.caplen, wirelen=told.wirelen)
-    out.flush()
+@contextmanager
+def _opened(file: Path | None) -> Iterator[IO[bytes]]:
+    if file is None:
+        yield sys.stdout.buffer
+        return
+    with file.open("wb") as opened:
+        yield opened
 
 
 def place(state: dict[str, Any], where: str) -> tuple[str, str]:
@@ -73,7 +70,7 @@ def place(state: dict[str, Any], where: str) -> tuple[str, str]:
     raise LabError(f"there is no link {where}; name one as r3-r4, or an end of it as r3:net1")
 
 
-class _Stream(io.RawIOBase):
+class _Stream:
     """What tcpdump writes in the node, as a file to read."""
 
     def __init__(self, caller: Caller) -> None:
@@ -87,10 +84,8 @@ class _Stream(io.RawIOBase):
             elif answer["status"] and "packets captured" not in answer["stderr"]:
                 raise LabError(f"tcpdump in the node: {answer['stderr'].strip()}")
 
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
+        """So many bytes, or fewer at its end."""
         while len(self._left) < size:
             piece = next(self._pieces, b"")
             if not piece:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from memlane_lab.errors import LabError
 from memlane_lab.progress import console, results, say
+from memlane_lab.topo import capture as capturing
 from memlane_lab.topo import files, net, running, setup, shapes, terminal
 from memlane_lab.topo import graph as drawing
 from memlane_lab.topo import measure as measuring
@@ -295,8 +296,6 @@ def capture(
     name: NameOption = None,
 ) -> None:
     """Write what passes on a link, as pcapng, until Ctrl-C: topo capture r3-r4 | tcpdump -r -."""
-    from memlane_lab.topo import capture as capturing  # what it needs takes half a second to load
-
     called = running.which(name)
     frames = capturing.capture(called, where, " ".join(what or ()), write, count)
     say(f"{frames} frames captured")

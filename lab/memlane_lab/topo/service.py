@@ -172,7 +172,8 @@ class Service:
     def _do_capture(
         self, connection: "Connection[Any, Any]", node: str, interface: str, what: str
     ) -> Iterator[Message]:
-        command = ["tcpdump", "-Z", "root", "-i", interface, "-U", "-w", "-", "-s", "0", *what.split()]
+        exact = "--time-stamp-precision=nano"
+        command = ["tcpdump", "-Z", "root", "-i", interface, exact, "-U", "-w", "-", "-s", "0", *what.split()]
         process = self._net[node].spawn(command)
 
         def watch() -> None:

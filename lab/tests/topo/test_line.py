@@ -13,8 +13,10 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scapy.utils import RawPcapNgReader
 
 from memlane_lab import procfs, topo
 from memlane_lab.errors import LabError
@@ -144,6 +146,69 @@ def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> 
     finally:
         assert "quick: down" in _topo("down").stdout
     assert _left() == []
+
+
+def test_a_captures_times_are_those_of_the_links_delay(quick: Path, tmp_path: Path) -> None:
+    quick.write_text(f'{quick.read_text()}delay = "40ms"\n')
+    file = tmp_path / "captured"
+    _topo("up", str(quick), "--no-wait")
+    try:
+        _topo("exec", "a", "--", "ping -c 1 -W 20 b")  # addresses are resolved now
+        command = [sys.executable, "-m", "memlane_lab", "topo", "capture", "a-b", "icmp", "-c", "4", "-w", str(file)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as capture:
+            until(lambda: file.exists() and file.stat().st_size > 0, timeout=60, what="the capture to begin")
+            said = _topo("exec", "a", "--", "ping -c 2 -i 0.3 -W 20 b").stdout
+            assert "4 frames captured" in capture.communicate(timeout=60)[1]
+    finally:
+        _topo("down")
+    reader: Any = RawPcapNgReader(str(file))
+    times = [(told.tshigh << 32 | told.tslow) / told.tsresol for _, told in reader]
+    rounds = [float(found) / 1000 for found in re.findall(r"time=([\d.]+) ms", said)]
+    for sent, answered, told in zip(times[::2], times[1::2], rounds, strict=True):
+        assert 0.08 <= answered - sent <= told + 0.001, "the link holds a frame for 40 ms in each direction"
+    assert 0.25 < times[2] - times[0] < 20
+
+
+def test_nodes_without_links_come_up(tmp_path: Path) -> None:
+    assert "1 nodes set up" in _topo("up", "line", "1").stdout
+    try:
+        assert "r1" in _topo("show").stdout
+    finally:
+        _topo("down")
+    file = tmp_path / "alone.toml"
+    file.write_text('[[node]]\nname = "a"\nrole = "host"\n[[node]]\nname = "b"\n[[node]]\nname = "c"\nrole = "host"\n')
+    with topo.up(file) as net:
+        net.wait_end_to_end()
+        assert net["b"].run("hostname").stdout == "b\n"
+
+
+def test_a_command_that_does_not_end_is_ended_and_named(quick: Path) -> None:
+    text = quick.read_text().replace('name = "b"', 'name = "b"\ncommands = ["sleep 1000"]\ntimeout = 1')
+    quick.write_text(text)
+    told = _topo("up", str(quick), status=2).stderr
+    assert "the command `sleep 1000` of b has not ended within 1 s" in told
+    quick.write_text(text.replace("timeout = 1", "timeout = 1\ntolerant = true"))
+    assert "`sleep 1000` of b has not ended" in _topo("up", str(quick)).stderr
+    try:
+        assert '"up"' in _topo("show", "--json").stdout
+    finally:
+        _topo("down")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_shell_in_a_namespace_is_the_nodes_whatever_the_users_is(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick.write_text(quick.read_text().replace('role = "host"', 'role = "host"\nkind = "netns"'))
+    monkeypatch.setenv("SHELL", "/usr/local/bin/fancy-shell")
+    monkeypatch.setenv("ENV", "/home/somebody/.shinit")
+    _topo("up", str(quick), "--no-wait")
+    try:
+        assert "/dev/pts/0" in _topo("shell", "b", stdin="tty; exit 5\n", status=5).stdout
+        assert "fancy" not in _topo("exec", "b", "--", "env").stdout
+        assert "somebody" not in _topo("exec", "b", "--", "env").stdout
+    finally:
+        _topo("down")
 
 
 def test_a_keeper_that_is_killed_leaves_nothing_that_down_does_not_find(quick: Path, own_runs: Path) -> None:
