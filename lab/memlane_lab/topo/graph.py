@@ -16,28 +16,31 @@ from memlane_lab.topo.service import ask
 _PAGE = Path(__file__).parent / "graph.html"
 _ROW = 12
 """Nodes in a row, where a long line is folded."""
+_NARROW_ROW = 4
+"""The same, for a phone."""
 
 
 def page(state: dict[str, Any], *, live: bool) -> str:
     """The page with the state as it is now; a live one asks for more."""
-    told = json.dumps({"state": state, "places": places(state), "live": live, "wide": len(state["nodes"]) > _ROW})
+    found = {"places": places(state), "narrow": places(state, _NARROW_ROW)}
+    told = json.dumps({"state": state, **found, "live": live, "wide": len(state["nodes"]) > _ROW})
     return _PAGE.read_text().replace("/*TOLD*/", told.replace("</", "<\\/"))
 
 
-def places(state: dict[str, Any]) -> dict[str, list[float]]:
-    """Where each node is drawn, one unit from its neighbours."""
+def places(state: dict[str, Any], row: int = _ROW) -> dict[str, list[float]]:
+    """Where each node is drawn, one unit from its neighbours; a line has so many in a row."""
     graph: Any = nx.Graph()
     graph.add_nodes_from(node["name"] for node in state["nodes"])
     graph.add_edges_from(link["ends"] for link in state["links"])
-    found = _layout(graph)
+    found = _layout(graph, row)
     return {str(node): [round(float(x), 4), round(float(y), 4)] for node, (x, y) in found.items()}
 
 
-def _layout(graph: Any) -> dict[str, tuple[float, float]]:  # noqa: ANN401
+def _layout(graph: Any, row: int) -> dict[str, tuple[float, float]]:  # noqa: ANN401
     count, degrees = graph.number_of_nodes(), [degree for _, degree in graph.degree]
     connected = count > 0 and nx.is_connected(graph)
     if connected and count > 1 and max(degrees) <= 2 and min(degrees) == 1:
-        return _folded(graph)
+        return _folded(graph, row)
     if connected and set(degrees) == {2}:
         order = list(nx.dfs_preorder_nodes(graph))
         radius = count / (2 * math.pi)
@@ -53,14 +56,14 @@ def _layout(graph: Any) -> dict[str, tuple[float, float]]:  # noqa: ANN401
     return {node: (float(x), float(y)) for node, (x, y) in laid.items()}
 
 
-def _folded(graph: Any) -> dict[str, tuple[float, float]]:  # noqa: ANN401
+def _folded(graph: Any, length: int) -> dict[str, tuple[float, float]]:  # noqa: ANN401
     """A line in rows, every other of them backwards."""
     start = next(node for node, degree in graph.degree if degree == 1)
     order = list(nx.dfs_preorder_nodes(graph, start))
     found = {}
     for number, node in enumerate(order):
-        row, column = divmod(number, _ROW)
-        found[node] = (float(column if row % 2 == 0 else _ROW - 1 - column), 1.15 * row)
+        row, column = divmod(number, length)
+        found[node] = (float(column if row % 2 == 0 else length - 1 - column), 1.5 * row)
     return found
 
 
