@@ -1,10 +1,17 @@
-//! Standard output, which may be a pipe that nobody reads to its end, or a file on a full disk.
+//! Standard output, which may be a pipe that nobody reads to its end, or a file on a full disk; tables and numbers on it.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::Failure;
+
+/// Characters of a line that every terminal shows.
+pub(super) const WIDTH: usize = 80;
+/// Characters between two columns of a table.
+const GAP: usize = 2;
+/// A column of words is not made narrower than this.
+const NARROW: usize = 6;
 
 /// Prints `text` whole. A reader that has seen enough and gone is no failure.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
@@ -22,20 +29,145 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", serde_json::to_string_pretty(value).map_err(Failure::running)?))
 }
 
-/// Rows in columns: the first three words flush left, numbers flush right.
-pub(super) fn columns(rows: impl Iterator<Item = Vec<String>>) -> String {
-    let rows: Vec<Vec<String>> = rows.collect();
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> =
-        (0..count).map(|n| rows.iter().filter_map(|row| row.get(n)).map(String::len).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| {
-            let is_number = cell.chars().all(|c| c.is_ascii_digit() || c == '-');
-            if is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
+/// A table of text: its first columns hold words, flush left, the others numbers, flush right.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// How many columns hold words.
+    words: usize,
+    /// The heading first: a name of two words stands in two lines.
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table whose first `words` columns hold words; a line break in a heading puts the rest of it into a second line.
+    pub(super) fn new<const N: usize>(words: usize, heading: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Self {
+        let above = heading.map(|name| name.split_once('\n').map_or("", |(first, _)| first).to_owned());
+        let below = heading.map(|name| name.split_once('\n').map_or(name, |(_, second)| second).to_owned());
+        let above = above.iter().any(|cell| !cell.is_empty()).then(|| above.to_vec());
+        Self { words, rows: above.into_iter().chain([below.to_vec()]).chain(rows).collect() }
     }
-    text
+
+    /// The table as wide as it needs.
+    pub(super) fn text(&self) -> String {
+        self.laid_out(&self.widths())
+    }
+
+    /// The table in lines of at most [`WIDTH`] characters, if its numbers allow that. What does not fit its column of words is not cut: the rest of its
+    /// row stands in the next line.
+    pub(super) fn narrow(&self) -> String {
+        let mut widths = self.widths();
+        let total: usize = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+        for _ in WIDTH..total {
+            let widest = widths.iter_mut().take(self.words).max_by_key(|width| **width).filter(|width| **width > NARROW);
+            widest.into_iter().for_each(|width| *width -= 1);
+        }
+        self.laid_out(&widths)
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |n: usize| self.rows.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        (0..count).map(width).collect()
+    }
+
+    fn laid_out(&self, widths: &[usize]) -> String {
+        self.rows.iter().fold(String::new(), |text, row| text + &self.line(row, widths))
+    }
+
+    /// A row in a line, or in several where a word is wider than its column.
+    fn line(&self, row: &[String], widths: &[usize]) -> String {
+        let (mut text, mut line, mut start) = (String::new(), String::new(), 0);
+        for (n, (cell, &width)) in row.iter().zip(widths).enumerate() {
+            if start > 0 && line.chars().count() + GAP > start {
+                text.push_str(&format!("{}\n", line.trim_end()));
+                line.clear();
+            }
+            let space = start - line.chars().count();
+            line.push_str(&if n < self.words { format!("{:space$}{cell}", "") } else { format!("{:space$}{cell:>width$}", "") });
+            start += width + GAP;
+        }
+        text + line.trim_end() + "\n"
+    }
+}
+
+/// `text` in lines of at most [`WIDTH`] characters, broken at spaces, all but the first of them indented by four.
+pub(super) fn wrapped(text: &str) -> String {
+    let (mut all, mut line) = (String::new(), String::new());
+    for word in text.split_inclusive(' ') {
+        if !line.trim().is_empty() && line.chars().count() + word.trim_end().chars().count() > WIDTH {
+            all.push_str(&format!("{}\n", line.trim_end()));
+            line = " ".repeat(4);
+        }
+        line.push_str(word);
+    }
+    all + line.trim_end() + "\n"
+}
+
+/// A number as it is below 100 000, else its first three digits and what they are multiplied by, as 1.23M.
+pub(super) fn count(number: u64) -> String {
+    if number < 100_000 { number.to_string() } else { scaled(number) }
+}
+
+/// A number of bytes, in units of a thousand.
+pub(super) fn bytes(number: u64) -> String {
+    format!("{}B", if number < 1000 { number.to_string() } else { scaled(number) })
+}
+
+/// Three digits of `number`, which is 1000 or more, and what they are multiplied by.
+fn scaled(number: u64) -> String {
+    let (mut value, mut prefix) = (number as f64, "");
+    for larger in ["k", "M", "G", "T", "P", "E"] {
+        // What would be written as 1000 is 1.00 of the next.
+        if value >= 999.5 {
+            (value, prefix) = (value / 1000.0, larger);
+        }
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$}{prefix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_have_their_unit() {
+        let cases = [
+            (0, "0"),
+            (99_999, "99999"),
+            (100_000, "100k"),
+            (999_499, "999k"),
+            (999_500, "1.00M"),
+            (12_345_678, "12.3M"),
+            (u64::MAX, "18.4E"),
+        ];
+        for (number, wanted) in cases {
+            assert_eq!(count(number), wanted);
+        }
+        for (number, wanted) in
+            [(0, "0B"), (999, "999B"), (1000, "1.00kB"), (1514, "1.51kB"), (9_996, "10.0kB"), (3_400_000_000, "3.40GB")]
+        {
+            assert_eq!(bytes(number), wanted);
+        }
+    }
+
+    #[test]
+    fn a_long_word_has_a_line_for_itself_and_the_columns_stay() {
+        let row = |name: &str| vec![name.to_owned(), "lan".to_owned(), "7".to_owned()];
+        let long = "n".repeat(90);
+        let table = Table::new(2, ["port", "segment", "RX\nframes"], [row("a"), row(&long)].into_iter());
+        let lines: Vec<String> = table.narrow().lines().map(str::to_owned).collect();
+        assert_eq!(lines[0].trim(), "RX");
+        assert_eq!(lines[3], long);
+        assert_eq!(lines[2][1..], lines[4][1..], "{lines:?}");
+        assert_eq!(table.text().lines().count(), 4);
+    }
+
+    #[test]
+    fn prose_is_broken_at_spaces() {
+        let text = wrapped(&format!("  a: {}", "word ".repeat(40)));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.split_whitespace().count(), 41);
+        assert_eq!(wrapped(&"x".repeat(100)), format!("{}\n", "x".repeat(100)));
+    }
 }

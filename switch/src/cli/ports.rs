@@ -4,7 +4,7 @@ use clap::Args;
 use hyper::Method;
 
 use super::net::{Net, PortOfNet};
-use super::output::columns;
+use super::output::Table;
 use super::{Failure, output, set, status};
 use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
@@ -73,18 +73,15 @@ impl List {
 }
 
 fn port_table(ports: &[PortReport]) -> String {
-    let heading = ["port", "segment", "state", "kind", "place", "address"].map(str::to_owned).to_vec();
     let rows = ports.iter().map(|port| {
-        let state = if port.enabled { port.state.clone() } else { format!("{}, not enabled", port.state) };
-        let address = port.address.clone().unwrap_or_default();
-        vec![port.name.clone(), port.segment.clone(), state, port.kind.clone(), port.place.clone(), address]
+        let words = [&port.name, &port.segment, &port.state, &port.kind, &port.place].map(String::clone);
+        words.into_iter().chain([port.address.clone().unwrap_or_default()]).collect()
     });
-    columns(std::iter::once(heading).chain(rows))
+    Table::new(6, ["port", "segment", "state", "kind", "place", "address"], rows).text()
 }
 
 fn segment_table(segments: &[SegmentReport]) -> String {
-    let heading = ["segment", "ports"].map(str::to_owned).to_vec();
-    columns(std::iter::once(heading).chain(segments.iter().map(|segment| vec![segment.name.clone(), segment.ports.join(" ")])))
+    Table::new(2, ["segment", "ports"], segments.iter().map(|segment| vec![segment.name.clone(), segment.ports.join(" ")])).text()
 }
 
 impl Show {
@@ -104,8 +101,9 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("state", report.state.clone()),
         ("address", report.address.clone().unwrap_or_else(|| "as its own".into())),
         ("terms", set::terms(entry)),
-        ("intake", format!("{} frames, {} bytes", totals.intake_frames, totals.intake_bytes)),
-        ("delivery", format!("{} frames, {} bytes, {} waiting", totals.delivery_frames, totals.delivery_bytes, totals.waiting)),
+        ("TX", format!("{} frames, {} bytes from the guest", totals.intake_frames, totals.intake_bytes)),
+        ("RX", format!("{} frames, {} bytes to the guest", totals.delivery_frames, totals.delivery_bytes)),
+        ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.calls)),
     ];
     let text: String = lines.iter().map(|(what, text)| format!("{what:<9} {text}\n")).collect();
     text + &status::explanation(report)

@@ -80,7 +80,7 @@ pub(super) fn terms(entry: &PortEntry) -> String {
     let link = entry.link.as_ref().map(|link| format!(", link {}", stated(link)));
     let mac = entry.mac.as_ref().map(|mac| format!(", mac {mac}"));
     let mtu = entry.mtu.map(|mtu| format!(", mtu {mtu}"));
-    let disabled = (!entry.enabled).then(|| ", not enabled".to_owned());
+    let disabled = (!entry.enabled).then(|| ", disabled".to_owned());
     let rest: String = [link, mac, mtu, disabled].into_iter().flatten().collect();
     let (intake, delivery) = (words(&entry.intake), words(&entry.delivery));
     format!("weight {}, intake {intake}, delivery {delivery}, {storm} flooded frames/s{rest}", entry.weight)

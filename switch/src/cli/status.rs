@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::net::Net;
-use super::output::columns;
+use super::output::{Table, bytes, count, wrapped};
 use super::{Failure, output};
 use crate::control::{PortReport, Report};
 use crate::uplink::UplinkReport;
@@ -26,23 +26,25 @@ impl Status {
 }
 
 fn table(report: &Report) -> String {
-    let mut text = format!("network {}, memlane {}, up for {} s\n\n", report.name, report.version, report.uptime);
-    let heading =
-        ["port", "segment", "state", "intake", "bytes", "delivery", "bytes", "dropped", "waiting", "kicks", "calls", "cpu-ms"];
+    let mut text = format!(
+        "network {}, memlane {}, up for {} s\nTX is what a guest transmits, RX what it receives.\n\n",
+        report.name, report.version, report.uptime
+    );
+    let heading = ["port", "segment", "state", "TX\nframes", "TX\nbytes", "RX\nframes", "RX\nbytes", "dropped", "CPU s"];
     let rows = report.ports.iter().map(|port| port_row(port, report.cycles_per_second));
-    text.push_str(&columns(std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows)));
+    text.push_str(&Table::new(3, heading, rows).narrow());
     for port in &report.ports {
         text.push_str(&explanation(port));
     }
     text.push_str(&uplinks(&report.uplinks));
     text.push('\n');
-    let heading = ["worker", "frames", "cycles/frame", "busy passes", "empty passes", "sleeps", "handed over"];
+    let heading = ["worker", "frames", "cycles\n/frame", "busy\npasses", "empty\npasses", "sleeps", "handed\nover"];
     let rows = report.workers.iter().enumerate().map(|(index, worker)| {
-        let cycles = worker.busy_cycles.checked_div(worker.frames).map_or("-".into(), |cycles| cycles.to_string());
-        let numbers = [worker.busy_passes, worker.empty_passes, worker.sleeps, worker.handed_over].map(|number| number.to_string());
-        [index.to_string(), worker.frames.to_string(), cycles].into_iter().chain(numbers).collect()
+        let cycles = worker.busy_cycles.checked_div(worker.frames).map_or("-".into(), count);
+        let numbers = [worker.busy_passes, worker.empty_passes, worker.sleeps, worker.handed_over].map(count);
+        [index.to_string(), count(worker.frames), cycles].into_iter().chain(numbers).collect()
     });
-    text.push_str(&columns(std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows)));
+    text.push_str(&Table::new(0, heading, rows).narrow());
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     text.push_str(&format!(
         "\nframes from TAPs and on links: {:.1} of {:.0} MiB\n",
@@ -60,22 +62,20 @@ fn uplinks(all: &[UplinkReport]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let heading =
-        ["uplink", "vni", "devices", "mtu", "from there", "to there", "dropped", "told of here", "hosts", "stations there"];
+    let heading = ["uplink", "vni", "mtu", "from\nthere", "to\nthere", "dropped", "told of\nhere", "hosts", "stations\nthere"];
     let row = |uplink: &UplinkReport| {
         let dropped: u64 = uplink.totals.drops.values().sum();
-        let totals = [uplink.totals.intake_frames, uplink.totals.delivery_frames, dropped].map(|number| number.to_string());
-        let counts = [uplink.announced, uplink.hosts.len(), uplink.stations.len()].map(|number| number.to_string());
-        let words = [uplink.segment.clone(), uplink.vni.to_string(), uplink.devices.join(" "), uplink.mtu.to_string()];
+        let totals = [uplink.totals.intake_frames, uplink.totals.delivery_frames, dropped].map(count);
+        let counts = [uplink.announced, uplink.hosts.len(), uplink.stations.len()].map(|number| count(number as u64));
+        let words = [uplink.segment.clone(), uplink.vni.to_string(), uplink.mtu.to_string()];
         words.into_iter().chain(totals).chain(counts).collect()
     };
-    let rows = std::iter::once(heading.map(str::to_owned).to_vec()).chain(all.iter().map(row));
     let explained: String = all.iter().map(explain_uplink).collect();
-    format!("\n{}{explained}", columns(rows))
+    format!("\n{}{explained}", Table::new(1, heading, all.iter().map(row)).narrow())
 }
 
 fn explain_uplink(uplink: &UplinkReport) -> String {
-    let mut lines = Vec::new();
+    let mut lines = vec![format!("devices {}", uplink.devices.join(" "))];
     for host in &uplink.hosts {
         let all: Vec<&str> =
             uplink.stations.iter().filter(|station| station.host == *host).map(|station| &*station.address).collect();
@@ -96,48 +96,43 @@ fn explain_uplink(uplink: &UplinkReport) -> String {
         lines.push(format!("{} is tied to a port here, and host {} says that it is there", station.address, station.host));
     }
     lines.extend(uplink.trouble.clone());
-    lines.into_iter().map(|line| format!("  {}: {line}\n", uplink.segment)).collect()
+    lines.into_iter().map(|line| wrapped(&format!("  {}: {line}", uplink.segment))).collect()
 }
 
 fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     let totals = &port.totals;
     let dropped: u64 = totals.drops.values().sum();
-    let numbers = [
-        totals.intake_frames,
-        totals.intake_bytes,
-        totals.delivery_frames,
-        totals.delivery_bytes,
-        dropped,
-        totals.waiting,
-        totals.kicks,
-        totals.calls,
-        totals.cycles / (cycles_per_second / 1000).max(1),
-    ];
     let words = [port.name.clone(), port.segment.clone(), port.state.clone()];
-    words.into_iter().chain(numbers.map(|number| number.to_string())).collect()
+    let numbers = [
+        count(totals.intake_frames),
+        bytes(totals.intake_bytes),
+        count(totals.delivery_frames),
+        bytes(totals.delivery_bytes),
+        count(dropped),
+        format!("{:.2}", totals.cycles as f64 / cycles_per_second.max(1) as f64),
+    ];
+    words.into_iter().chain(numbers).collect()
 }
 
 /// What the operator may want to do something about.
 pub(super) fn explanation(port: &PortReport) -> String {
-    let mut text = String::new();
-    if let Some(cause) = &port.cause {
-        text.push_str(&format!("  {}: {cause}\n", port.name));
+    let (name, totals) = (&port.name, &port.totals);
+    let mut lines: Vec<String> = port.cause.iter().chain(&port.advice).map(|line| format!("{name}: {line}")).collect();
+    if totals.waiting > 0 {
+        lines.push(format!("{name}: {} frames wait for receive buffers", totals.waiting));
     }
-    if let Some(advice) = &port.advice {
-        text.push_str(&format!("  {}: {advice}\n", port.name));
+    if !totals.drops.is_empty() {
+        let drops: Vec<String> = totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        lines.push(format!("{name} dropped: {}", drops.join(", ")));
     }
-    if !port.totals.drops.is_empty() {
-        let drops: Vec<String> = port.totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-        text.push_str(&format!("  {} dropped: {}\n", port.name, drops.join(", ")));
-    }
-    if port.totals.missed_kicks > 0 {
-        text.push_str(&format!(
-            "  {} did not kick {} times when it should have, and was served a moment later; a guest of one processor in QEMU without KVM does \
-             well with -smp 1,maxcpus=2\n",
-            port.name, port.totals.missed_kicks
+    if totals.missed_kicks > 0 {
+        lines.push(format!(
+            "{name} did not kick {} times when it should have, and was served a moment later; a guest of one processor in QEMU without KVM does \
+             well with -smp 1,maxcpus=2",
+            totals.missed_kicks
         ));
     }
-    text
+    lines.into_iter().map(|line| wrapped(&format!("  {line}"))).collect()
 }
 
 #[cfg(test)]
@@ -158,6 +153,50 @@ mod tests {
             "memory-most": 1 << 20, "ports": [port], "workers": []
         });
         serde_json::from_value(network).unwrap()
+    }
+
+    /// `count` ports on which much has passed, called `name` and their number, in quarantine.
+    fn busy(count: usize, name: &str, segment: &str) -> Report {
+        let totals = json!({
+            "intake-frames": u64::MAX, "intake-bytes": u64::MAX, "delivery-frames": 99_999_u64, "delivery-bytes": 123_456_789_u64,
+            "waiting": 12, "kicks": u64::MAX, "calls": u64::MAX, "cycles": 12_345_678_900_u64, "drops": { "storm": u64::MAX }
+        });
+        let mut report = report(totals);
+        let port = PortReport { segment: segment.into(), state: "quarantined".into(), ..report.ports.remove(0) };
+        report.ports = (0..count).map(|n| PortReport { name: format!("{name}{n}"), ..port.clone() }).collect();
+        let worker = json!({
+            "busy-passes": u64::MAX, "empty-passes": u64::MAX, "busy-cycles": u64::MAX, "frames": u64::MAX, "sleeps": u64::MAX,
+            "polls": u64::MAX, "handed-over": u64::MAX, "wakes": u64::MAX
+        });
+        report.workers = vec![serde_json::from_value(worker).unwrap()];
+        report
+    }
+
+    #[test]
+    fn a_terminal_of_80_columns_shows_every_line_whole() {
+        let long = "a-name-that-is-as-long-as-a-name-of-a-port-may-be-64-characters-";
+        for (ports, name, segment) in
+            [(1, "web", "lan"), (10, "web", "lan"), (100, "web", "lan"), (100, "a-longer-name-", "backend"), (3, long, long)]
+        {
+            let text = table(&busy(ports, name, segment));
+            let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(wide.is_empty(), "{wide:?}");
+            assert!((0..ports).all(|n| text.contains(&format!("{name}{n}"))), "no name is cut: {text}");
+        }
+        assert_eq!(table(&busy(100, "web", "lan")).lines().filter(|line| line.contains("quarantined")).count(), 100);
+    }
+
+    #[test]
+    fn columns_are_named_apart_and_say_their_units() {
+        let text = table(&busy(1, "web", "lan"));
+        let wanted = "\
+TX is what a guest transmits, RX what it receives.
+
+                                TX      TX      RX     RX
+port  segment  state        frames   bytes  frames  bytes  dropped     CPU s
+web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
+";
+        assert!(text.contains(wanted), "{text}");
     }
 
     #[test]

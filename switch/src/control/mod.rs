@@ -3,12 +3,13 @@
 //! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`]: what outlives it. [`vifs`]: ports that
 //!    come with Xen guests.
 //! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
-//! 3. [`client`]: the other side, for the commands.
+//! 3. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing.
 
 pub mod api;
 pub mod client;
 pub mod managed;
 pub mod problem;
+mod reach;
 pub mod reload;
 pub mod report;
 pub mod routes;
@@ -44,8 +45,8 @@ pub enum ControlError {
         /// What the kernel says.
         cause: io::Error,
     },
-    /// Nobody answers there.
-    #[error("no network answers at {path}: {cause}. Start it with `memlane up`")]
+    /// Nothing answers there, or it may not be asked.
+    #[error("no network answers at {path}: {cause}. {}", reach::remedy(path, cause))]
     Unreachable {
         /// The socket.
         path: PathBuf,

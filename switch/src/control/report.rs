@@ -56,7 +56,7 @@ pub struct PortReport {
     pub kind: String,
     /// See [`PortKind::place`].
     pub place: String,
-    /// See [`port::State`].
+    /// See [`port::State`]; "disabled" while the operator does not let it take part, whatever its front end does.
     pub state: String,
     /// Whether it sends and is sent anything.
     #[serde(default = "yes")]
@@ -193,7 +193,7 @@ impl PortReport {
             segment: port.segment.clone(),
             kind: port.kind.name().into(),
             place: port.kind.place(),
-            state: state.name().into(),
+            state: if port.enabled { state.name() } else { "disabled" }.into(),
             enabled: port.enabled,
             address: address.map(|address| address.to_string()),
             cause: match state {

@@ -66,8 +66,11 @@ fn a_network_without_a_file_gets_its_ports_by_commands() {
     assert!(page.contains("weight 3") && page.contains("02:00:00:00:00:07"), "{page}");
     assert_eq!(json(folder, &["set", "web", "--mtu", "none", "--mac", "none", "--json"]).get("mtu"), None);
     assert_eq!(printed(folder, &["drain", "web"]), "web: drained\n");
-    assert!(printed(folder, &["ls"]).contains("not enabled"));
-    assert!(!printed(folder, &["set", "web", "--enabled", "true"]).contains("not enabled"));
+    for command in ["ls", "status", "show"] {
+        let text = printed(folder, if command == "show" { &["show", "web"] } else { std::slice::from_ref(&command) });
+        assert!(text.contains("disabled"), "{command}: {text}");
+    }
+    assert!(!printed(folder, &["set", "web", "--enabled", "true"]).contains("disabled"));
     assert_eq!(printed(folder, &["detach", "web", "--drain", "1"]), "web: detached\n");
     assert_eq!(json(folder, &["detach", "db", "--json"])["segment"], "back");
     assert_eq!(names(folder, &[]), ["sink"]);
