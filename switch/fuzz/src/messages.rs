@@ -89,7 +89,7 @@ impl Bed {
             theirs.shutdown(Shutdown::Write).expect("a socket");
             let settings = settings(&self.port);
             // Whether it was well spoken is the front end's own affair.
-            let _ = converse(&self.network, &settings, ours);
+            let _ = converse(&self.network, &settings, ours, None);
             self.network.stop_port(&self.port);
             self.port.forget_front_end();
         }
@@ -136,7 +136,7 @@ fn settings(port: &Arc<Port>) -> PortSettings {
 fn befriend(network: &Arc<Network>, port: &Arc<Port>) -> ToyGuest {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     let (network, settings, mac) = (Arc::clone(network), settings(port), port.offer().mac);
-    std::thread::spawn(move || converse(&network, &settings, ours));
+    std::thread::spawn(move || converse(&network, &settings, ours, None));
     ToyGuest::builder().mac(mac.bytes()).patience(PATIENCE).on_stream(theirs).expect("a guest")
 }
 

@@ -106,7 +106,8 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.calls)),
     ];
     let text: String = lines.iter().map(|(what, text)| format!("{what:<9} {text}\n")).collect();
-    text + &status::explanation(report)
+    let front_end = report.front_end.as_ref().map_or_else(String::new, |peer| format!("{:<9} {peer}\n", "front end"));
+    text + &front_end + &status::explanation(report)
 }
 
 impl PortOfNet {

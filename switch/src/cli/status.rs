@@ -118,6 +118,13 @@ fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
 pub(super) fn explanation(port: &PortReport) -> String {
     let (name, totals) = (&port.name, &port.totals);
     let mut lines: Vec<String> = port.cause.iter().chain(&port.advice).map(|line| format!("{name}: {line}")).collect();
+    if let (Some(front_end), 1..) = (&port.front_end, port.turned_away) {
+        lines.push(format!(
+            "{name}: {} other front ends were turned away, since the port is in use by {front_end}: give each guest a port of its own, or end \
+             that program",
+            port.turned_away
+        ));
+    }
     if totals.waiting > 0 {
         lines.push(format!("{name}: {} frames wait for receive buffers", totals.waiting));
     }

@@ -12,6 +12,7 @@ use crate::id::PortId;
 use crate::link::Impairment;
 use crate::network::Network;
 use crate::policy::Allowance;
+use crate::port::peer::Peer;
 use crate::port::{self, default_address};
 use crate::stats::PortTotals;
 use crate::time;
@@ -72,6 +73,12 @@ pub struct PortReport {
     pub advice: Option<String>,
     /// Times it was put there.
     pub quarantines: u64,
+    /// The program that has its socket.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub front_end: Option<Peer>,
+    /// Connections that were turned away since, because it has it.
+    #[serde(default)]
+    pub turned_away: u64,
     /// Stations seen behind it.
     pub stations: usize,
     /// What it is allowed.
@@ -186,6 +193,7 @@ impl PortReport {
     pub fn of(config: &Config, port: &PortConfig, network: &Network) -> Option<Self> {
         let status = network.find(&port.name)?;
         let state = status.state();
+        let (front_end, turned_away) = status.front_end();
         let own = |offered: bool| offered.then(|| default_address(&config.name, &port.name));
         let address = port.mac.or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::Null)));
         Some(Self {
@@ -202,6 +210,8 @@ impl PortReport {
             },
             advice: status.advice().map(str::to_owned),
             quarantines: status.quarantines(),
+            front_end,
+            turned_away,
             stations: status.stations(),
             allowance: port.allowance.clone(),
             link: port.link.clone(),

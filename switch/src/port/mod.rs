@@ -4,9 +4,11 @@
 //! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
 
 pub mod end;
+pub mod events;
 pub mod loopback;
 pub mod null;
 mod payload;
+pub mod peer;
 pub mod pool;
 pub mod rings;
 mod store;
@@ -16,6 +18,7 @@ pub mod vhost_user;
 pub mod xen;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -30,6 +33,8 @@ use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::stats::{PortCounters, PortTotals};
 use crate::time::{cycles, duration};
+use events::EventLog;
+use peer::Peer;
 use rings::Rings;
 
 /// See the module.
@@ -96,6 +101,10 @@ pub struct Port {
     seed: u64,
     /// How often its front ends and guest may have workers do something.
     wishes: Limiter,
+    /// Log lines about its front ends.
+    events: EventLog,
+    /// Log lines of what they say.
+    conversation: EventLog,
     inner: Mutex<Inner>,
     /// What of it runs.
     rings: Mutex<Rings>,
@@ -118,6 +127,10 @@ struct Inner {
     /// Some advice was logged.
     advised: bool,
     session: u32,
+    /// The program that has the port now.
+    front_end: Option<Peer>,
+    /// Others that it kept from connecting.
+    turned_away: u64,
     memory: Option<Arc<MemoryMap>>,
     bases: HashMap<RingKey, u16>,
     /// Where the front end wants to hear of a ring's errors (SET_VRING_ERR).
@@ -127,6 +140,10 @@ struct Inner {
 /// Things that a port's front ends and guest may have workers do a second, once a second's worth of them has been done at once: start, stop,
 /// enable, move a ring, change its call, announce an address. All guests' first starts are far less.
 const WISHES: u64 = 1000;
+/// Log lines about a port's front ends a second, see [`EventLog`].
+const EVENTS: u64 = 2;
+/// Log lines of what they say a second, where that is logged at all.
+const MESSAGES: u64 = 100;
 /// Longest pause for one of them.
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -143,6 +160,8 @@ impl Port {
             advice: None,
             advised: false,
             session: 0,
+            front_end: None,
+            turned_away: 0,
             memory: None,
             bases: HashMap::new(),
             errors: HashMap::new(),
@@ -162,6 +181,8 @@ impl Port {
             path: Mutex::default(),
             seed: shared.key.wrapping_add(u64::from(id.0) << 16),
             wishes,
+            events: EventLog::new(EVENTS),
+            conversation: EventLog::new(MESSAGES),
             inner: Mutex::new(inner),
             rings: Mutex::default(),
             stopping: Mutex::default(),
@@ -381,6 +402,57 @@ impl Port {
         self.inner().session
     }
 
+    /// A line of the log about its front end.
+    pub fn log(&self, event: fmt::Arguments) {
+        match self.events.admit() {
+            Some(0) => tracing::info!(port = %self.name, "{event}"),
+            Some(left_out) => tracing::info!(port = %self.name, left_out, "{event}"),
+            None => {}
+        }
+    }
+
+    /// A line of the log about what its front end says, for those who ask for such (`MEMLANE_LOG=debug`).
+    pub fn log_message(&self, message: fmt::Arguments) {
+        if tracing::enabled!(tracing::Level::DEBUG)
+            && let Some(left_out) = self.conversation.admit()
+        {
+            tracing::debug!(port = %self.name, left_out, "{message}");
+        }
+    }
+
+    /// A front end has connected.
+    pub fn front_end_came(&self, peer: Option<Peer>) {
+        self.log(format_args!("front end connected: {}", named(peer.as_ref())));
+        let mut inner = self.inner();
+        (inner.front_end, inner.turned_away) = (peer, 0);
+    }
+
+    /// It has gone, for this reason.
+    pub fn front_end_left(&self, why: fmt::Arguments) {
+        self.log(format_args!("front end left: {why}"));
+        let mut inner = self.inner();
+        (inner.front_end, inner.turned_away) = (None, 0);
+    }
+
+    /// The program that has the port, and how many others were turned away for it.
+    pub fn front_end(&self) -> (Option<Peer>, u64) {
+        let inner = self.inner();
+        (inner.front_end.clone(), inner.turned_away)
+    }
+
+    /// Another front end has connected while the port has one, and was turned away.
+    pub fn turned_away(&self, visitor: Option<Peer>) {
+        let holder = {
+            let mut inner = self.inner();
+            inner.turned_away += 1;
+            inner.front_end.clone()
+        };
+        let (visitor, holder) = (named(visitor.as_ref()), named(holder.as_ref()));
+        self.log(format_args!(
+            "another front end was turned away: {visitor}; the port is in use by {holder}. Give each guest a port of its own, or end that program"
+        ));
+    }
+
     /// The front end is gone, and with it everything that was its own.
     pub fn forget_front_end(&self) {
         let mut inner = self.inner();
@@ -399,6 +471,10 @@ impl Port {
     pub fn recall_base(&self, key: RingKey) -> Option<u16> {
         self.inner().bases.remove(&key)
     }
+}
+
+fn named(peer: Option<&Peer>) -> String {
+    peer.map_or_else(|| "a program that the kernel does not name".into(), ToString::to_string)
 }
 
 /// The address that a port offers to its guest if none is configured: locally administered, and the same in every run, so that a guest

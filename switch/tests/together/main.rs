@@ -19,6 +19,7 @@ mod pages;
 mod virtio_queue_device;
 
 mod agrees_with_model;
+mod busy_ports;
 mod cli;
 mod comes_and_goes;
 mod commands;

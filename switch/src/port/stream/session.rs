@@ -13,17 +13,17 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use super::Connection;
 use super::passt::{Passt, Started};
 use crate::network::Network;
+use crate::port::peer::{Door, PENALTY, Peer};
 use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::socket;
 use crate::port::{Port, State};
 
 /// How long to wait before trying again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long whoever connected waits before the next may, so that connecting again and again gets a small part of a CPU.
-const PENALTY: Duration = Duration::from_millis(1);
 /// Tokens of what a thread waits for.
 const QUIT: u64 = 0;
 const FILE: u64 = 1;
+const VISITOR: u64 = 2;
 /// A session's thread needs little.
 const STACK: usize = 256 * 1024;
 
@@ -49,6 +49,15 @@ impl Other {
         let listening = Self::Listen(listener, path.to_path_buf());
         access.apply(path)?;
         Ok(listening)
+    }
+}
+
+impl Other {
+    fn listener(&self) -> Option<&UnixListener> {
+        match self {
+            Self::Listen(listener, _) => Some(listener),
+            Self::Connect(_) | Self::Passt(_) => None,
+        }
     }
 }
 
@@ -88,7 +97,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other) -> io::Result<S
         loop {
             let begun = Instant::now();
             if let Ok((stream, child)) = meet(&other, &watch) {
-                serve(&network, &port, stream, &watch);
+                serve(&network, &port, stream, &watch, other.listener());
                 drop(child);
             }
             pause = match other {
@@ -117,22 +126,29 @@ fn meet(other: &Other, watch: &Watch) -> io::Result<(UnixStream, Option<Started>
     }
 }
 
-/// Serves one connection to its end.
-fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch) {
+/// Serves one connection to its end; others that connect at `listener` meanwhile are turned away.
+fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch, listener: Option<&UnixListener>) {
     port.begin_session();
+    port.front_end_came(Peer::of(&stream));
     let started = Connection::new(stream).and_then(|connection| {
         let ends = connection.ends(Arc::clone(&network.shared().pool))?;
         network.start_ends(port, ends)?;
         Ok(connection)
     });
-    let Ok(connection) = started else { return };
-    // What it sends is the worker's to read; here only its end is of interest.
-    watch.wait_for(connection.socket.as_raw_fd(), EventSet::READ_HANG_UP);
+    let connection = match started {
+        Ok(connection) => connection,
+        Err(error) => return port.front_end_left(format_args!("it cannot be served: {error}")),
+    };
+    watch.wait_for_end(&connection.socket, &Door { port, listener });
     match connection.fault.get() {
-        Some(fault) => network.quarantine(port, &fault.to_string()),
+        Some(fault) => {
+            network.quarantine(port, &fault.to_string());
+            port.front_end_left(format_args!("{fault}"));
+        }
         None => {
             network.stop_port(port);
             port.set_state(State::Waiting);
+            port.front_end_left(format_args!("the connection ended"));
         }
     }
 }
@@ -140,6 +156,8 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     Quit,
+    Visitor,
+    File,
     Otherwise,
 }
 
@@ -168,13 +186,31 @@ impl Watch {
         woken
     }
 
+    /// Waits until `stream` ends. What it sends is the worker's to read; here only its end is of interest.
+    fn wait_for_end(&self, stream: &UnixStream, door: &Door) {
+        let Some(listener) = door.listener else {
+            self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP);
+            return;
+        };
+        let visitors = EpollEvent::new(EventSet::IN, VISITOR);
+        // Without it, others wait until the stream has ended.
+        let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
+        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor {
+            door.turn_away();
+            std::thread::sleep(PENALTY);
+        }
+        let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
+    }
+
     /// Waits until something happens, or `pause` is over.
     fn wait(&self, pause: Option<Duration>) -> Woken {
         let milliseconds = pause.map_or(-1, |pause| pause.as_millis() as i32);
-        let mut events = [EpollEvent::default(); 2];
+        let mut events = [EpollEvent::default(); 3];
         // A signal is as good as nothing having happened: whoever called looks again.
         let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
-        let quits = events[..count].iter().any(|event| event.data() == QUIT);
-        if quits { Woken::Quit } else { Woken::Otherwise }
+        let is_there = |token| events[..count].iter().any(|event| event.data() == token);
+        let first =
+            [(QUIT, Woken::Quit), (FILE, Woken::File), (VISITOR, Woken::Visitor)].into_iter().find(|(token, _)| is_there(*token));
+        first.map_or(Woken::Otherwise, |(_, woken)| woken)
     }
 }

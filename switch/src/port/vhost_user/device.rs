@@ -188,6 +188,7 @@ impl Device {
         let ring = &mut self.rings[index as usize];
         parts.start.session = self.settings.port.session();
         ring.running = true;
+        self.log_start(index);
         self.pace();
         if self.is_control(index) {
             return self.start_control(parts);
@@ -196,6 +197,21 @@ impl Device {
         self.settings.port.set_state(State::Running);
         self.network.start_ring(&self.settings.port, parts);
         Ok(())
+    }
+
+    /// Tells the log that ring `index` starts; before the first, what was agreed.
+    fn log_start(&self, index: u32) {
+        let (port, size) = (&self.settings.port, self.rings[index as usize].size);
+        if port.state() != State::Running {
+            port.log(format_args!("features agreed: {}", self.features));
+        }
+        match (self.is_control(index), self.key(index as usize)) {
+            (true, _) => port.log(format_args!("control queue started, {size} descriptors")),
+            (_, RingKey { pair, direction: Direction::Delivery, .. }) => {
+                port.log(format_args!("RX queue {pair} started, {size} descriptors"))
+            }
+            (_, RingKey { pair, .. }) => port.log(format_args!("TX queue {pair} started, {size} descriptors")),
+        }
     }
 
     /// True if ring `index` is the control queue of a guest that was offered one: it follows the pairs (virtio 1.4, section 5.1.2).

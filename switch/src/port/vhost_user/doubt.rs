@@ -4,15 +4,12 @@
 //! has only a private copy of: its rings run, kicks come, and nothing is ever in them. Who finds no network has to be told why. So a session
 //! whose rings have shown nothing yet looks now and then, until they have.
 
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use super::device::Device;
-use crate::port::Port;
+use crate::port::peer::Door;
 
 /// How long to wait for what would end the doubt, at first and at most. QEMU kicks when a ring starts, and the guest fills it when its interface goes
 /// up, which takes a slow guest seconds.
@@ -47,14 +44,15 @@ impl Doubt {
 }
 
 /// Returns when there is no doubt that needs looking at again, or the next message is there. `kicks` came before this session.
-pub(super) fn look_until_message(port: &Port, device: &Arc<Mutex<Device>>, stream: &UnixStream, kicks: u64) {
+pub(super) fn look_until_message(door: &Door, device: &Arc<Mutex<Device>>, stream: &UnixStream, kicks: u64) {
+    let port = door.port;
     let doubt = || {
         let kicked = port.totals().kicks > kicks;
         device.lock().unwrap_or_else(PoisonError::into_inner).doubt(kicked)
     };
     let mut pause = PAUSE.0;
     while doubt().is_some() {
-        if is_readable(stream, pause) {
+        if door.wait(stream, Some(pause)) {
             return;
         }
         let Some(doubt) = doubt() else { break };
@@ -66,10 +64,4 @@ pub(super) fn look_until_message(port: &Port, device: &Arc<Mutex<Device>>, strea
         pause = (pause * 2).min(PAUSE.1);
     }
     port.set_advice(None);
-}
-
-/// Whether something comes, or the connection ends, within `pause`. A failure shows when it is read.
-fn is_readable(stream: &UnixStream, pause: Duration) -> bool {
-    let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
-    poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], timeout) != Ok(0)
 }

@@ -1,5 +1,7 @@
 //! What memlane offers, and what a driver made of it (virtio 1.4, sections 2.2, 5.1.3 and 6; vhost-user, "Protocol features").
 
+use std::fmt;
+
 use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
 use virtio_bindings::{virtio_config as config, virtio_net as net, virtio_ring as ring};
 
@@ -52,6 +54,50 @@ const DELIVERY_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
     | bit(net::VIRTIO_NET_F_GUEST_ECN)
     | bit(net::VIRTIO_NET_F_GUEST_USO4)
     | bit(net::VIRTIO_NET_F_GUEST_USO6);
+
+/// Names of the features of virtio and of its network devices that have one (virtio 1.4, sections 5.1.3 and 6), without their prefixes.
+const NAMES: [(u32, &str); 40] = [
+    (net::VIRTIO_NET_F_CSUM, "CSUM"),
+    (net::VIRTIO_NET_F_GUEST_CSUM, "GUEST_CSUM"),
+    (net::VIRTIO_NET_F_CTRL_GUEST_OFFLOADS, "CTRL_GUEST_OFFLOADS"),
+    (net::VIRTIO_NET_F_MTU, "MTU"),
+    (net::VIRTIO_NET_F_MAC, "MAC"),
+    (net::VIRTIO_NET_F_GUEST_TSO4, "GUEST_TSO4"),
+    (net::VIRTIO_NET_F_GUEST_TSO6, "GUEST_TSO6"),
+    (net::VIRTIO_NET_F_GUEST_ECN, "GUEST_ECN"),
+    (net::VIRTIO_NET_F_GUEST_UFO, "GUEST_UFO"),
+    (net::VIRTIO_NET_F_HOST_TSO4, "HOST_TSO4"),
+    (net::VIRTIO_NET_F_HOST_TSO6, "HOST_TSO6"),
+    (net::VIRTIO_NET_F_HOST_ECN, "HOST_ECN"),
+    (net::VIRTIO_NET_F_HOST_UFO, "HOST_UFO"),
+    (net::VIRTIO_NET_F_MRG_RXBUF, "MRG_RXBUF"),
+    (net::VIRTIO_NET_F_STATUS, "STATUS"),
+    (net::VIRTIO_NET_F_CTRL_VQ, "CTRL_VQ"),
+    (net::VIRTIO_NET_F_CTRL_RX, "CTRL_RX"),
+    (net::VIRTIO_NET_F_CTRL_VLAN, "CTRL_VLAN"),
+    (net::VIRTIO_NET_F_GUEST_ANNOUNCE, "GUEST_ANNOUNCE"),
+    (net::VIRTIO_NET_F_MQ, "MQ"),
+    (net::VIRTIO_NET_F_CTRL_MAC_ADDR, "CTRL_MAC_ADDR"),
+    (config::VIRTIO_F_NOTIFY_ON_EMPTY, "NOTIFY_ON_EMPTY"),
+    (config::VIRTIO_F_ANY_LAYOUT, "ANY_LAYOUT"),
+    (ring::VIRTIO_RING_F_INDIRECT_DESC, "INDIRECT_DESC"),
+    (ring::VIRTIO_RING_F_EVENT_IDX, "EVENT_IDX"),
+    (30, "PROTOCOL_FEATURES"),
+    (config::VIRTIO_F_VERSION_1, "VERSION_1"),
+    (config::VIRTIO_F_ACCESS_PLATFORM, "ACCESS_PLATFORM"),
+    (config::VIRTIO_F_RING_PACKED, "RING_PACKED"),
+    (config::VIRTIO_F_IN_ORDER, "IN_ORDER"),
+    (config::VIRTIO_F_ORDER_PLATFORM, "ORDER_PLATFORM"),
+    (config::VIRTIO_F_SR_IOV, "SR_IOV"),
+    (config::VIRTIO_F_NOTIFICATION_DATA, "NOTIFICATION_DATA"),
+    (config::VIRTIO_F_RING_RESET, "RING_RESET"),
+    (net::VIRTIO_NET_F_HASH_REPORT, "HASH_REPORT"),
+    (net::VIRTIO_NET_F_RSS, "RSS"),
+    (net::VIRTIO_NET_F_GUEST_USO4, "GUEST_USO4"),
+    (net::VIRTIO_NET_F_GUEST_USO6, "GUEST_USO6"),
+    (net::VIRTIO_NET_F_HOST_USO, "HOST_USO"),
+    (net::VIRTIO_NET_F_SPEED_DUPLEX, "SPEED_DUPLEX"),
+];
 
 /// Protocol features that a port serves.
 const PROTOCOL: Protocol = Protocol::MQ
@@ -112,6 +158,18 @@ pub fn offer(circumstances: Circumstances) -> u64 {
 /// A driver's choice of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed(pub u64);
+
+impl fmt::Display for Agreed {
+    /// Their names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |number| {
+            NAMES.iter().find(|(known, _)| *known == number).map_or_else(|| format!("bit {number}"), |(_, name)| (*name).into())
+        };
+        let names: Vec<String> = (0..64).filter(|&number| self.0 & bit(number) != 0).map(name).collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(" "))
+    }
+}
 
 impl Agreed {
     fn has(self, feature: u64) -> bool {
@@ -211,6 +269,17 @@ mod tests {
         let without = Agreed(ALWAYS & !bit(net::VIRTIO_NET_F_GUEST_CSUM) & !bit(net::VIRTIO_NET_F_CSUM));
         assert!(!without.receiver().tcp4 && !without.receiver().udp6 && !without.sender().tcp6);
         assert_eq!(Agreed(ALWAYS).receiver(), Offloads::ALL);
+    }
+
+    #[test]
+    fn features_are_told_by_their_names() {
+        assert_eq!(
+            Agreed(VERSION_1 | MERGEABLE | PROTOCOL_FEATURES | 1 << 44).to_string(),
+            "MRG_RXBUF PROTOCOL_FEATURES VERSION_1 bit 44"
+        );
+        assert_eq!(Agreed(0).to_string(), "none");
+        let all = Agreed(ALWAYS | MQ | MTU | ANNOUNCE | CTRL_VQ | IN_ORDER).to_string();
+        assert!(!all.contains("bit "), "what is offered has a name: {all}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::socket::{self, Waiter};
 use super::wire::{self, Message, WireError};
 use crate::network::Network;
 use crate::port::State;
+use crate::port::peer::{Door, Peer};
 
 /// How long to wait before trying to connect again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -49,6 +50,15 @@ impl Endpoint {
         let listening = Self::Listen(socket::bind(path, Access::PRIVATE)?, path.to_path_buf());
         access.apply(path)?;
         Ok(listening)
+    }
+}
+
+impl Endpoint {
+    fn listener(&self) -> Option<&UnixListener> {
+        match self {
+            Self::Listen(listener, _) => Some(listener),
+            Self::Connect(_) => None,
+        }
     }
 }
 
@@ -86,7 +96,7 @@ pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) ->
         while let Some(connection) = meet(&endpoint, &their_waiter, &theirs) {
             *their_stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
             if !theirs.load(Ordering::Acquire) {
-                serve(&network, &settings, connection);
+                serve(&network, &settings, connection, endpoint.listener());
             }
             their_stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
@@ -159,18 +169,20 @@ fn meet(endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixS
 }
 
 /// Serves one connection to its end.
-fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) {
+fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, listener: Option<&UnixListener>) {
     let port = &settings.port;
     port.begin_session();
+    port.front_end_came(Peer::of(&stream));
     port.set_state(State::Speaking);
-    let result = converse(network, settings, stream);
-    match result {
+    match converse(network, settings, stream, listener) {
         Ok(()) => {
             network.stop_port(port);
             port.set_state(State::Waiting);
+            port.front_end_left(format_args!("the connection ended"));
         }
         Err(cause) => {
             quarantine(network, settings, &cause.to_string());
+            port.front_end_left(format_args!("{cause}"));
         }
     }
     port.forget_front_end();
@@ -182,22 +194,29 @@ fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
     std::thread::sleep(PENALTY);
 }
 
-/// Answers messages until the front end goes. What it started is then still to be stopped. For sessions, and for fuzzers, which bring a
-/// connection of their own.
+/// Answers messages until the front end goes. What it started is then still to be stopped. Others that connect at `listener` meanwhile are turned
+/// away. For sessions, and for fuzzers, which bring a connection of their own.
 ///
 /// # Errors
 /// The front end broke a rule, or the connection failed.
-pub fn converse(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream) -> Result<(), io::Error> {
+pub fn converse(
+    network: &Arc<Network>,
+    settings: &PortSettings,
+    stream: UnixStream,
+    listener: Option<&UnixListener>,
+) -> Result<(), io::Error> {
+    let door = Door { port: &settings.port, listener };
     let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
     let mut crates = Crates::new(&device)?;
     let kicks = settings.port.totals().kicks;
     loop {
-        doubt::look_until_message(&settings.port, &device, &stream, kicks);
-        let message = match Message::receive(&stream) {
+        doubt::look_until_message(&door, &device, &stream, kicks);
+        let message = match Message::receive_after(&stream, &|| _ = door.wait(&stream, None)) {
             Ok(message) => message,
             Err(WireError::HungUp) => return Ok(()),
             Err(error) => return Err(io::Error::other(error)),
         };
+        settings.port.log_message(format_args!("front end sends {message}"));
         let served = match extra::is_ours(&message) {
             Some(request) => {
                 let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,12 +6,14 @@
 //! A message is a header of twelve bytes (request, flags, size; native order), `size` bytes of payload, and up to
 //! [`MAX_DESCRIPTORS`] descriptors (vhost-user, "Message specification").
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use thiserror::Error;
+use vhost::vhost_user::message::FrontendReq;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 use crate::system;
@@ -34,6 +36,17 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// Descriptors that came along.
     pub files: Vec<File>,
+}
+
+impl fmt::Display for Message {
+    /// Its name, and how much came with it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match FrontendReq::try_from(self.request) {
+            Ok(name) => write!(f, "{name:?}")?,
+            Err(_) => write!(f, "message {}", self.request)?,
+        }
+        write!(f, " ({} bytes, {} descriptors)", self.payload.len(), self.files.len())
+    }
 }
 
 /// Why there is no message.
@@ -62,9 +75,17 @@ impl Message {
     /// # Errors
     /// A [`WireError`]; the connection is of no further use then.
     pub fn receive(stream: &UnixStream) -> Result<Self, WireError> {
+        Self::receive_after(stream, &|| {})
+    }
+
+    /// As [`Self::receive`]; calls `wait` before each read, which returns when there is something to read.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn receive_after(stream: &UnixStream, wait: &dyn Fn()) -> Result<Self, WireError> {
         let mut files = Vec::new();
         let mut header = [0; HEADER];
-        match fill(stream, &mut header, &mut files)? {
+        match fill(stream, wait, &mut header, &mut files)? {
             0 => return Err(WireError::HungUp),
             HEADER => {}
             _ => return Err(WireError::Partial),
@@ -75,7 +96,7 @@ impl Message {
             return Err(WireError::Size(size));
         }
         let mut payload = vec![0; size];
-        if fill(stream, &mut payload, &mut files)? < size {
+        if fill(stream, wait, &mut payload, &mut files)? < size {
             return Err(WireError::Partial);
         }
         Ok(Self { request, flags, payload, files })
@@ -104,9 +125,10 @@ pub fn words(header: [u8; HEADER]) -> [u32; 3] {
 }
 
 /// Reads until `bytes` are full or the stream ends; returns how many came. Descriptors go to `files`.
-fn fill(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
+fn fill(stream: &UnixStream, wait: &dyn Fn(), bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
     let mut done = 0;
     while done < bytes.len() {
+        wait();
         match receive(stream, &mut bytes[done..], files)? {
             0 => return Ok(done),
             count => done += count,
