@@ -11,6 +11,8 @@ for address in $(echo "$guest_addresses" | tr ',' ' '); do
     ip link set "eth$card" up
     card=$((card + 1))
 done
+# A ping that starts in the first second of its kernel does not pause: iputils takes a clock that shows 0 s for one that it has not read.
+while read -r up _ </proc/uptime && [ "$(echo "$up" | tr -d .)" -lt 110 ]; do sleep 0.1; done
 sh -c "$(echo "$guest_command" | tr '~' ' ')"
 echo "-- ended with $?"
 # The example ends the guest. (A first process that ends is a panic.)

@@ -6,6 +6,7 @@
 #                        a port belongs to the guest whose name its own begins with: app-front to app
 #   attach PORT          attaches a port while the network runs
 #   ready NAME           waits until the guest's command has ended
+#   busy NAME            fails if it has: what happened meanwhile shows nothing then
 #   result NAME          waits until the guest's command has ended, and shows what it said
 #
 # Guests run under User Mode Linux if a kernel is found: $UML_KERNEL, or the one that `make demo` has built. Else they are network namespaces
@@ -114,6 +115,10 @@ in_namespace() {
 
 ready() {
     await "^-- ended with" "$1.log"
+}
+
+busy() {
+    ! grep -q "^-- ended with" "$1.log" || fail "$1 had ended before all was done that it was to see"
 }
 
 result() {

@@ -6,7 +6,7 @@ ping=$(command -v ping || echo "busybox ping")
 network
 guest b "b=10.0.0.2/24" true
 ready b
-guest a "a=10.0.0.1/24" "$ping -c 40 -i 0.25 10.0.0.2"
+guest a "a=10.0.0.1/24" "$ping -c 60 -i 0.25 10.0.0.2"
 await "bytes from" a.log
 
 attach c
@@ -20,4 +20,5 @@ sed -i 's/^name = "b"$/&\nweight = 3/' net.toml
 printf '\n[[port]]\nname = "d"\nnull = true\n' >>net.toml
 "$memlane" reload net.toml --dry-run
 "$memlane" reload net.toml
+busy a
 result a | grep -v "bytes from"

@@ -15,7 +15,7 @@ done
 # Sends for some seconds and prints what each sender got through.
 contest() {
     "$programs/memlane-rig" blast -p vu:quiet.sock -p vu:noisy.sock -p vu:server.sock --pattern many-to-one \
-        --size-of 0=1500 --size-of 1=60000 --interrupts --seconds 8 --json |
+        --size-of 0=1500 --size-of 1=60000 --interrupts --seconds "${SECONDS_EACH:-8}" --json |
         python3 -c 'import json, sys
 for name, way in zip(("quiet", "noisy"), json.load(sys.stdin)["directions"]):
     print("  %s: %.0f Mbit/s" % (name, 1000 * way["gbps"]))'

@@ -9,7 +9,7 @@ guest db "db=10.0.2.3/24" true
 ready db
 guest app "app-front=10.0.1.2/24 app-back=10.0.2.2/24" "$ping -c 3 10.0.2.3"
 ready app
-guest web "web=10.0.1.1/24" "$ping -c 3 10.0.1.2; $ping -c 1 -W 1 10.0.2.3 || echo web does not reach db"
+guest web "web=10.0.1.1/24" "$ping -c 3 10.0.1.2; ip route add 10.0.2.3 via 10.0.1.2; $ping -c 2 -W 1 10.0.2.3 || echo web does not reach db"
 result app
 result web
 echo "== host"

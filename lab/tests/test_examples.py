@@ -1,6 +1,7 @@
 """The examples run, with either kind of guests, and show what they promise."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,24 +37,76 @@ def _run(example: str, kernel: str, *arguments: str) -> str:
     return done.stdout
 
 
+def _answered(said: str, guest: str, count: int) -> float:
+    """Milliseconds that the first pings of a guest took, all of which were answered."""
+    part = said.partition(f"== {guest}\n")[2].partition("\n== ")[0]
+    found = re.search(r"(\d+) packets transmitted, (\d+) received, 0% packet loss, time (\d+)ms", part)
+    assert found, said
+    assert (found[1], found[2]) == (str(count), str(count)), said
+    return float(found[3])
+
+
 @pytest.mark.real
 def test_one_guest_reaches_the_other(kernel: str) -> None:
-    assert ", 0% packet loss" in _run("two-vms", kernel)
+    said = _run("two-vms", kernel)
+    assert _answered(said, "a", 5) >= 4 * 1000 * 0.99, "a ping a second"
+    assert re.search(r"^a +lan +running ", said, re.MULTILINE), said
+    assert re.search(r"^b +lan +running ", said, re.MULTILINE), said
 
 
 @pytest.mark.real
 def test_a_network_changes_while_guests_ping(kernel: str) -> None:
     said = _run("changing", kernel)
-    assert said.count(", 0% packet loss") == 2, said
-    assert "added      d\n" in said, said
-    assert "changed    b: weight\n" in said, said
+    # The script fails if a has ended before the last change.
+    assert _answered(said, "a", 60) >= 59 * 250 * 0.99
+    assert _answered(said, "c", 3) >= 2 * 1000 * 0.99
+    first, limited, listed, detached = map(said.index, ("== c", "intake 10Mbit", "\nc  ", "c: detached\n"))
+    assert first < limited < listed < detached < said.index("Nothing was done yet."), said
+    assert said.count("added      d\n") == 2, said
+    assert said.count("changed    b: weight\n") == 2, said
+    assert said.index("== a") > said.rindex("added      d\n"), "its pings are shown last"
 
 
 @pytest.mark.real
 def test_tiers_reach_their_neighbours_only(kernel: str) -> None:
     said = _run("three-tier", kernel)
-    assert said.count(", 0% packet loss") == 3, said
-    assert "web does not reach db" in said
+    for guest in ("app", "web", "host"):
+        assert _answered(said, guest, 3) >= 2 * 1000 * 0.99
+    tried = said.partition("== web")[2].partition("== host")[0]
+    assert "2 packets transmitted, 0 received" in tried, "web has a way to try, and nobody answers"
+    assert "unreachable" not in tried
+    assert "web does not reach db" in tried
+
+
+@pytest.mark.real
+def test_a_quiet_neighbour_gets_what_it_asks_for_and_a_noisy_one_its_limit() -> None:
+    switch = memlane.program()
+    assert switch, "no memlane: run make build"
+    run = _EXAMPLES / "noisy-neighbour" / "run.sh"
+    environment = {**os.environ, "MEMLANE_PROGRAMS": str(switch.parent), "SECONDS_EACH": "3"}
+    command = ["unshare", "--net", "--mount", str(run)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    quiet, noisy, still_quiet, held = (int(found) for found in re.findall(r": (\d+) Mbit/s", done.stdout))
+    assert 270 <= quiet <= 310, done.stdout
+    assert 270 <= still_quiet <= 310, done.stdout
+    assert held <= 210 < noisy, done.stdout
+
+
+@pytest.mark.real
+def test_a_line_of_routers_shows_a_slow_a_broken_and_a_mended_link() -> None:
+    run = _EXAMPLES / "line-of-routers" / "run.py"
+    done = subprocess.run([sys.executable, run, "4"], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout
+    first, slow, mended = (float(found) for found in re.findall(r"rtt min/avg/max/mdev = ([\d.]+)/", said))
+    assert slow >= 40, "20 ms each way"
+    assert first < 40 > mended, said
+    assert said.startswith("4 routers, all routing tables full after "), said
+    slowed, down, lost, up = map(
+        said.index, ("made slow", "it goes down", "r1 knows no way to r4", "it comes up again")
+    )
+    assert slowed < down < lost < up
 
 
 _VISIT = """
