@@ -169,6 +169,82 @@ def test_a_captures_times_are_those_of_the_links_delay(quick: Path, tmp_path: Pa
     assert 0.25 < times[2] - times[0] < 20
 
 
+_CLAB = """name: small
+topology:
+  groups:
+    routers: { kind: frr, image: quay.io/frrouting/frr:10 }
+    hosts: { kind: linux, image: any }
+  nodes:
+    1: { group: routers, startup-config: r1.conf }
+    r2: { kind: linux, image: frrouting/frr, binds: ["r2:/etc/frr"] }
+    PC1:
+      group: hosts
+      env: { GATEWAY: 198.51.100.1 }
+      binds: ["motd:/etc/motd"]
+      exec:
+        - ip addr add 198.51.100.2/24 dev eth1
+        - bash -c "ip route add default via $$GATEWAY"
+        - ls /nowhere
+    PC2:
+      group: hosts
+      cmd: iperf3 --server
+      exec: ["ip addr add 203.0.113.2/24 dev eth1", "ip route add default via 203.0.113.1"]
+  links:
+    - endpoints: ["1:eth1", "r2:eth1"]
+    - endpoints: ["PC1:eth1", "1:eth2"]
+    - endpoints: ["PC2:eth1", "r2:eth2"]
+    - endpoints: ["PC2:eth2", "PC1:eth2"]
+"""
+_FRR = """frr version 10.5.1
+frr defaults traditional
+hostname {name}
+no ipv6 forwarding
+interface eth1
+ ip address 192.0.2.{number}/30
+ ip ospf hello-interval 1
+ ip ospf dead-interval 4
+!
+interface eth2
+ ip address {own}
+!
+router ospf
+ passive-interface eth2
+ network 0.0.0.0/0 area 0
+!
+line vty
+!
+"""
+
+
+def test_a_containerlab_file_comes_up_and_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "small.clab.yml").write_text(_CLAB)
+    (tmp_path / "motd").write_text("hello\n")
+    (tmp_path / "r1.conf").write_text(_FRR.format(name="r1", number=1, own="198.51.100.1/24"))
+    (tmp_path / "r2").mkdir()
+    (tmp_path / "r2" / "frr.conf").write_text(_FRR.format(name="r2", number=2, own="203.0.113.1/24"))
+    (tmp_path / "r2" / "daemons").write_text("zebra=yes\nbgpd=no\nospfd=yes\n")
+    (tmp_path / "r2" / "vtysh.conf").write_text("service integrated-vtysh-config\n")
+    with topo.up(tmp_path / "small.clab.yml") as net:
+        far = net["PC1"]
+        until(lambda: far.run("ping -c 1 -W 1 203.0.113.2").status == 0, timeout=90, what="OSPF to find the way")
+        assert [told.partition(" ended")[0] for told in net.complaints] == [
+            "the command `export GATEWAY=198.51.100.1; ls /nowhere` of PC1"
+        ]
+        assert far.run("cat /etc/motd").stdout == "hello\n"
+        shown = net["n1"].run("ip -br -4 address").check().stdout.split()
+        assert "198.51.100.1/24" in shown
+        assert not [word for word in shown if word.startswith("10.")], "nothing of the lab's own"
+        assert "router ospf" in net["r2"].run("vtysh -c 'show running-config'").check().stdout
+        assert "eth2" in far.run("ip -br link").stdout
+        net["PC2"].guest.wait_listening(5201)
+
+
+def test_names_reach_the_addresses_that_pages_show(quick: Path) -> None:
+    with topo.up(quick) as net:
+        assert "PING b (10.64.0.1)" in net["a"].run("ping -c 1 -W 5 b").stdout
+        assert "fd6d:1::1" in net["a"].run("ping -6 -c 1 -W 5 b").stdout
+
+
 def test_nodes_without_links_come_up(tmp_path: Path) -> None:
     assert "1 nodes set up" in _topo("up", "line", "1").stdout
     try:
