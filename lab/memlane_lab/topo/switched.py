@@ -28,6 +28,8 @@ _DOWN = {"loss": 1.0}
 """How memlane is told that nothing passes."""
 _MEMORY = 256
 """MiB that all frames under way may take."""
+_NAME = 64
+"""Longest name of a segment."""
 
 
 class Switched(Fabric):
@@ -74,7 +76,7 @@ class Switched(Fabric):
         return self._folder / f"p{2 * end.link + end.side}.sock"
 
     def _port(self, end: Interface, namespaces: Mapping[str, str]) -> dict[str, Any]:
-        stated: dict[str, Any] = {"name": end.port, "segment": self.links[end.link].name, "mtu": end.mtu}
+        stated: dict[str, Any] = {"name": end.port, "segment": self._segment(end.link), "mtu": end.mtu}
         if is_host(end):
             stated["tap"] = self.host_device(end)
         elif end.node in namespaces:
@@ -83,6 +85,11 @@ class Switched(Fabric):
             stated |= {"vhost-user": str(self._socket(end)), "mac": end.mac}
         link = self.links[end.link].impairment.as_link()
         return {**stated, "link": link} if link else stated
+
+    def _segment(self, link: int) -> str:
+        """The segment of a link: called like it, or by its number where that is too long."""
+        name = self.links[link].name
+        return name if len(name) <= _NAME else f"link-{link}"
 
     def apply(self, link: LinkState, ends: tuple[Interface, Interface]) -> None:
         told = link.impairment.as_link() if link.up else _DOWN

@@ -20,6 +20,7 @@ use super::uplink::{MOST_VNI, OVERHEAD, UplinkConfig};
 use crate::frame::MacAddress;
 use crate::id::MAX_PAIRS;
 use crate::link::Impairment;
+use crate::netns;
 use crate::port::vhost_user::access::Access;
 
 /// Most ports of a network.
@@ -28,6 +29,10 @@ pub const MAX_PORTS: usize = 4096;
 const SOCKET_PATH: usize = 107;
 /// Longest name of a network interface.
 const INTERFACE_NAME: usize = 15;
+/// Longest name of a network, segment or port.
+const NAME: usize = 64;
+/// Longest sentence about a mistake, in bytes: it may quote names and values of any length.
+const SENTENCE: usize = 1000;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +48,24 @@ pub struct Mistake {
 impl Mistake {
     /// What is wrong with a key of something that has no lines.
     pub(super) fn of(key: &str, text: &str) -> Self {
-        Self { line: 0, key: key.into(), text: text.into() }
+        Self { line: 0, key: printable(key), text: printable(text) }
     }
+}
+
+/// `text` as a terminal may show it: control characters escaped, and cut at [`SENTENCE`].
+fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars() {
+        if shown.len() >= SENTENCE {
+            shown.push_str(" ...");
+            break;
+        }
+        match character.is_control() {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
 }
 
 /// All mistakes of a file, in the order of their lines.
@@ -139,7 +160,7 @@ impl<'t> Checker<'t> {
     fn note_at(&mut self, position: usize, key: &str, text: impl fmt::Display) {
         let before = &self.text.as_bytes()[..position.min(self.text.len())];
         let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        self.list.push(Mistake { line, key: key.into(), text: text.to_string() });
+        self.list.push(Mistake { line, ..Mistake::of(key, &text.to_string()) });
     }
 
     /// Reads what can be read of the file, and checks it.
@@ -238,7 +259,7 @@ impl<'t> Checker<'t> {
         }
         self.check_cpus(document, &top);
         if let Some(name) = &document.name {
-            self.check_name(&top, name);
+            self.check_name(&top, "name", name);
         }
         if let Some(path) = &document.control {
             self.check_socket(&top, "control", path);
@@ -264,7 +285,7 @@ impl<'t> Checker<'t> {
 
     fn check_segment(&mut self, entry: &SegmentEntry, place: &Place) {
         match &entry.name {
-            Some(name) if name.is_empty() => self.note(place, "name", "a segment needs a name"),
+            Some(name) => self.check_name(place, "name", name),
             None if !place.has("name") => self.note(place, "", "a segment needs a name"),
             _ => {}
         }
@@ -289,6 +310,7 @@ impl<'t> Checker<'t> {
             self.check_range(place, "mtu", mtu.into(), 68..=u64::from(u16::MAX) - u64::from(OVERHEAD));
         }
         self.check_range(place, "udp-port", entry.udp_port.into(), 1..=65535);
+        self.check_namespace(place, entry.netns.as_deref());
         if let Some(local) = entry.local.filter(|local| local.is_unspecified() || local.is_multicast() || local.is_broadcast()) {
             self.note(place, "local", format_args!("{local} is no host's address"));
         }
@@ -353,16 +375,18 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_name(&mut self, place: &Place, name: &str) {
+    /// Checks the name of a network, a segment or a port.
+    fn check_name(&mut self, place: &Place, key: &str, name: &str) {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.chars().all(|c| c == '.') || name.len() > 64 || !name.chars().all(good) {
-            self.note(place, "name", format_args!("'{name}' is no name: use up to 64 letters, digits, '-', '_' and '.'"));
+        if name.chars().all(|c| c == '.') || name.len() > NAME || !name.chars().all(good) {
+            let shown: String = name.chars().take(NAME).collect();
+            self.note(place, key, format_args!("'{shown}' is no name: use up to {NAME} letters, digits, '-', '_' and '.'"));
         }
     }
 
     fn check_port(&mut self, entry: &PortEntry, place: &Place) {
         match &entry.name {
-            Some(name) => self.check_name(place, name),
+            Some(name) => self.check_name(place, "name", name),
             None if place.has("name") => {}
             None => self.note(place, "", "a port needs a name"),
         }
@@ -392,13 +416,12 @@ impl<'t> Checker<'t> {
         if entry.netns.is_some() && !place.has("tap") {
             self.note(place, "netns", "netns is for tap ports");
         }
+        self.check_namespace(place, entry.netns.as_deref());
         self.check_access(place, &entry.access);
         if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
             self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens");
         }
-        if entry.segment.is_empty() {
-            self.note(place, "segment", "a segment needs a name");
-        }
+        self.check_name(place, "segment", &entry.segment);
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
         }
@@ -436,6 +459,13 @@ impl<'t> Checker<'t> {
         let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
         if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
             self.note(place, key, format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"));
+        }
+    }
+
+    fn check_namespace(&mut self, place: &Place, name: Option<&str>) {
+        if let Some(name) = name.filter(|name| !netns::is_name(name)) {
+            let text = format_args!("'{name}' is no network namespace: use a name under /run/netns, as `ip netns list` shows them");
+            self.note(place, "netns", text);
         }
     }
 
@@ -658,6 +688,48 @@ mtu = 1500
         let found = mistakes(text);
         let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
         assert_eq!(lines, [10, 12, 20, 28], "{found:?}");
+    }
+
+    #[test]
+    fn a_namespace_lies_in_its_folder() {
+        let text = "[[port]]\nname = \"a\"\ntap = \"t\"\nnetns = \"NAME\"\n[[segment]]\nname = \"lan\"\nuplink = true\nvni = 1\nvxlan = \"x\"\nnetns = \"NAME\"\n";
+        assert!(check(&text.replace("NAME", "left")).is_ok());
+        for bad in ["", "..", "../../proc/1/ns/net", "/proc/1/ns/net"] {
+            let found = mistakes(&text.replace("NAME", bad));
+            assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), [4, 10], "{bad}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_ports_and_segments_have_few_characters_and_end() {
+        let text = r#"[[port]]
+name = "a"
+null = true
+segment = "NAME"
+[[segment]]
+name = "NAME"
+uplink = true
+vni = 1
+local = "10.0.0.1"
+"#;
+        for good in ["lan", "Front_1.a-b", &"x".repeat(64)] {
+            assert!(check(&text.replace("NAME", good)).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "ü", "a/b", "a\\u001b[31m", &"x".repeat(65), &"x".repeat(100_000)] {
+            let found = mistakes(&text.replace("NAME", bad));
+            assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), [4, 6], "{bad:.80}: {found:?}");
+            let shown = |text: &str| text.len() < 200 && !text.contains(char::is_control);
+            assert!(found.iter().all(|(_, text)| shown(text)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_file_says_reaches_no_terminal_as_it_is() {
+        let text = "\"\\u001b[2J\" = 1\nworkers = \"\\u001b[2J\"\naccess = { mode = \"\\u001b[2J\" }\n[[port]]\nname = \"a\"\ntap = \"\\u001b[2J\"\n";
+        let found = check(text).unwrap_err();
+        assert_eq!(found.list.iter().map(|mistake| mistake.line).collect::<Vec<_>>(), [1, 2, 3, 6]);
+        let text = found.in_file(Path::new("net.toml")).to_string();
+        assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 
     #[test]
