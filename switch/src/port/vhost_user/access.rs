@@ -1,12 +1,23 @@
 //! Access: who may connect to a port's socket. Whoever may is that port's guest.
 
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, lchown};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use nix::unistd::{Group, User};
+use nix::fcntl::AtFlags;
+use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// How long the name service may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most threads that wait for it.
+const MOST_HELD: usize = 16;
 
 /// Owner, group and mode of a socket; without any, only who runs memlane may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,31 +69,71 @@ impl Access {
         }
     }
 
-    /// Gives the socket at `path`, which is [`Self::PRIVATE`] so far, to whom it is for.
+    /// Gives the socket at `path`, which we have just made and is [`Self::PRIVATE`] so far, to whom it is for. Whoever may write to its folder
+    /// may have put a link or another file there: nothing but a socket of ours is changed.
     ///
     /// # Errors
-    /// There is no such user or group here, or it may not be given to them.
+    /// There is no such user or group here, it may not be given to them, or something else is at `path`.
     pub fn apply(&self, path: &Path) -> io::Result<()> {
         let owner = self.owner.as_deref().map(user).transpose()?;
         let group = self.group.as_deref().map(group).transpose()?;
-        if owner.is_some() || group.is_some() {
-            lchown(path, owner, group)?;
-        }
         let mode = self.mode().map_err(io::Error::other)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        let socket = own_socket(path)?;
+        if owner.is_some() || group.is_some() {
+            fchownat(&socket, c"", owner.map(Uid::from_raw), group.map(Gid::from_raw), AtFlags::AT_EMPTY_PATH)?;
+        }
+        // A descriptor that only names a file (O_PATH) has no fchmod(2).
+        let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        std::fs::set_permissions(itself, Permissions::from_mode(mode))
     }
 }
 
+/// The socket at `path` as a descriptor that names it and nothing else, whatever happens to the path meanwhile.
+fn own_socket(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)?;
+    let meta = file.metadata()?;
+    let is_ours = meta.file_type().is_socket() && meta.nlink() == 1 && meta.uid() == geteuid().as_raw();
+    if is_ours { Ok(file) } else { Err(io::Error::other("another file has taken the socket's place")) }
+}
+
 fn user(name: &str) -> io::Result<u32> {
-    let known = User::from_name(name)?.map(|user| user.uid.as_raw());
-    known.or_else(|| name.parse().ok()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no user '{name}'")))
+    number("user", name, |name| Ok(User::from_name(name)?.map(|user| user.uid.as_raw())))
 }
 
 fn group(name: &str) -> io::Result<u32> {
-    let known = Group::from_name(name)?.map(|group| group.gid.as_raw());
-    known
-        .or_else(|| name.parse().ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no group '{name}'")))
+    number("group", name, |name| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw())))
+}
+
+/// The number of the user or group called `name`, or that it is. The name service may ask other hosts: it has [`PATIENCE`].
+fn number(what: &str, name: &str, find: fn(&str) -> io::Result<Option<u32>>) -> io::Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let asked = name.to_owned();
+    let found = within(PATIENCE, move || find(&asked)).ok_or_else(|| {
+        let text =
+            format!("the name service does not answer for the {what} '{name}': state its number, or repair /etc/nsswitch.conf");
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    })??;
+    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} '{name}'")))
+}
+
+/// What `question` answers within `most`. Its thread is left to itself after that; while there are [`MOST_HELD`] such, nothing is asked.
+fn within<A: Send + 'static>(most: Duration, question: impl FnOnce() -> A + Send + 'static) -> Option<A> {
+    static HELD: AtomicUsize = AtomicUsize::new(0);
+    if HELD.fetch_add(1, Ordering::Relaxed) >= MOST_HELD {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+        return None;
+    }
+    let (tell, answer) = channel();
+    let asking = std::thread::Builder::new().name("name-service".into()).spawn(move || {
+        let _ = tell.send(question());
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    });
+    if asking.is_err() {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+    answer.recv_timeout(most).ok()
 }
 
 #[cfg(test)]
@@ -108,6 +159,35 @@ mod tests {
     #[test]
     fn a_port_says_what_it_wants_else() {
         assert_eq!(access("a", "", "0600").or(&access("b", "c", "0777")), access("a", "c", "0600"));
+    }
+
+    #[test]
+    fn a_name_service_that_hangs_is_not_waited_for() {
+        let (_never, held) = channel::<()>();
+        assert_eq!(within(Duration::from_millis(10), move || held.recv().is_ok()), None);
+        assert_eq!(within(Duration::from_secs(10), || 7), Some(7));
+        // Numbers ask nobody.
+        assert_eq!((user("7").unwrap(), group("8").unwrap()), (7, 8));
+    }
+
+    #[test]
+    fn nothing_but_the_socket_is_given_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let [secret, path, socket] = ["secret", "link", "socket"].map(|name| folder.path().join(name));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        std::fs::write(&secret, "").unwrap();
+        std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        for place in [&path, &secret] {
+            assert!(access("", "", "0666").apply(place).is_err());
+            assert_eq!(mode(&secret), 0o600);
+        }
+        let _listener = super::super::socket::bind(&socket, Access::PRIVATE).unwrap();
+        access("", "", "0666").apply(&socket).unwrap();
+        assert_eq!(mode(&socket), 0o666);
+        let own = std::fs::metadata(folder.path()).unwrap();
+        access(&own.uid().to_string(), &own.gid().to_string(), "0640").apply(&socket).unwrap();
+        assert_eq!(mode(&socket), 0o640);
     }
 
     #[test]
