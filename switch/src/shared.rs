@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::budget::Budget;
-use crate::memory::Fetch;
+use crate::memory::{Fetch, sigbus};
 use crate::port::pool::Pool;
 use crate::settings::Settings;
 use crate::stats::WorkerCounters;
@@ -20,6 +20,8 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// What all guests together may have mapped.
     pub guest_memory: Arc<Budget>,
+    /// Mappings of guests' memory that all together may have.
+    pub mappings: Arc<Budget>,
     /// Where frames lie whose sender has no memory to share.
     pub pool: Arc<Pool>,
     /// Who fetches what Xen guests granted, once there are any.
@@ -39,6 +41,7 @@ impl Shared {
         Self {
             workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
             guest_memory: Budget::new(settings.guest_memory),
+            mappings: Budget::new(sigbus::SLOTS as u64),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
             foreign: Arc::default(),

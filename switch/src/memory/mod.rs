@@ -3,7 +3,7 @@
 //! - A **region** is one piece of a guest's memory, mapped from a file descriptor that the front end sent ([`Region`]).
 //! - A **memory map** is the set of a port's regions at one moment; it never changes, a new table makes a new map
 //!   ([`MemoryMap`]). Whoever holds pointers into a map holds the map.
-//! - A mapping may lose its file under us when the guest truncates it; [`sigbus`] turns that into a lost region
+//! - A mapping may lose its file under us, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a lost region
 //!   instead of a dead daemon.
 //!
 //! - Under Xen, guests share single pages, by **grants**: what is only named that way is [`Foreign`].
@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub use foreign::{Fetch, Foreign, Granted};
 pub(crate) use piece::HostAddress;
 pub use piece::{Piece, SharedPage};
-pub use region::{Region, RegionError, RegionTable};
+pub use region::{Loss, Quota, Region, RegionError, RegionTable};
 
 /// One region as the data path needs it: three numbers in one place.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +98,9 @@ impl MemoryMap {
         self.regions.iter().find_map(|region| region.place_user(address, length))
     }
 
-    /// True once a region of this map lost its backing file (see [`sigbus`]): what was read since is worthless.
-    pub fn is_lost(&self) -> bool {
-        self.regions.iter().any(|region| region.is_lost())
+    /// Why a region of this map lost its memory (see [`sigbus`]), if one did: what was read since is worthless.
+    pub fn loss(&self) -> Option<Loss> {
+        self.regions.iter().find_map(|region| region.loss())
     }
 
     /// Bytes in all regions.

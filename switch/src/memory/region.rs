@@ -1,6 +1,7 @@
 //! One region of guest memory: checked, mapped, and watched for the loss of its file.
 
-use std::fs::File;
+use std::fmt;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -48,9 +49,9 @@ pub enum RegionError {
     /// More regions than slots.
     #[error("more than {} memory regions", super::MemoryMap::MAX_REGIONS)]
     TooMany,
-    /// The daemon's own bound on mappings is reached.
-    #[error("too many memory regions on this host")]
-    NoSlot,
+    /// A port's or all ports' bound on mappings is reached.
+    #[error("too many memory regions: this port may map {0} more, and all ports together no more than are left to each other")]
+    NoSlot(u64),
     /// A file whose pages may be slow or impossible to get, which would let a guest stop the worker.
     #[error(
         "guest memory must lie in RAM-backed shared memory (memfd, tmpfs or hugetlbfs): with QEMU use -object memory-backend-memfd,share=on"
@@ -69,17 +70,66 @@ pub enum RegionError {
     Map(String),
 }
 
+/// What a port's regions may take, shared fairly with other ports.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    /// Bytes that are mapped.
+    pub bytes: Arc<Account>,
+    /// Mappings, each of which has a place in the table of the SIGBUS handler.
+    pub mappings: Arc<Account>,
+}
+
+impl Default for Quota {
+    /// One without bounds, for tests and benches.
+    fn default() -> Self {
+        let whole = || Account::new(&Budget::new(u64::MAX));
+        Self { bytes: whole(), mappings: whole() }
+    }
+}
+
+/// Why a region lost its memory: a page of its file could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The file ends before the page.
+    Truncated,
+    /// The file is on hugetlbfs, whose pool is empty.
+    NoHugePage,
+    /// The file is on a tmpfs without free blocks.
+    Full,
+    /// The file is as it was.
+    Other,
+}
+
+impl fmt::Display for Loss {
+    /// With the remedy.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "the guest truncated its memory file",
+            Self::NoHugePage => {
+                "no huge page was left for guest memory: raise vm.nr_hugepages, and let the front end take all pages first (QEMU: prealloc=on)"
+            }
+            Self::Full => {
+                "the tmpfs of the guest's memory file is full: enlarge it (mount -o remount,size=...) or use a memfd, and let the front end take \
+                 all pages first (QEMU: prealloc=on)"
+            }
+            Self::Other => "the kernel could not provide a page of guest memory: a memory error of the hardware, or a limit; dmesg tells more",
+        })
+    }
+}
+
 /// A mapped region; unmapped when dropped.
 #[derive(Debug)]
 pub struct Region {
     table: RegionTable,
+    /// What is mapped, shared by the regions of one file; `None` for private memory.
+    file: Option<Arc<File>>,
     /// Address of `table.guest_start` in our memory.
     host_start: HostAddress,
     /// Declared before the mapping: the watch must end before the address range can be reused.
     watch: sigbus::Watch,
     mapping: Mapping,
-    /// Its part of what may be mapped.
-    _permit: Option<Permit>,
+    /// Its parts of what may be mapped.
+    _permits: [Option<Permit>; 2],
 }
 
 impl Region {
@@ -88,21 +138,34 @@ impl Region {
     /// # Errors
     /// As [`Region::map_within`].
     pub fn map(table: RegionTable, file: File) -> Result<Self, RegionError> {
-        Self::map_within(table, file, &Account::new(&Budget::new(u64::MAX)))
+        Self::map_within(table, file, &Quota::default(), &[])
     }
 
-    /// Maps the region that `table` describes from `file`, if `account` has so much left.
+    /// Maps the region that `table` describes from `file`, if `quota` has so much left. Where one of `others` has the same file, its descriptor
+    /// is used, and `file` is closed.
     ///
     /// # Errors
-    /// A [`RegionError`] for every description that does not fit the file, the account or the address space.
-    pub fn map_within(table: RegionTable, file: File, account: &Arc<Account>) -> Result<Self, RegionError> {
+    /// A [`RegionError`] for every description that does not fit the file, the quota or the address space.
+    pub fn map_within(table: RegionTable, file: File, quota: &Quota, others: &[Arc<Self>]) -> Result<Self, RegionError> {
         table.check()?;
         check_is_memory(&file)?;
-        let (start, length, block) = file_window(&table, &file)?;
-        let permit = account.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: account.allowance() })?;
+        let meta = file.metadata().map_err(|e| RegionError::Map(e.to_string()))?;
+        let (start, length, block) = file_window(&table, &meta)?;
+        let (bytes, mappings) = (&quota.bytes, &quota.mappings);
+        let permit = bytes.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: bytes.allowance() })?;
+        let place = mappings.take(1).ok_or_else(|| RegionError::NoSlot(mappings.allowance()))?;
         let offset_in_window = (table.file_offset - start) as usize;
         let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
-        Self::watched(table, mapping, offset_in_window, Some(permit))
+        let file = others.iter().find_map(|other| other.file_if(&meta)).unwrap_or_else(|| Arc::new(file));
+        let region = Self::watched(table, mapping, offset_in_window)?;
+        Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
+    }
+
+    /// Its file, if that is the one that `meta` tells of.
+    fn file_if(&self, meta: &Metadata) -> Option<Arc<File>> {
+        let file = self.file.as_ref()?;
+        let own = file.metadata().ok()?;
+        ((own.dev(), own.ino()) == (meta.dev(), meta.ino())).then(|| Arc::clone(file))
     }
 
     /// A region of private memory, for tests and benches that have no front end.
@@ -113,12 +176,13 @@ impl Region {
         let table = RegionTable { guest_start, length, user_start: guest_start, file_offset: 0 };
         table.check()?;
         let mapping = Mapping::anonymous(length as usize).map_err(|e| RegionError::Map(e.to_string()))?;
-        Self::watched(table, mapping, 0, None)
+        Self::watched(table, mapping, 0)
     }
 
-    fn watched(table: RegionTable, mapping: Mapping, offset: usize, permit: Option<Permit>) -> Result<Self, RegionError> {
-        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot)?;
-        Ok(Self { table, host_start: HostAddress::new(mapping.start().wrapping_add(offset)), watch, mapping, _permit: permit })
+    fn watched(table: RegionTable, mapping: Mapping, offset: usize) -> Result<Self, RegionError> {
+        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot(0))?;
+        let host_start = HostAddress::new(mapping.start().wrapping_add(offset));
+        Ok(Self { table, file: None, host_start, watch, mapping, _permits: [None, None] })
     }
 
     /// First guest address.
@@ -156,9 +220,24 @@ impl Region {
         Some(self.host_start().wrapping_add(self.table.offset_of_user(address, length)? as usize))
     }
 
-    /// True once the file under the region was truncated.
+    /// True once a page of the region could not be had.
     pub fn is_lost(&self) -> bool {
         self.watch.is_lost()
+    }
+
+    /// Why it was lost, as its file tells now; `None` if it was not.
+    pub fn loss(&self) -> Option<Loss> {
+        let file = self.file.as_ref().filter(|_| self.is_lost())?;
+        let ends = file.metadata().map_or(0, |meta| meta.size());
+        if ends < self.table.file_offset + self.table.length {
+            return Some(Loss::Truncated);
+        }
+        let Ok(stat) = fstatfs(file) else { return Some(Loss::Other) };
+        Some(match stat.filesystem_type() {
+            HUGETLBFS_MAGIC => Loss::NoHugePage,
+            _ if stat.blocks() > 0 && stat.blocks_available() == 0 => Loss::Full,
+            _ => Loss::Other,
+        })
     }
 }
 
@@ -183,8 +262,7 @@ impl RegionTable {
 
 /// The part of the file to map: from the block that holds the region's start to the end of the region, in whole blocks, because
 /// hugetlbfs maps and unmaps only whole huge pages. Returns where it begins, its bytes, and those of a block.
-fn file_window(table: &RegionTable, file: &File) -> Result<(u64, u64, u64), RegionError> {
-    let meta = file.metadata().map_err(|e| RegionError::Map(e.to_string()))?;
+fn file_window(table: &RegionTable, meta: &Metadata) -> Result<(u64, u64, u64), RegionError> {
     let wanted = table.file_offset + table.length;
     if wanted > meta.size() {
         return Err(RegionError::PastEnd { wanted, length: meta.size() });
@@ -206,6 +284,7 @@ fn check_is_memory(file: &File) -> Result<(), RegionError> {
 mod tests {
     use super::*;
     use crate::memory::{Hint, MemoryMap};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     fn memfd(length: u64) -> File {
         let file = vmm_sys_util::tempfile::TempFile::new_in(std::path::Path::new("/dev/shm/")).unwrap().into_file();
@@ -230,13 +309,61 @@ mod tests {
     #[test]
     fn refuses_what_is_more_than_may_be_mapped_and_counts_what_goes() {
         let all = Budget::new(64 << 20);
-        let account = Account::new(&all);
-        let map = |length| Region::map_within(table(length, 0), memfd(1 << 50), &account);
+        let quota = Quota { bytes: Account::new(&all), ..Quota::default() };
+        let map = |length| Region::map_within(table(length, 0), memfd(1 << 50), &quota, &[]);
         assert_eq!(map(100 << 40).unwrap_err(), RegionError::TooMuch { wanted: 100 << 40, most: 32 << 20 });
         let region = map(32 << 20).unwrap();
         assert!(map(4096).is_err());
         drop(region);
         assert!(map(32 << 20).is_ok() && all.held() == 0);
+    }
+
+    #[test]
+    fn mappings_are_shared_fairly() {
+        let all = Budget::new(64);
+        let quota = || Quota { mappings: Account::new(&all), ..Quota::default() };
+        let file = memfd(4096);
+        let map = |quota: &Quota| Region::map_within(table(4096, 0), file.try_clone().unwrap(), quota, &[]);
+        let greedy: Vec<Quota> = (0..7).map(|_| quota()).collect();
+        let taken: Vec<Vec<Region>> = greedy.iter().map(|quota| std::iter::from_fn(|| map(quota).ok()).collect()).collect();
+        assert!(taken[0].len() == 32 && matches!(map(&greedy[0]), Err(RegionError::NoSlot(0))));
+        assert!(map(&quota()).is_err(), "all but one have taken all that they may");
+        drop(taken);
+        let (one, other) = (quota(), quota());
+        let _taken: Vec<Region> = std::iter::from_fn(|| map(&one).ok()).collect();
+        assert_eq!(std::iter::from_fn(|| map(&other).ok()).collect::<Vec<_>>().len(), 16);
+    }
+
+    #[test]
+    fn regions_of_one_file_share_a_descriptor() {
+        let file = memfd(8192);
+        let first = Arc::new(Region::map(table(4096, 0), file.try_clone().unwrap()).unwrap());
+        let regions = [Arc::clone(&first)];
+        let second = Region::map_within(table(4096, 4096), file, &Quota::default(), &regions).unwrap();
+        assert!(Arc::ptr_eq(first.file.as_ref().unwrap(), second.file.as_ref().unwrap()));
+        let other = Region::map_within(table(4096, 0), memfd(4096), &Quota::default(), &regions).unwrap();
+        assert!(!Arc::ptr_eq(first.file.as_ref().unwrap(), other.file.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn an_empty_pool_is_told_from_a_truncated_file() {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let number = |key: &str| -> u64 {
+            info.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse().ok()).unwrap()
+        };
+        // One page more than there are.
+        let length = (number("HugePages_Free:") + 1) * (number("Hugepagesize:") << 10);
+        let huge = File::from(memfd_create(c"huge", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_HUGETLB).unwrap());
+        huge.set_len(length).unwrap();
+        let region = Region::map(table(length, 0), huge).unwrap();
+        assert_eq!(region.loss(), None);
+        region.fill(1);
+        assert_eq!(region.loss(), Some(Loss::NoHugePage));
+        let file = memfd(4096);
+        let truncated = Region::map(table(4096, 0), file.try_clone().unwrap()).unwrap();
+        file.set_len(0).unwrap();
+        truncated.fill(1);
+        assert_eq!(truncated.loss(), Some(Loss::Truncated));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A guest that truncates its memory file costs itself its port, not everyone the daemon.
 //!
-//! Touching a page whose file no longer reaches it raises SIGBUS. The handler finds the **watch** whose range holds the
+//! Touching a page whose file no longer reaches it raises SIGBUS, and so does one for which hugetlbfs or tmpfs has no page left. The handler finds the **watch** whose range holds the
 //! address, marks it lost and maps anonymous memory over the whole range, so that the interrupted access ends
 //! normally and cannot fault again. The worker sees the mark after its pass and quarantines the port. A SIGBUS
 //! outside every watch is a defect of ours and ends the process as it would have without the handler.
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::slot::Slot;
 
 /// Mappings that the whole daemon may hold at a time.
-const SLOTS: usize = 32768;
+pub const SLOTS: usize = 32768;
 /// Bytes of a page: the least that x86-64 and AArch64 map.
 const PAGE: usize = 4096;
 

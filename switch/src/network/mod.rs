@@ -88,9 +88,10 @@ impl Network {
                 tables.for_each(|table| table.expire(second, self.shared.settings.age));
             }
             Event::MemoryLost => {
-                let lost = |port: &Arc<Port>| port.memory().is_some_and(|memory| memory.is_lost());
-                for port in self.ports().iter().filter(|port| lost(port)) {
-                    self.quarantine(port, "the guest truncated its memory file");
+                for port in self.ports() {
+                    if let Some(loss) = port.memory().and_then(|memory| memory.loss()) {
+                        self.quarantine(&port, &loss.to_string());
+                    }
                 }
             }
         }

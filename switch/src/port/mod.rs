@@ -26,7 +26,7 @@ use crate::budget::Account;
 use crate::frame::MacAddress;
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::link::{Impairment, Line, Path};
-use crate::memory::{Fetch, MemoryMap};
+use crate::memory::{Fetch, MemoryMap, Quota};
 use crate::policy::{Allowance, Limit, Limiter, Policy};
 use crate::ring::{Call, Called, Gate};
 use crate::segment::Segment;
@@ -86,7 +86,7 @@ pub struct Port {
     /// What the operator allows it.
     pub policy: Policy,
     /// What its guest may have mapped.
-    pub mapped: Arc<Account>,
+    pub mapped: Quota,
     /// Who fetches for it what is only named.
     foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
     /// What keeps its calls back after one that blocked or dear ones, whoever connects.
@@ -173,7 +173,7 @@ impl Port {
             name: name.into(),
             segment: Arc::clone(segment),
             policy: Policy::new(allowance),
-            mapped: Account::new(&shared.guest_memory),
+            mapped: Quota { bytes: Account::new(&shared.guest_memory), mappings: Account::new(&shared.mappings) },
             foreign: Arc::clone(&shared.foreign),
             calls: Arc::default(),
             on_links: Account::new(&shared.budget),

@@ -179,6 +179,11 @@ pub fn assert_silent(guest: &mut ToyGuest) {
 
 /// Runs the test `name` of this program, with the names of the modules it is in, again where it has a network to itself.
 pub fn in_a_namespace(name: &str, test: fn()) {
+    in_namespaces(&["--net"], name, test);
+}
+
+/// As [`in_a_namespace`], in namespaces of the kinds that these options of unshare(1) name.
+pub fn in_namespaces(kinds: &[&str], name: &str, test: fn()) {
     const INSIDE: &str = "MEMLANE_TEST_IN_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
         return test();
@@ -186,7 +191,7 @@ pub fn in_a_namespace(name: &str, test: fn()) {
     // SAFETY: geteuid takes nothing, changes nothing and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     let mut command = Command::new("unshare");
-    command.arg("--net").args(if root { &[][..] } else { &["--user", "--map-root-user"] });
+    command.args(kinds).args(if root { &[][..] } else { &["--user", "--map-root-user"] });
     command.arg("--").arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
     let output = command.stderr(Stdio::inherit()).output().expect("`unshare` of util-linux can be started");
     let told = String::from_utf8_lossy(&output.stdout);

@@ -28,6 +28,7 @@ mod control_queue;
 mod docs;
 mod forwards;
 mod front_ends;
+mod memory_runs_out;
 mod offloads;
 mod properties;
 mod ring_states;

@@ -366,9 +366,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     ) -> Result<Option<Vec<u64>>> {
         let tables = regions.iter().map(RegionTable::from);
         self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
-        let account = &self.settings.port.mapped;
-        let regions = tables.zip(files).map(|(table, file)| Region::map_within(table, file, account).map(Arc::new));
-        let regions = regions.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
+        let mut regions = Vec::new();
+        for (table, file) in tables.zip(files) {
+            regions.push(Arc::new(Region::map_within(table, file, &self.settings.port.mapped, &regions).map_err(refuse)?));
+        }
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
         Ok(None)
     }
@@ -380,12 +381,11 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Ok(None);
         }
         self.check_length(self.memory.length().saturating_add(table.length))?;
-        let account = &self.settings.port.mapped;
-        let region = Region::map_within(table, file, account).map_err(refuse)?;
         let mut regions = self.memory.regions().to_vec();
         if regions.len() as u64 >= SLOTS {
             return Err(refuse(format!("more than {SLOTS} memory regions")));
         }
+        let region = Region::map_within(table, file, &self.settings.port.mapped, &regions).map_err(refuse)?;
         regions.push(Arc::new(region));
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
         Ok(None)
