@@ -145,6 +145,8 @@ pub struct Daemon {
     attached: Mutex<Vec<Attached>>,
     /// Serves guests under Xen, once there is a port for one.
     keeper: Mutex<Option<Arc<Keeper>>>,
+    /// Held by whoever starts it, which may take long, so that there is one.
+    keeper_starts: Mutex<()>,
 }
 
 /// A port, and who serves it.
@@ -173,8 +175,13 @@ enum Meeting {
     FrontEnd(Endpoint),
     Stream(stream::Other),
     Xen(Wanted),
+    Tap(Tap),
     Nowhere,
 }
+
+/// Where whoever is behind a port to come is met, made before the port is there: that may take long.
+#[derive(Debug)]
+pub struct Prepared(Meeting);
 
 impl Daemon {
     /// Starts the network that `config` describes; when this returns, its sockets can be connected to.
@@ -186,8 +193,14 @@ impl Daemon {
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let network = Network::start(shared, &config.cpus)?;
         let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
-        let daemon =
-            Self { network, config: bare, uplinks: Mutex::default(), attached: Mutex::default(), keeper: Mutex::default() };
+        let daemon = Self {
+            network,
+            config: bare,
+            uplinks: Mutex::default(),
+            attached: Mutex::default(),
+            keeper: Mutex::default(),
+            keeper_starts: Mutex::default(),
+        };
         let mut members: HashMap<&str, usize> = HashMap::new();
         config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
         for uplink in &config.uplinks {
@@ -246,13 +259,13 @@ impl Daemon {
 
     /// A segment ends at this host from now on; false if it did so before.
     pub fn remove_uplink(&self, segment: &str) -> bool {
-        let attached = self.attached();
         let uplink = {
             let mut all = self.led_on();
             let Some(index) = all.iter().position(|uplink| uplink.segment() == segment) else { return false };
             all.remove(index)
         };
         uplink.stop(&self.network);
+        let attached = self.attached();
         let its_ports = attached.iter().filter(|attached| attached.config.segment == segment);
         its_ports.for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
         true
@@ -263,11 +276,34 @@ impl Daemon {
     /// # Errors
     /// A [`StartError`]; nothing has changed then.
     pub fn attach(&self, port: &PortConfig) -> Result<(), StartError> {
+        self.attach_prepared(port, self.prepare(port)?)
+    }
+
+    /// Makes what `port` needs before it can come.
+    ///
+    /// # Errors
+    /// A [`StartError`]; nothing has changed then.
+    pub fn prepare(&self, port: &PortConfig) -> Result<Prepared, StartError> {
         // Its name first: who has it may listen where this one would.
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
         }
-        self.open(port, meeting(port)?, USUAL_MEMBERS)
+        Ok(Prepared(match &port.kind {
+            PortKind::Tap { .. } => Meeting::Tap(self.tap(port)?),
+            PortKind::Xen { .. } => {
+                self.keeper().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
+                meeting(port)?
+            }
+            _ => meeting(port)?,
+        }))
+    }
+
+    /// As [`Self::attach`], with what was made before.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_prepared(&self, port: &PortConfig, Prepared(meeting): Prepared) -> Result<(), StartError> {
+        self.open(port, meeting, USUAL_MEMBERS)
     }
 
     fn open(&self, config: &PortConfig, meeting: Meeting, members: usize) -> Result<(), StartError> {
@@ -311,6 +347,10 @@ impl Daemon {
                 keeper.serve(wanted, port);
                 Server::Xen(keeper)
             }
+            Meeting::Tap(tap) => {
+                network.start_ends(port, tap.into_ends(Arc::clone(&self.network.shared().pool))?)?;
+                Server::Worker
+            }
             Meeting::Nowhere => {
                 if let Some(ends) = self.ends(config)? {
                     network.start_ends(port, ends)?;
@@ -322,23 +362,31 @@ impl Daemon {
 
     /// Who serves guests under Xen, from now on if nobody did.
     fn keeper(&self) -> Result<Arc<Keeper>, XenError> {
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        if keeper.is_none() {
-            *keeper = Some(Arc::new(Keeper::start(&self.network)?));
+        let keeper = || self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper() {
+            return Ok(Arc::clone(keeper));
         }
-        keeper.clone().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound).into())
+        let _alone = self.keeper_starts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper() {
+            return Ok(Arc::clone(keeper));
+        }
+        // Without the other lock, which the end needs: xenstore may not answer.
+        let started = Arc::new(Keeper::start(&self.network)?);
+        Ok(Arc::clone(keeper().insert(started)))
+    }
+
+    /// The interface of a TAP port.
+    fn tap(&self, port: &PortConfig) -> Result<Tap, StartError> {
+        let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
+        let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: self.offer(port).mtu };
+        Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })
     }
 
     /// The ends of a port that nobody is to be met for.
     fn ends(&self, port: &PortConfig) -> Result<Option<Ends>, StartError> {
         let pool = || Arc::clone(&self.network.shared().pool);
         Ok(match &port.kind {
-            PortKind::Tap { name, netns } => {
-                let mtu = self.offer(port).mtu;
-                let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu };
-                let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
-                Some(tap.into_ends(pool())?)
-            }
+            PortKind::Tap { .. } => Some(self.tap(port)?.into_ends(pool())?),
             PortKind::Null => Some(null::ends()),
             PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, pool())?),
             PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Passt(_) | PortKind::Xen { .. } => None,
@@ -447,7 +495,7 @@ impl Daemon {
     }
 
     /// Completes what guests had given, ends all connections, and stops the workers.
-    pub fn stop(self) {
+    pub fn stop(&self) {
         let attached = std::mem::take(&mut *self.attached());
         let mut sessions = Vec::new();
         let mut streams = Vec::new();

@@ -1,5 +1,7 @@
 //! `memlane ls`, `show`, `detach` and `drain`: ports of a running network are looked at, and go.
 
+use std::time::Duration;
+
 use clap::Args;
 use hyper::Method;
 
@@ -10,6 +12,9 @@ use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
 use crate::control::routes::{DrainOrder, Drained};
 use crate::control::{PortReport, PortView};
+
+/// How much longer than a port is drained its answer may take.
+const MARGIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `memlane ls`.
 #[derive(Debug, Args)]
@@ -114,7 +119,8 @@ impl PortOfNet {
     /// Disables the port and waits until it is drained.
     fn drain(&self, seconds: u64) -> Result<(), Failure> {
         let order = DrainOrder { timeout_ms: seconds * 1000 };
-        let answer: Drained = self.net().client()?.ask(Method::POST, &self.uri("/drain"), Some(&order))?;
+        let client = self.net().client()?.within(Duration::from_secs(seconds) + MARGIN);
+        let answer: Drained = client.ask(Method::POST, &self.uri("/drain"), Some(&order))?;
         if answer.drained {
             return Ok(());
         }

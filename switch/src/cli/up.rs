@@ -11,10 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::net::DEFAULT_NAME;
 use super::{Failure, output};
 use crate::config::{Config, Mistakes, runtime_folder};
+use crate::control::server::THREADS;
 use crate::control::{self, Managed, Origin};
 
-/// Most questions at the control socket that are answered at a time; those that wait for a port to be drained take long.
-const ASKERS: usize = 64;
 /// Longest wait at the end for what is still asked of the network.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -39,7 +38,7 @@ impl Up {
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
         let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
         log_to_stderr();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(ASKERS).build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
         let result = runtime.block_on(serve(config, origin));
         runtime.shutdown_timeout(FAREWELL);

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use axum::body::{HttpBody, to_bytes};
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -20,9 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::managed::Managed;
 use super::problem::{Problem, Refusal};
-
-/// Most bytes that are read of what is sent: a network of the most ports, each with all its keys, has fewer.
-const MOST_BYTES: usize = 16 << 20;
+use super::server::{Answering, Bounds, Lane};
 
 /// What is said of a route beside its types.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +84,7 @@ pub struct Api {
     /// What is said of each path.
     paths: BTreeMap<&'static str, Map<String, Value>>,
     schemas: SchemaGenerator,
+    bounds: Arc<Bounds>,
 }
 
 impl Default for Api {
@@ -96,7 +94,7 @@ impl Default for Api {
             settings.definitions_path = "/components/schemas".into();
             settings.meta_schema = None;
         });
-        Self { router: Router::new(), paths: BTreeMap::new(), schemas: settings.into_generator() }
+        Self { router: Router::new(), paths: BTreeMap::new(), schemas: settings.into_generator(), bounds: Arc::default() }
     }
 }
 
@@ -111,12 +109,16 @@ impl Api {
     ) -> Self {
         let operation = self.describe::<I, A>(path, about);
         self.paths.entry(path).or_default().insert(method.as_str().to_lowercase(), operation);
+        let (bounds, lane) = (Arc::clone(&self.bounds), Lane::of(&method, path));
         // Every method that stands in the table of routes has a filter.
         let Ok(filter) = MethodFilter::try_from(method) else { return self };
-        let answer = move |State(managed): State<Arc<Managed>>, Path(names): Path<HashMap<String, String>>, request: Request| async move {
-            let name = names.get("name").cloned().unwrap_or_default();
-            let run = move |bytes: &[u8]| Ok((about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response());
-            respond(request, run).await.unwrap_or_else(Refusal::into_response)
+        let answer = move |State(managed): State<Arc<Managed>>, Path(names): Path<HashMap<String, String>>, request: Request| {
+            let bounds = Arc::clone(&bounds);
+            async move {
+                let name = names.get("name").cloned().unwrap_or_default();
+                let run = move |bytes: &[u8]| Ok((about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response());
+                respond(&bounds, lane, request, run).await.unwrap_or_else(Refusal::into_response)
+            }
         };
         self.router = self.router.route(path, on(filter, answer));
         self
@@ -171,23 +173,31 @@ fn meaning(status: u16) -> &'static str {
         400 => "What was sent is no JSON.",
         404 => "There is nothing of this name.",
         409 => "The network, or the machine, is not such that it can be done; nothing has changed unless the answer says so.",
+        408 => "What was sent came too slowly.",
         413 => "More was sent than is read.",
         422 => "What was sent has mistakes; nothing has changed.",
         500 => "The machine refuses, or what was done cannot be kept.",
-        _ => "The network ends.",
+        _ => "The network ends, or does as much as it may at a time.",
     }
 }
 
-/// Reads what is sent, and has `run` answer to it on another thread.
+/// Reads what is sent, and has `run` answer to it on another thread, in `lane`.
 async fn respond(
+    bounds: &Bounds,
+    lane: Lane,
     request: Request,
     run: impl FnOnce(&[u8]) -> Result<Response, Refusal> + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let too_much = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("more than {MOST_BYTES} bytes are not read"));
-    if request.body().size_hint().lower() > MOST_BYTES as u64 {
-        return Err(too_much());
-    }
-    let bytes = to_bytes(request.into_body(), MOST_BYTES).await.map_err(|_| too_much())?;
+    let answering = request.extensions().get::<Answering>().cloned().unwrap_or_default();
+    let brought = bounds.read(request).await?;
+    let _answering = answering.begin();
+    let place = bounds.enter(lane).await?;
     let lost = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer was lost by a defect; the log tells more");
-    tokio::task::spawn_blocking(move || run(&bytes)).await.map_err(lost)?
+    let run = move || {
+        let answer = run(&brought.bytes);
+        // Whoever asked may have hung up: until here the thread is taken all the same.
+        drop(place);
+        answer
+    };
+    tokio::task::spawn_blocking(run).await.map_err(lost)?
 }

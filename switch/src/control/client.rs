@@ -1,6 +1,7 @@
 //! The other side of the control socket, for the commands.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -12,16 +13,27 @@ use serde::de::DeserializeOwned;
 use super::ControlError;
 use super::problem::{Problem, Refusal};
 
+/// Longest wait for what is only looked at, and for a change.
+const LOOK: Duration = Duration::from_secs(5);
+const CHANGE: Duration = Duration::from_secs(60);
+
 /// Who asks at a control socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
+    /// How long an answer may take, where that is not as usual.
+    patience: Option<Duration>,
 }
 
 impl Client {
     /// Who asks at the socket `path`; each question connects anew.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), patience: None }
+    }
+
+    /// Has answers take so long at most.
+    pub fn within(self, patience: Duration) -> Self {
+        Self { patience: Some(patience), ..self }
     }
 
     /// The socket.
@@ -32,7 +44,7 @@ impl Client {
     /// Asks for what is at `uri`.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`], [`ControlError::Answer`], [`ControlError::Refused`], [`ControlError::System`].
+    /// [`ControlError::Unreachable`], [`ControlError::Silent`], [`ControlError::Answer`], [`ControlError::Refused`], [`ControlError::System`].
     pub fn get<A: DeserializeOwned>(&self, uri: &str) -> Result<A, ControlError> {
         self.ask(Method::GET, uri, None::<&()>)
     }
@@ -45,7 +57,10 @@ impl Client {
         let nonsense = |error: serde_json::Error| ControlError::Answer(error.to_string());
         let body = body.map(serde_json::to_vec).transpose().map_err(nonsense)?.unwrap_or_default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let answer = runtime.block_on(self.fetch(method, uri, body))?;
+        let patience = self.patience.unwrap_or(if method == Method::GET { LOOK } else { CHANGE });
+        let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: patience.as_secs() };
+        let answer =
+            runtime.block_on(async { tokio::time::timeout(patience, self.fetch(method, uri, body)).await.map_err(silent)? })?;
         serde_json::from_slice(&answer).map_err(nonsense)
     }
 

@@ -1,7 +1,7 @@
 //! A network that is changed while it runs: one change at a time, and what was changed is kept for the next start if the operator wants that.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -14,7 +14,7 @@ use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::state::State;
 use crate::config::difference::{self, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortEntry};
-use crate::daemon::{Daemon, NoSuchPort};
+use crate::daemon::{Daemon, NoSuchPort, Prepared};
 
 /// Longest wait in which it is not looked at whether the network ends.
 const STEP: Duration = Duration::from_millis(100);
@@ -33,8 +33,8 @@ pub struct Origin {
 /// See the module.
 #[derive(Debug)]
 pub struct Managed {
-    /// `None` once the network ends.
-    daemon: RwLock<Option<Daemon>>,
+    /// `None` once the network ends, which waits for what is asked, but not for ports to come, see [`Daemon::prepare`].
+    daemon: RwLock<Option<Arc<Daemon>>>,
     /// What the file says; held by whoever changes something.
     base: Mutex<Config>,
     origin: Origin,
@@ -56,7 +56,7 @@ impl Managed {
             // What cannot be kept later is better told now.
             State::between(&base, &config).save(path).map_err(unkept)?;
         }
-        let daemon = RwLock::new(Some(Daemon::start(&config)?));
+        let daemon = RwLock::new(Some(Arc::new(Daemon::start(&config)?)));
         Ok(Self { daemon, base: Mutex::new(base), origin, started: Instant::now() })
     }
 
@@ -71,7 +71,13 @@ impl Managed {
     /// Asks the daemon.
     pub(super) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
-        daemon.as_ref().map(question).ok_or_else(Refusal::ending)
+        daemon.as_deref().map(question).ok_or_else(Refusal::ending)
+    }
+
+    /// Makes what `port` needs before it can come. The end does not wait for this.
+    fn prepare(&self, port: &PortConfig) -> Result<Prepared, Refusal> {
+        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(daemon.ok_or_else(Refusal::ending)?.prepare(port)?)
     }
 
     /// One change at a time.
@@ -146,9 +152,12 @@ impl Managed {
     /// It has mistakes, or what another port has, or the machine refuses; nothing has changed then.
     pub fn attach(&self, entry: &Value) -> Result<PortView, Refusal> {
         let port = PortConfig::from_json(entry, &self.origin.folder)?;
+        self.refuse_clashes(&port, "")?;
+        // A name service or an interface may take long: no other change waits for those.
+        let prepared = self.prepare(&port)?;
         let base = self.changing();
         self.refuse_clashes(&port, "")?;
-        self.ask(|daemon| daemon.attach(&port))?.map_err(Refusal::from)?;
+        self.ask(|daemon| daemon.attach_prepared(&port, prepared))?.map_err(Refusal::from)?;
         self.keep(&base)?;
         drop(base);
         self.view(&port.name)

@@ -3,7 +3,7 @@
 //! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`]: what outlives it. [`vifs`]: ports that
 //!    come with Xen guests.
 //! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
-//! 3. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing.
+//! 3. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing.
 
 pub mod api;
 pub mod client;
@@ -13,6 +13,7 @@ mod reach;
 pub mod reload;
 pub mod report;
 pub mod routes;
+pub mod server;
 pub mod state;
 pub mod vifs;
 
@@ -52,6 +53,17 @@ pub enum ControlError {
         path: PathBuf,
         /// What the kernel says.
         cause: io::Error,
+    },
+    /// It does not answer in time.
+    #[error(
+        "the network at {path} gives no answer within {seconds} s: it is stopped (SIGSTOP) or has no descriptors left; look at its log, and ask \
+         `memlane doctor`"
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// How long it was waited.
+        seconds: u64,
     },
     /// It answers something else.
     #[error("the network's answer makes no sense: {0}. Are both of the same version?")]
@@ -93,5 +105,5 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 /// # Errors
 /// The kernel refuses the socket.
 pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result<()> {
-    axum::serve(listener, routes::api().router(Arc::clone(managed))).await
+    server::serve(listener, routes::api().router(Arc::clone(managed))).await
 }

@@ -99,6 +99,52 @@ fn what_cannot_be_done_has_its_exit_code() {
 }
 
 #[test]
+fn a_port_that_takes_long_to_come_holds_up_no_other_command_and_no_end() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = network("web.sock");
+    let folder = folder.path();
+    // A passt that says when it was asked, and does not answer.
+    let passt = write(folder, "passt", "#!/bin/sh\n: > asked\nexec sleep 60\n");
+    std::fs::set_permissions(&passt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("PATH", format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()));
+    let mut running = Running::start(command);
+    let mut slow = memlane(folder, &["attach", "net.toml", "out", "--passt"]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    wait_until(|| folder.join("asked").exists(), "the slow port is on its way");
+    assert_eq!(names(folder, &["net.toml"]), ["web"]);
+    printed(folder, &["attach", "net.toml", "quick", "--null", "--print", "nothing"]);
+    signal(&running, Signal::SIGTERM);
+    wait_until(|| !running.lives(), "the network has ended");
+    slow.wait().unwrap();
+}
+
+#[test]
+fn a_fifo_in_place_of_a_namespace_is_refused_at_once() {
+    crate::common::in_namespaces(&["--mount", "--net"], "commands::a_fifo_in_place_of_a_namespace_is_refused_at_once", || {
+        let folder = network("web.sock");
+        let folder = folder.path();
+        let shell = "mount -t tmpfs none /run && mkdir /run/netns && mkfifo /run/netns/fifo";
+        assert!(std::process::Command::new("sh").args(["-c", shell]).status().unwrap().success());
+        let _running = up(folder, &["net.toml"]);
+        let refused = fails(folder, &["attach", "net.toml", "t", "--tap", "t0", "--netns", "fifo"], 1);
+        assert!(refused.contains("/run/netns/fifo is no namespace"), "{refused}");
+        assert!(fails(folder, &["attach", "net.toml", "t", "--tap", "t0", "--netns", "../../proc/1/ns/net"], 2).contains("netns"));
+    });
+}
+
+#[test]
+fn a_network_that_does_not_answer_is_told_after_a_moment() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let running = up(folder, &["net.toml"]);
+    signal(&running, Signal::SIGSTOP);
+    let told = fails(folder, &["status", "net.toml"], 1);
+    assert!(told.contains("gives no answer within 5 s"), "{told}");
+    signal(&running, Signal::SIGCONT);
+    assert_eq!(names(folder, &["net.toml"]), ["web"]);
+}
+
+#[test]
 fn a_file_that_changed_is_taken_over() {
     let folder = network("web.sock");
     let folder = folder.path();

@@ -176,9 +176,9 @@ fn a_port_comes_changes_and_goes() {
 fn a_segment_comes_with_its_first_port_and_goes_with_its_last() {
     let net = Net::of("");
     assert_eq!(net.get("/v1/segments").unwrap(), json!([]));
-    assert_eq!(net.get("/v1/segments/x%20y").unwrap_err().status, StatusCode::NOT_FOUND);
-    net.post("/v1/ports", &json!({ "name": "a", "null": true, "segment": "x y" })).unwrap();
-    assert_eq!(net.get("/v1/segments/x%20y").unwrap()["ports"], json!(["a"]));
+    assert_eq!(net.get("/v1/segments/x-y").unwrap_err().status, StatusCode::NOT_FOUND);
+    net.post("/v1/ports", &json!({ "name": "a", "null": true, "segment": "x-y" })).unwrap();
+    assert_eq!(net.get("/v1/segments/x-y").unwrap()["ports"], json!(["a"]));
     net.delete("a").unwrap();
     assert_eq!(net.get("/v1/segments").unwrap(), json!([]));
 }
@@ -202,6 +202,19 @@ fn what_is_wrong_is_told_all_at_once_and_changes_nothing() {
     }
     assert_eq!(net.ask(Method::PUT, "/v1/ports/a", &json!({})).unwrap_err().status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(net.managed.config().unwrap(), before);
+}
+
+#[test]
+fn a_segment_has_a_name_that_a_terminal_may_show() {
+    let net = Net::of("");
+    let long = "x".repeat(100_000);
+    for bad in ["", "a b", "a/b", "\u{1b}]0;owned\u{7}", &long] {
+        let refused = net.post("/v1/ports", &json!({ "name": "a", "null": true, "segment": bad })).unwrap_err();
+        assert_eq!((refused.status, keys(&refused)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["segment"]));
+        let told = refused.to_string();
+        assert!(told.len() < 1000 && !told.contains(['\u{1b}', '\u{7}']), "{told:?}");
+    }
+    assert_eq!(net.get("/v1/segments").unwrap(), json!([]));
 }
 
 #[test]
@@ -238,6 +251,65 @@ fn what_is_no_json_or_too_much_is_refused() {
     let deep = "[".repeat(100_000);
     assert_eq!(post(deep.len(), deep.as_bytes()), "400");
     assert!(net.get("/v1/network").is_ok());
+}
+
+#[test]
+fn connections_on_which_nothing_is_asked_make_way() {
+    use std::io::Read;
+    let net = Net::of("");
+    let idle: Vec<_> = (0..300).map(|_| std::os::unix::net::UnixStream::connect(net.client.path()).unwrap()).collect();
+    assert!(net.get("/v1/network").is_ok());
+    // Those that came first are closed.
+    idle[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!((&idle[0]).read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn bodies_that_are_not_finished_hold_so_much_memory_and_no_more() {
+    use std::io::{Read, Write};
+    let net = Net::of("");
+    let part = vec![b' '; 12 << 20];
+    let begin = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(net.client.path()).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"POST /v1/ports HTTP/1.1\r\nhost: memlane\r\ncontent-length: 16000000\r\n\r\n").unwrap();
+        let _ = stream.write_all(&part);
+        stream
+    };
+    let _held = [begin(), begin()];
+    let mut refused = begin();
+    refused.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut start = [0; 12];
+    refused.read_exact(&mut start).unwrap();
+    assert_eq!(&start[9..], b"503");
+    assert!(net.post("/v1/ports", &json!({ "name": "a", "null": true })).is_ok(), "a little is still read");
+}
+
+#[test]
+fn waits_for_ports_to_be_drained_leave_room_for_other_questions() {
+    let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
+    let net = Net::of(&format!("patience-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
+    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+    let mut a = net.guest("a", 0);
+    let _b = net.guest_like("b", builder(1).receive_buffers(few));
+    for number in 0..20 {
+        a.send(&frame(mac(0), mac(1 + number % 2), 100, number as u64)).unwrap();
+    }
+    wait_until(|| net.port("b").totals.waiting > 0, "frames wait for the receiver");
+    let (tell, answers) = std::sync::mpsc::channel();
+    for _ in 0..40 {
+        let (client, tell) = (net.client.clone(), tell.clone());
+        std::thread::spawn(move || {
+            let order = DrainOrder { timeout_ms: 3_600_000 };
+            let _ = tell.send(client.ask::<Drained>(Method::POST, "/v1/ports/a/drain", Some(&order)));
+        });
+    }
+    // More than may wait are told so at once.
+    let refused = answers.recv_timeout(PATIENCE).unwrap();
+    let told = format!("{:?}", refused.unwrap_err());
+    assert!(told.contains("32 ports are being drained"), "{told}");
+    assert!(net.get("/v1/network").is_ok());
+    assert!(net.patch("c", &json!({ "weight": 2 })).is_ok());
 }
 
 #[test]

@@ -1,0 +1,216 @@
+//! Serving the control socket within bounds, so that no program that asks locks out the others, or grows the switch.
+//!
+//! 1. **Connections** are few. Where another comes, the oldest that is not being answered makes way; where all are, the new one is told so.
+//! 2. What is **sent** has bounds of time and, of all connections together, of memory.
+//! 3. What takes long has **lanes**: at most so many changes, and so many waits for ports to be drained, run at a time, so that there is always a
+//!    thread for who only looks.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use axum::{Extension, Router};
+use http_body_util::BodyExt;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+
+use super::problem::Refusal;
+
+/// Most connections at a time.
+pub const CONNECTIONS: usize = 64;
+/// Longest wait for what stands before a request's body, and for the body.
+const HEAD: Duration = Duration::from_secs(5);
+const BODY: Duration = Duration::from_secs(10);
+/// Most bytes of one body: a network of the most ports, each with all its keys, has fewer.
+pub const MOST_BYTES: usize = 16 << 20;
+/// Most bytes of all bodies together.
+const ALL_BYTES: usize = 2 * MOST_BYTES;
+/// Most bytes of a request's head.
+const HEAD_BYTES: usize = 64 << 10;
+/// What bytes of bodies are counted in.
+const UNIT: usize = 1 << 10;
+/// Pause after a connection could not be taken.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What bounds a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// It only looks.
+    Look,
+    /// It changes something.
+    Change,
+    /// It waits for a port to be drained.
+    Drain,
+}
+
+/// Requests of each lane that run at a time; together they leave threads for those that only look, see [`THREADS`].
+const CHANGES: usize = 16;
+const DRAINS: usize = 32;
+/// Threads that answer.
+pub const THREADS: usize = CHANGES + DRAINS + 16;
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Bounds {
+    bodies: Arc<Semaphore>,
+    changes: Arc<Semaphore>,
+    drains: Arc<Semaphore>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let of = |count| Arc::new(Semaphore::new(count));
+        Self { bodies: of(ALL_BYTES / UNIT), changes: of(CHANGES), drains: of(DRAINS) }
+    }
+}
+
+/// What a request brought, with its part of what all bodies may take.
+#[derive(Debug, Default)]
+pub struct Brought {
+    /// The body.
+    pub bytes: Vec<u8>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Lane {
+    /// The lane of requests with `method` at `path`.
+    pub fn of(method: &Method, path: &str) -> Self {
+        match method {
+            &Method::GET => Self::Look,
+            _ if path.ends_with("/drain") => Self::Drain,
+            _ => Self::Change,
+        }
+    }
+}
+
+impl Bounds {
+    /// Waits for a place in `lane`.
+    ///
+    /// # Errors
+    /// As many ports are being drained as may be.
+    pub async fn enter(&self, lane: Lane) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+        match lane {
+            Lane::Look => Ok(None),
+            Lane::Change => Ok(Arc::clone(&self.changes).acquire_owned().await.ok()),
+            Lane::Drain => match Arc::clone(&self.drains).try_acquire_owned() {
+                Ok(place) => Ok(Some(place)),
+                Err(_) => Err(busy(format!("{DRAINS} ports are being drained, and no more are at a time: wait until one is"))),
+            },
+        }
+    }
+
+    /// Reads what `request` brings.
+    ///
+    /// # Errors
+    /// It is too much, takes too long, or other requests bring too much at the moment.
+    pub async fn read(&self, request: Request) -> Result<Brought, Refusal> {
+        let too_slow =
+            |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("what is sent has to come within {} s", BODY.as_secs()));
+        tokio::time::timeout(BODY, self.read_all(request.into_body())).await.map_err(too_slow)?
+    }
+
+    async fn read_all(&self, mut body: Body) -> Result<Brought, Refusal> {
+        let too_much = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("more than {MOST_BYTES} bytes are not read"));
+        if body.size_hint().lower() > MOST_BYTES as u64 {
+            return Err(too_much());
+        }
+        let mut brought = Brought::default();
+        while let Some(frame) = body.frame().await {
+            let broken = |error| Refusal::new(StatusCode::BAD_REQUEST, format!("what was sent broke off: {error}"));
+            let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+            if brought.bytes.len() + data.len() > MOST_BYTES {
+                return Err(too_much());
+            }
+            let units = data.len().div_ceil(UNIT) as u32;
+            let Ok(part) = Arc::clone(&self.bodies).try_acquire_many_owned(units) else {
+                return Err(busy("other requests bring all that is read at a time: try again".into()));
+            };
+            match &mut brought.held {
+                Some(held) => held.merge(part),
+                none => *none = Some(part),
+            }
+            brought.bytes.extend_from_slice(&data);
+        }
+        Ok(brought)
+    }
+}
+
+fn busy(text: String) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+/// Whether a connection's request is being answered: then the connection makes way for no other.
+#[derive(Clone, Debug, Default)]
+pub struct Answering(Arc<AtomicBool>);
+
+impl Answering {
+    /// From now until what this returns is dropped.
+    pub fn begin(&self) -> impl Drop + use<> {
+        struct End(Arc<AtomicBool>);
+        impl Drop for End {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Relaxed);
+            }
+        }
+        self.0.store(true, Ordering::Relaxed);
+        End(Arc::clone(&self.0))
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Serves `router` at `listener` until cancelled.
+pub async fn serve(listener: UnixListener, router: Router) -> io::Result<()> {
+    let mut connections: VecDeque<(AbortHandle, Answering)> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // For want of descriptors, or the other side is gone already.
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        connections.retain(|(task, _)| !task.is_finished());
+        if connections.len() >= CONNECTIONS && !make_way(&mut connections) {
+            tokio::spawn(turn_away(stream));
+            continue;
+        }
+        let answering = Answering::default();
+        let router = router.clone().layer(Extension(answering.clone()));
+        connections.push_back((tokio::spawn(converse(stream, router)).abort_handle(), answering));
+    }
+}
+
+/// Ends the oldest connection that is not being answered; false if all are.
+fn make_way(connections: &mut VecDeque<(AbortHandle, Answering)>) -> bool {
+    let oldest = connections.iter().position(|(_, answering)| !answering.is_on());
+    oldest.and_then(|index| connections.remove(index)).map(|(task, _)| task.abort()).is_some()
+}
+
+async fn converse(stream: UnixStream, router: Router) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
+    // Whatever ends a connection is of interest to its other side only.
+    let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+}
+
+/// Tells who cannot be served why not.
+async fn turn_away(mut stream: UnixStream) {
+    let text = format!("{{\"error\":\"{CONNECTIONS} requests are being answered, and no more are at a time: try again\"}}");
+    let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\n";
+    let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
+    let _ = tokio::time::timeout(PAUSE, stream.write_all(answer.as_bytes())).await;
+}
