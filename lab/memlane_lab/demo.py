@@ -10,6 +10,7 @@ from memlane_lab.images.prepare import prepare
 from memlane_lab.measures import scale, significant
 from memlane_lab.ports import GuestKind
 from memlane_lab.progress import say
+from memlane_lab.report import lead
 from memlane_lab.results import ExperimentResult
 from memlane_lab.summary import Row
 
@@ -22,7 +23,9 @@ def measure(kind: GuestKind, out: Path) -> Table:
     prepare(kind)
     say(f"two {kind} guests on TAP and bridge, two on memlane: about {planned[0].seconds:.0f} s of measuring")
     run.measure(planned, kind, out)
-    (result,) = results.read(out)[1]
+    record, (result,) = results.read(out)
+    if told := lead.spoiled(result, record):
+        say(told)
     if result.failed:
         raise LabError(f"{len(result.failed)} samples failed, the first because of {result.failed[0].error}")
     return table(result)

@@ -12,7 +12,7 @@ import pytest
 
 from memlane_lab import comparison, plan, report, results, stats, summary
 from memlane_lab.errors import LabError
-from memlane_lab.report import page, tables
+from memlane_lab.report import lead, page, tables
 from memlane_lab.results import ExperimentResult
 from memlane_lab.summary import Judgement
 from tests import made_up
@@ -192,9 +192,13 @@ window.addEventListener("load", () => setTimeout(() => {
     marks: plot.querySelectorAll(".main-svg .point, .main-svg .points path, .main-svg .js-line").length,
     width: plot.getBoundingClientRect().width,
     drawn: plot.querySelector(".main-svg").getBoundingClientRect().width,
+    cut: [...plot.querySelectorAll("text")].filter(text => {
+      const [own, all] = [text.getBoundingClientRect(), plot.getBoundingClientRect()];
+      return own.width && (own.right > all.right + 1 || own.left < all.left - 1); }).map(text => text.textContent),
   }));
   const asked = performance.getEntriesByType("resource").map(entry => entry.name);
-  seen.textContent = JSON.stringify({faults: window.faults, drawn: drawn, asked: asked});
+  seen.textContent = JSON.stringify({faults: window.faults, drawn: drawn, asked: asked,
+    across: document.documentElement.scrollWidth, high: document.querySelector(".lead")?.getBoundingClientRect().top});
   document.body.append(seen);
 }, 500));
 </script>"""
@@ -202,19 +206,8 @@ window.addEventListener("load", () => setTimeout(() => {
 
 @pytest.mark.real
 def test_a_browser_draws_every_plot_without_a_network_or_an_error(tmp_path: Path) -> None:
-    browser = shutil.which("chromium")
-    assert browser, "chromium is missing: run `lab/install-packages test`"
     path = report.write(_written(tmp_path, made_up.result()))
-    probed = tmp_path / "probed.html"
-    probed.write_text(path.read_text().replace("<head>", f"<head>{PROBE}", 1))
-    command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom",
-        "--window-size=1200,4000", f"--user-data-dir={tmp_path / 'profile'}", f"file://{probed}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)
-    assert found, done.stderr
-    seen = json.loads(found[1].replace("&amp;", "&"))
+    seen = _seen(tmp_path, path.read_text(), 1180)
     assert seen["faults"] == []
     assert seen["asked"] == []
     drawn = {plot["name"]: plot for plot in seen["drawn"]}
@@ -222,6 +215,80 @@ def test_a_browser_draws_every_plot_without_a_network_or_an_error(tmp_path: Path
     for plot in drawn.values():
         assert plot["marks"] > 0, plot
         assert 300 < plot["drawn"] <= plot["width"] + 1, plot
+
+
+def _seen(folder: Path, page: str, width: int) -> dict[str, Any]:
+    """What a browser makes of a page in a window of so many pixels; it has no narrow ones itself."""
+    browser = shutil.which("chromium")
+    assert browser, "chromium is missing: run `lab/install-packages test`"
+    (folder / "probed.html").write_text(page.replace("<head>", f"<head>{PROBE}", 1))
+    frame = (
+        f"<body><iframe id=f src=probed.html width={width} height=3000></iframe><script>addEventListener('load', () => "
+    )
+    frame += "setTimeout(() => document.body.append(f.contentDocument.getElementById('seen')), 3000));</script></body>"
+    (folder / "frame.html").write_text(frame)
+    command = [
+        *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=20000"),
+        *("--dump-dom", "--window-size=1300,4000", "--allow-file-access-from-files"),
+        *(f"--user-data-dir={folder / 'profile'}", f"file://{folder / 'frame.html'}"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)
+    assert found, done.stderr
+    seen: dict[str, Any] = json.loads(found[1].replace("&amp;", "&"))
+    return seen
+
+
+@pytest.mark.real
+def test_nothing_is_cut_on_a_phone(tmp_path: Path) -> None:
+    seen = _seen(tmp_path, page.render(made_up.record("made_up"), [_two_paths()]), 390)
+    assert seen["faults"] == []
+    assert seen["across"] <= 390
+    assert seen["high"] < 400, "the sentence is on the first screen"
+    assert len(seen["drawn"]) == 6
+    for plot in seen["drawn"]:
+        assert plot["drawn"] <= plot["width"] + 1 <= 390, plot
+        assert plot["cut"] == [], plot
+
+
+def _two_paths(**values: float) -> ExperimentResult:
+    """As the demo has it: two paths, and nothing that is expected."""
+
+    def made(labels: dict[str, str]) -> dict[str, float]:
+        return made_up.usual(labels) | values
+
+    return made_up.result(made, expect=[], paper=[], vary={"path": ["bridge", "memlane"], "load": [0, 90]})
+
+
+def test_a_report_of_two_paths_begins_with_one_sentence_and_one_picture() -> None:
+    text = page.render(made_up.record("made_up"), [_two_paths()])
+    sentence = (
+        "Between two uml guests of this machine, memlane has, beside bridge: 2.0 times the received throughput "
+        "(load 0) and 1.0 times the received throughput (load 90). Medians of 8 samples of"
+    )
+    assert sentence in text
+    body = text[text.index("<body>") :]
+    places = [body.index(words) for words in (sentence, 'class="picture"', "<h2", "order statistics")]
+    assert places == sorted(places)
+    assert body.count('class="bar"') == 4
+    assert "calc((100% - 8em) * 0.5000)" in body, "the bridge's bar is half as long"
+    assert "not quiet" not in body
+    assert 'class="picture"' not in page.render(made_up.record("made_up"), [made_up.result()]), "it has expectations"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"others": 1.4}, "other programs took 1.4 of this machine&#39;s 2 CPUs while this was measured"),
+        ({"steal": 0.5}, "the host below took 0.50 of this machine&#39;s 2 CPUs"),
+    ],
+)
+def test_what_makes_the_figures_worthless_is_said_first(values: dict[str, float], told: str) -> None:
+    text = page.render(made_up.record("made_up", cpus=2), [_two_paths(**values)])
+    assert told in text
+    assert text.index(told) < text.index("Between two uml guests")
+    assert told.replace("&#39;", "'").partition(" of this")[0] in lead.spoiled(_two_paths(**values))
+    assert "The machine was not quiet" in report.markdown(made_up.record("made_up"), [_two_paths(**values)])
 
 
 def test_runs_that_differ_in_one_thing_are_compared(tmp_path: Path) -> None:

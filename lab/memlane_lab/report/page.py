@@ -1,6 +1,5 @@
 """The page: everything of a run on one HTML page, plotly's program included."""
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +15,13 @@ from plotly.offline import get_plotlyjs
 from memlane_lab import agreement, results, summary
 from memlane_lab.experiment import Where
 from memlane_lab.measures import significant
-from memlane_lab.report import counted_plots, plots, profile_plots, shop_plots, tables
+from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, tables
 from memlane_lab.report.profile_plots import Found
 from memlane_lab.report.tables import Breakdown, MeasureTable, Text
 from memlane_lab.results import ExperimentResult, RunRecord
 from memlane_lab.summary import Judgement, Verdict
 
 NAME = "report.html"
-_QUIET = 0.3
-"""CPUs that other work may take on a machine that is called quiet."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ class Section:
     """Figures of the source that stand beside none of our variants."""
     noise: str
     """How much else the machine had to do."""
-    busy: bool
-    """Whether that was so much that the figures are not worth much."""
+    spoiled: str
+    """Where that was so much that the figures are worth nothing, so; else empty."""
     command: str
 
 
@@ -127,6 +124,8 @@ def _content(
             (f"{each.result.experiment.title}: {what}", *rest) for each in sections for what, *rest in each.verdicts
         ],
         "came": _came(judged),
+        "lead": lead.of(found[0]) if len(found) == 1 else None,
+        "spoiled": list(dict.fromkeys(each.spoiled for each in sections if each.spoiled)),
     }
 
 
@@ -170,7 +169,7 @@ def _section(
         verdicts=[tables.verdict(each) for each in judged],
         alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
         noise=_noise(result),
-        busy=any(other > _QUIET for other in _others(result)[:1]),
+        spoiled=lead.spoiled(result, record),
         command=f"memlane-lab {'profile' if profiled else 'run'} {result.file} --guest {record.guest} "
         f"--repeat {asked.repeat} --seed {result.seed}",
     )
@@ -194,14 +193,8 @@ def _sampled(profiled: Found) -> str:
     )
 
 
-def _others(result: ExperimentResult) -> list[float]:
-    """CPUs that other work took: the median over samples, and the most; nothing where nobody told."""
-    others = [sample.values["others"] for sample in result.good if "others" in sample.values]
-    return [statistics.median(others), max(others)] if others else []
-
-
 def _noise(result: ExperimentResult) -> str:
-    if not (others := _others(result)):
+    if not (others := lead.others(result)):
         return "unknown"
     return f"{significant(others[0], 2)} CPUs (median), {significant(others[1], 2)} (at most)"
 
@@ -223,10 +216,14 @@ def _counted(result: ExperimentResult) -> bool:
 
 
 def _html(figure: go.Figure, name: str) -> tuple[Markup, bool]:
+    wide = figure.layout.barmode == "stack" or figure.layout.meta == plots.WHOLE_WIDTH
+    # The page's own words wrap where there is little room; a plot's title would be cut.
+    title = figure.layout.title.text or ""
+    figure.update_layout(title_text=None, margin_t=figure.layout.margin.t - 20)
     made = figure.to_html(
         full_html=False,
         include_plotlyjs=False,
         div_id=f"plot-{name}",
         config={"displayModeBar": False, "responsive": True},
     )
-    return Markup(made), figure.layout.barmode == "stack" or figure.layout.meta == plots.WHOLE_WIDTH
+    return Markup("<h4>{}</h4>\n").format(title) + Markup(made), wide

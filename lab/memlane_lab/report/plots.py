@@ -1,5 +1,6 @@
 """Plots: bars with intervals, who used the CPU, rates over time, how latencies are spread."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
@@ -36,6 +37,8 @@ LAYOUT = {
     "title": {"x": 0, "xref": "paper", "font": {"size": 15}},
 }
 
+_LEGEND = 34
+"""Letters of a legend's row: what a phone has room for."""
 _BESIDE_TITLE = 4
 """Labels that a legend beside the title has room for."""
 WHOLE_WIDTH = "wide"
@@ -94,10 +97,16 @@ def cpu_stack(result: ExperimentResult) -> go.Figure | None:
     names = categories(result, variants)
     for party, colour in zip(CPU_PARTIES, _PARTIES, strict=True):
         heights = [_middle(result, labels, party, per_gb) for labels in variants]
-        figure.add_bar(name=measure(party).title, x=heights, y=names, marker_color=colour, orientation="h")
+        figure.add_bar(
+            name="<br>".join(textwrap.wrap(measure(party).title, _LEGEND)),
+            x=heights,
+            y=names,
+            marker_color=colour,
+            orientation="h",
+        )
     title, unit = ("CPU time by party, per GB", "s/GB") if per_gb else ("CPU by party", "CPUs in use")
     figure.update_layout(barmode="stack", **LAYOUT)
-    figure.update_layout(title_text=title, xaxis_title=unit, legend=BELOW, height=200 + 24 * len(variants))
+    figure.update_layout(title_text=title, xaxis_title=unit, legend=BELOW, height=280 + 28 * len(variants))
     figure.update_yaxes(autorange="reversed", automargin=True)
     return figure
 
