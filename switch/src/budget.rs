@@ -45,12 +45,24 @@ impl Budget {
 pub struct Account {
     budget: Arc<Budget>,
     held: AtomicU64,
+    /// It may hold so much whatever is left.
+    floor: u64,
 }
 
 impl Account {
     /// With `budget`, holding nothing.
     pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
-        Arc::new(Self { budget: Arc::clone(budget), held: AtomicU64::new(0) })
+        Self::with_floor(budget, 0)
+    }
+
+    /// As [`Self::new`], for a user that may hold `floor` bytes as long as there are any, though less than those be left for others.
+    pub fn with_floor(budget: &Arc<Budget>, floor: u64) -> Arc<Self> {
+        Arc::new(Self { budget: Arc::clone(budget), held: AtomicU64::new(0), floor })
+    }
+
+    /// Bytes that it holds.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Bytes that could be taken now.
@@ -62,7 +74,7 @@ impl Account {
     /// Takes `bytes` until the permit is dropped; none if that is more than the account's [`Self::allowance`].
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let held = self.held.load(Ordering::Relaxed);
-        let fits = |left: u64| left.checked_sub(bytes).filter(|&left| held + bytes <= left);
+        let fits = |left: u64| left.checked_sub(bytes).filter(|&left| held + bytes <= left.max(self.floor));
         self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         self.held.fetch_add(bytes, Ordering::Relaxed);
         Some(Permit { account: Arc::clone(self), bytes })
@@ -102,6 +114,14 @@ mod tests {
         assert_eq!((budget.left(), account.allowance()), (50, 0));
         drop(permit);
         assert_eq!((budget.left(), account.allowance()), (100, 50));
+    }
+
+    #[test]
+    fn what_everybody_needs_is_had_as_long_as_there_is_any() {
+        let budget = Budget::new(25);
+        let accounts: Vec<_> = (0..3).map(|_| Account::with_floor(&budget, 10)).collect();
+        let taken: Vec<_> = accounts.iter().map(take_all).collect();
+        assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), [12, 10, 3]);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::budget::{Account, Permit};
 use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
+use crate::descriptors::{self, Descriptors, OF_NEW_PORT, USUAL};
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::network::{AddError, Network, PortTerms};
@@ -78,6 +80,9 @@ pub enum StartError {
         /// Why not.
         cause: MtuError,
     },
+    /// The rest of the descriptors is for those that are there.
+    #[error("port {0}: no descriptors are left for another port; {remedy}", remedy = descriptors::REMEDY)]
+    Descriptors(String),
     /// The network does not take it.
     #[error(transparent)]
     Add(#[from] AddError),
@@ -155,6 +160,7 @@ struct Attached {
     config: PortConfig,
     port: Arc<Port>,
     server: Server,
+    _own: Option<Permit>,
 }
 
 #[derive(Debug)]
@@ -179,9 +185,13 @@ enum Meeting {
     Nowhere,
 }
 
-/// Where whoever is behind a port to come is met, made before the port is there: that may take long.
+/// What a port to come needs, made before the port is there: that may take long.
 #[derive(Debug)]
-pub struct Prepared(Meeting);
+pub struct Prepared {
+    meeting: Meeting,
+    /// Its descriptors, of those that front ends may hold; `None` for a port that was there from the start, whose own are set aside.
+    own: Option<Permit>,
+}
 
 impl Daemon {
     /// Starts the network that `config` describes; when this returns, its sockets can be connected to.
@@ -190,7 +200,8 @@ impl Daemon {
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let meetings = config.ports.iter().map(meeting).collect::<Result<Vec<_>, _>>()?;
-        let shared = Shared::new(config.workers, random()?, config.settings.clone());
+        let mut shared = Shared::new(config.workers, random()?, config.settings.clone());
+        shared.descriptors = Descriptors::for_network(config.ports.len(), config.workers);
         let network = Network::start(shared, &config.cpus)?;
         let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
         let daemon = Self {
@@ -212,7 +223,7 @@ impl Daemon {
             }
         }
         for (port, meeting) in config.ports.iter().zip(meetings) {
-            if let Err(error) = daemon.open(port, meeting, members[port.segment.as_str()]) {
+            if let Err(error) = daemon.open(port, Prepared { meeting, own: None }, members[port.segment.as_str()]) {
                 daemon.stop();
                 return Err(error);
             }
@@ -288,25 +299,28 @@ impl Daemon {
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
         }
-        Ok(Prepared(match &port.kind {
+        let own = Account::with_floor(&self.network.shared().descriptors.budget, USUAL).take(OF_NEW_PORT);
+        let own = Some(own.ok_or_else(|| StartError::Descriptors(port.name.clone()))?);
+        let meeting = match &port.kind {
             PortKind::Tap { .. } => Meeting::Tap(self.tap(port)?),
             PortKind::Xen { .. } => {
                 self.keeper().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
                 meeting(port)?
             }
             _ => meeting(port)?,
-        }))
+        };
+        Ok(Prepared { meeting, own })
     }
 
     /// As [`Self::attach`], with what was made before.
     ///
     /// # Errors
     /// As there.
-    pub fn attach_prepared(&self, port: &PortConfig, Prepared(meeting): Prepared) -> Result<(), StartError> {
-        self.open(port, meeting, USUAL_MEMBERS)
+    pub fn attach_prepared(&self, port: &PortConfig, prepared: Prepared) -> Result<(), StartError> {
+        self.open(port, prepared, USUAL_MEMBERS)
     }
 
-    fn open(&self, config: &PortConfig, meeting: Meeting, members: usize) -> Result<(), StartError> {
+    fn open(&self, config: &PortConfig, prepared: Prepared, members: usize) -> Result<(), StartError> {
         self.check_mtu(config, config.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
         let terms = PortTerms {
             name: &config.name,
@@ -318,9 +332,9 @@ impl Daemon {
             enabled: config.enabled,
         };
         let port = self.network.add_port(&terms, members)?;
-        match self.serve(config, &port, meeting) {
+        match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
-                self.attached().push(Attached { config: config.clone(), port, server });
+                self.attached().push(Attached { config: config.clone(), port, server, _own: prepared.own });
                 Ok(())
             }
             Err(error) => {

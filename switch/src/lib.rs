@@ -88,3 +88,4 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod descriptors;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::budget::Budget;
+use crate::descriptors::Descriptors;
 use crate::memory::{Fetch, sigbus};
 use crate::port::pool::Pool;
 use crate::settings::Settings;
@@ -22,6 +23,8 @@ pub struct Shared {
     pub guest_memory: Arc<Budget>,
     /// Mappings of guests' memory that all together may have.
     pub mappings: Arc<Budget>,
+    /// Descriptors that front ends may hold.
+    pub descriptors: Descriptors,
     /// Where frames lie whose sender has no memory to share.
     pub pool: Arc<Pool>,
     /// Who fetches what Xen guests granted, once there are any.
@@ -41,6 +44,7 @@ impl Shared {
         Self {
             workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
             guest_memory: Budget::new(settings.guest_memory),
+            descriptors: Descriptors::for_network(0, workers),
             mappings: Budget::new(sigbus::SLOTS as u64),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -9,6 +10,9 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::{Failure, libvirt, output};
+use crate::config::runtime_folder;
+use crate::control::{Client, ControlError, Report};
+use crate::descriptors::{self, DescriptorReport};
 use crate::memory::Region;
 use crate::port::xen::device;
 use crate::system::Machine;
@@ -61,6 +65,7 @@ impl Doctor {
         let mut findings =
             vec![kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
         findings.extend([overlay(), frr()]);
+        findings.extend(networks());
         findings.extend(device::is_there().then(xen));
         findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
         if self.json {
@@ -183,14 +188,30 @@ fn tun() -> Finding {
 }
 
 fn descriptors() -> Finding {
-    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
-    // A port with one queue pair uses about eight: connection, kicks, calls, errors, memory.
-    let ports = limit / 8;
-    let text = format!("{limit} descriptors may be open, enough for about {ports} ports");
-    if limit >= 1024 {
-        Finding::good("open files", text)
-    } else {
-        Finding::note("open files", text, "raise it with `ulimit -n 4096`")
+    // `memlane up` raises the soft limit.
+    let (_, limit) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
+    let text = format!("{limit} descriptors may be open (hard limit), enough for about {} ports", limit / descriptors::USUAL);
+    if limit >= 4096 { Finding::good("open files", text) } else { Finding::note("open files", text, descriptors::REMEDY) }
+}
+
+/// Networks that run here and had to turn front ends away for want of descriptors, or give no answer.
+fn networks() -> Vec<Finding> {
+    let sockets = fs::read_dir(runtime_folder()).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let sockets = sockets.filter(|path| path.extension().is_some_and(|extension| extension == "control"));
+    sockets.filter_map(|path| network(&Client::new(&path).within(Duration::from_secs(2)))).collect()
+}
+
+fn network(client: &Client) -> Option<Finding> {
+    match client.get::<Report>("/v1/network") {
+        Ok(Report { name, descriptors: known, .. }) if known.refused > 0 => {
+            let DescriptorReport { open, limit, refused, .. } = known;
+            let text = format!(
+                "network {name}: front ends were disconnected {refused} times for want of descriptors, {open} of {limit} are open"
+            );
+            Some(Finding::note("open files", text, descriptors::REMEDY))
+        }
+        Err(error @ ControlError::Silent { .. }) => Some(Finding::note("networks", error.to_string(), "read its log")),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::net::Net;
 use super::output::{Table, bytes, count, wrapped};
 use super::{Failure, output};
 use crate::control::{PortReport, Report};
+use crate::descriptors;
 use crate::uplink::UplinkReport;
 
 /// Arguments of `memlane status`.
@@ -45,12 +46,25 @@ fn table(report: &Report) -> String {
         [index.to_string(), count(worker.frames), cycles].into_iter().chain(numbers).collect()
     });
     text.push_str(&Table::new(0, heading, rows).narrow());
+    text.push_str(&resources(report));
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     text.push_str(&format!(
         "\nframes from TAPs and on links: {:.1} of {:.0} MiB\n",
         mib(report.memory_held),
         mib(report.memory_most)
     ));
+    text
+}
+
+/// Descriptors, with what to do where they run out.
+fn resources(report: &Report) -> String {
+    let known = &report.descriptors;
+    let mut text =
+        format!("\n{} of {} descriptors are open, {} of {} held by front ends\n", known.open, known.limit, known.held, known.most);
+    if known.refused > 0 {
+        let line = format!("front ends were disconnected {} times for want of descriptors: {}", known.refused, descriptors::REMEDY);
+        text.push_str(&wrapped(&format!("  {line}")));
+    }
     text
 }
 

@@ -13,6 +13,7 @@ use super::{Failure, output};
 use crate::config::{Config, Mistakes, runtime_folder};
 use crate::control::server::THREADS;
 use crate::control::{self, Managed, Origin};
+use crate::descriptors;
 
 /// Longest wait at the end for what is still asked of the network.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -38,6 +39,9 @@ impl Up {
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
         let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
         log_to_stderr();
+        if let Err(cause) = descriptors::raise_limit() {
+            tracing::warn!(%cause, "the soft limit of open files stays as it is");
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
         let result = runtime.block_on(serve(config, origin));

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, PortConfig, PortEntry, PortKind};
+use crate::descriptors::DescriptorReport;
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::link::Impairment;
@@ -36,6 +37,9 @@ pub struct Report {
     pub memory_held: u64,
     /// Bytes that they may take.
     pub memory_most: u64,
+    /// Descriptors of the process.
+    #[serde(default)]
+    pub descriptors: DescriptorReport,
     /// Ports, in the order in which they came.
     pub ports: Vec<PortReport>,
     /// Segments that go on at other hosts.
@@ -86,6 +90,9 @@ pub struct PortReport {
     /// What frames to it go through.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<Impairment>,
+    /// Descriptors that its front end holds.
+    #[serde(default)]
+    pub descriptors: u64,
     /// Its counters.
     #[serde(flatten)]
     pub totals: PortTotals,
@@ -181,6 +188,7 @@ impl Report {
             cycles_per_second: time::frequency(),
             memory_held: shared.budget.held(),
             memory_most: shared.budget.most(),
+            descriptors: shared.descriptors.report(),
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
             uplinks: Vec::new(),
             workers: workers.collect(),
@@ -215,6 +223,7 @@ impl PortReport {
             stations: status.stations(),
             allowance: port.allowance.clone(),
             link: port.link.clone(),
+            descriptors: status.descriptors.held(),
             totals: status.totals(),
         })
     }

@@ -52,6 +52,9 @@ pub enum RegionError {
     /// A port's or all ports' bound on mappings is reached.
     #[error("too many memory regions: this port may map {0} more, and all ports together no more than are left to each other")]
     NoSlot(u64),
+    /// The port may hold no more descriptors.
+    #[error("no descriptor is left for another memory file")]
+    Descriptors,
     /// A file whose pages may be slow or impossible to get, which would let a guest stop the worker.
     #[error(
         "guest memory must lie in RAM-backed shared memory (memfd, tmpfs or hugetlbfs): with QEMU use -object memory-backend-memfd,share=on"
@@ -77,13 +80,15 @@ pub struct Quota {
     pub bytes: Arc<Account>,
     /// Mappings, each of which has a place in the table of the SIGBUS handler.
     pub mappings: Arc<Account>,
+    /// Descriptors, one for each file.
+    pub descriptors: Arc<Account>,
 }
 
 impl Default for Quota {
     /// One without bounds, for tests and benches.
     fn default() -> Self {
         let whole = || Account::new(&Budget::new(u64::MAX));
-        Self { bytes: whole(), mappings: whole() }
+        Self { bytes: whole(), mappings: whole(), descriptors: whole() }
     }
 }
 
@@ -117,12 +122,19 @@ impl fmt::Display for Loss {
     }
 }
 
+/// The file of regions, kept open to tell later what became of it.
+#[derive(Debug)]
+struct Backing {
+    file: File,
+    _permit: Permit,
+}
+
 /// A mapped region; unmapped when dropped.
 #[derive(Debug)]
 pub struct Region {
     table: RegionTable,
     /// What is mapped, shared by the regions of one file; `None` for private memory.
-    file: Option<Arc<File>>,
+    file: Option<Arc<Backing>>,
     /// Address of `table.guest_start` in our memory.
     host_start: HostAddress,
     /// Declared before the mapping: the watch must end before the address range can be reused.
@@ -156,16 +168,19 @@ impl Region {
         let place = mappings.take(1).ok_or_else(|| RegionError::NoSlot(mappings.allowance()))?;
         let offset_in_window = (table.file_offset - start) as usize;
         let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
-        let file = others.iter().find_map(|other| other.file_if(&meta)).unwrap_or_else(|| Arc::new(file));
+        let file = match others.iter().find_map(|other| other.file_if(&meta)) {
+            Some(known) => known,
+            None => Arc::new(Backing { file, _permit: quota.descriptors.take(1).ok_or(RegionError::Descriptors)? }),
+        };
         let region = Self::watched(table, mapping, offset_in_window)?;
         Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
     }
 
     /// Its file, if that is the one that `meta` tells of.
-    fn file_if(&self, meta: &Metadata) -> Option<Arc<File>> {
-        let file = self.file.as_ref()?;
-        let own = file.metadata().ok()?;
-        ((own.dev(), own.ino()) == (meta.dev(), meta.ino())).then(|| Arc::clone(file))
+    fn file_if(&self, meta: &Metadata) -> Option<Arc<Backing>> {
+        let backing = self.file.as_ref()?;
+        let own = backing.file.metadata().ok()?;
+        ((own.dev(), own.ino()) == (meta.dev(), meta.ino())).then(|| Arc::clone(backing))
     }
 
     /// A region of private memory, for tests and benches that have no front end.
@@ -227,7 +242,7 @@ impl Region {
 
     /// Why it was lost, as its file tells now; `None` if it was not.
     pub fn loss(&self) -> Option<Loss> {
-        let file = self.file.as_ref().filter(|_| self.is_lost())?;
+        let file = self.file.as_ref().filter(|_| self.is_lost()).map(|backing| &backing.file)?;
         let ends = file.metadata().map_or(0, |meta| meta.size());
         if ends < self.table.file_offset + self.table.length {
             return Some(Loss::Truncated);

@@ -20,6 +20,7 @@ pub use rings::RingParts;
 use roster::Roster;
 pub use roster::{AddError, PortTerms};
 
+use crate::descriptors;
 use crate::frame::MacAddress;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
@@ -101,6 +102,12 @@ impl Network {
     pub fn quarantine(&self, port: &Arc<Port>, cause: &str) {
         self.stop_port(port);
         port.set_state(State::Quarantined(cause.into()));
+    }
+
+    /// Tells the operator that the front end of `port` was disconnected for want of descriptors.
+    pub fn note_shortage(&self, port: &Port) {
+        self.shared.descriptors.note_shortage(&port.name);
+        port.set_advice(Some(descriptors::ADVICE));
     }
 
     /// What workers and ports share.

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use std::time::Duration;
 
 use crate::budget::Account;
+use crate::descriptors::USUAL;
 use crate::frame::MacAddress;
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::link::{Impairment, Line, Path};
@@ -87,6 +88,8 @@ pub struct Port {
     pub policy: Policy,
     /// What its guest may have mapped.
     pub mapped: Quota,
+    /// Descriptors that its front end holds.
+    pub descriptors: Arc<Account>,
     /// Who fetches for it what is only named.
     foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
     /// What keeps its calls back after one that blocked or dear ones, whoever connects.
@@ -167,13 +170,19 @@ impl Port {
             errors: HashMap::new(),
         };
         let wishes = Limiter::default();
+        let descriptors = Account::with_floor(&shared.descriptors.budget, USUAL);
         wishes.set(&Limit { packets: Some(WISHES), burst_ms: Some(1000), ..Limit::default() });
         Arc::new(Self {
             id,
             name: name.into(),
             segment: Arc::clone(segment),
             policy: Policy::new(allowance),
-            mapped: Quota { bytes: Account::new(&shared.guest_memory), mappings: Account::new(&shared.mappings) },
+            mapped: Quota {
+                bytes: Account::new(&shared.guest_memory),
+                mappings: Account::new(&shared.mappings),
+                descriptors: Arc::clone(&descriptors),
+            },
+            descriptors,
             foreign: Arc::clone(&shared.foreign),
             calls: Arc::default(),
             on_links: Account::new(&shared.budget),

@@ -112,6 +112,16 @@ fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
 }
 
 #[test]
+fn connecting_and_hanging_up_again_and_again_is_held_to_a_rate() {
+    let bed = Bed::new(1);
+    let begun = std::time::Instant::now();
+    (0..500).for_each(|_| drop(std::os::unix::net::UnixStream::connect(bed.socket(0)).unwrap()));
+    bed.wait_for(|bed| bed.daemon().network().port(PortId(0)).unwrap().session() == 500, "all have been served");
+    // A thousand a second at most.
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(450), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_ring_of_a_wrong_size_is_told_with_what_to_do() {
     let bed = Bed::new(1);
     let mut guest = bed.guest(0);

@@ -25,6 +25,7 @@ mod comes_and_goes;
 mod commands;
 mod control;
 mod control_queue;
+mod descriptors_run_out;
 mod docs;
 mod forwards;
 mod front_ends;

@@ -12,6 +12,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::Connection;
 use super::passt::{Passt, Started};
+use crate::descriptors;
 use crate::network::Network;
 use crate::port::peer::{Door, PENALTY, Peer};
 use crate::port::vhost_user::access::Access;
@@ -96,13 +97,20 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other) -> io::Result<S
         let mut pause = RETRY.0;
         loop {
             let begun = Instant::now();
-            if let Ok((stream, child)) = meet(&other, &watch) {
-                serve(&network, &port, stream, &watch, other.listener());
-                drop(child);
+            let met = meet(&other, &watch);
+            let failed = met.is_err();
+            match met {
+                Ok((stream, child)) => {
+                    serve(&network, &port, stream, &watch, other.listener());
+                    drop(child);
+                }
+                Err(error) if descriptors::is_shortage(&error) => network.note_shortage(&port),
+                Err(_) => {}
             }
             pause = match other {
                 // Whoever comes by itself is met again at once.
-                Other::Listen(..) => PENALTY,
+                Other::Listen(..) if !failed => PENALTY,
+                Other::Listen(..) => RETRY.0,
                 _ if begun.elapsed() > RETRY.1 => RETRY.0,
                 _ => (pause * 2).min(RETRY.1),
             };
@@ -128,6 +136,10 @@ fn meet(other: &Other, watch: &Watch) -> io::Result<(UnixStream, Option<Started>
 
 /// Serves one connection to its end; others that connect at `listener` meanwhile are turned away.
 fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch, listener: Option<&UnixListener>) {
+    let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
+        return network.note_shortage(port);
+    };
+    port.set_advice(None);
     port.begin_session();
     port.front_end_came(Peer::of(&stream));
     let started = Connection::new(stream).and_then(|connection| {

@@ -1,5 +1,6 @@
 //! What each vhost-user message does to a port.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use super::control::{Commands, ControlQueue};
 use super::doubt::Doubt;
 use super::features::{self, Agreed, Circumstances};
 use super::vring::{Addresses, Kick, Vring};
+use crate::budget::Permit;
+use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
 use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
@@ -51,6 +54,20 @@ pub struct Device {
     fault: Option<String>,
     /// Kept open for messages to the front end.
     backend_channel: Option<Backend>,
+    /// What the port's account holds for each descriptor that the front end sent and that is open.
+    held: HashMap<Held, Permit>,
+    /// The account had not enough for what it sent.
+    short: bool,
+}
+
+/// What a descriptor that the front end sent is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Held {
+    Kick(u32),
+    Call(u32),
+    Error(u32),
+    Channel,
+    ControlQueue,
 }
 
 /// An error that ends the connection, with its cause.
@@ -76,7 +93,34 @@ impl Device {
             broken: None,
             fault: None,
             backend_channel: None,
+            held: HashMap::new(),
+            short: false,
         }
+    }
+
+    /// Whether the port may hold fewer descriptors than its front end has sent. That is no fault of the front end's.
+    pub(super) fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// Notes whether a descriptor is open for `what`, in place of the one before.
+    fn hold(&mut self, what: Held, is_open: bool) -> Result<()> {
+        let count = if what == Held::ControlQueue { OF_CONTROL_QUEUE } else { 1 };
+        if !is_open {
+            self.held.remove(&what);
+        } else if !self.held.contains_key(&what) {
+            let permit = self.settings.port.descriptors.take(count);
+            self.short |= permit.is_none();
+            self.held.insert(what, permit.ok_or_else(|| refuse("more descriptors than the port may hold"))?);
+        }
+        Ok(())
+    }
+
+    /// Maps a region beside `others`.
+    fn map(&mut self, table: RegionTable, file: File, others: &[Arc<Region>]) -> Result<Arc<Region>> {
+        let region = Region::map_within(table, file, &self.settings.port.mapped, others);
+        self.short |= matches!(region, Err(RegionError::Descriptors));
+        region.map(Arc::new).map_err(refuse)
     }
 
     /// What the guest did wrong since this was asked last: its port is to be in quarantine, but its front end, which only passed it on, goes on.
@@ -225,6 +269,7 @@ impl Device {
         ring.set_call(parts.call);
         let commands =
             Commands { network: Arc::clone(&self.network), port: Arc::clone(&self.settings.port), pairs: self.settings.pairs };
+        self.hold(Held::ControlQueue, true)?;
         self.control = Some(ControlQueue::start(Control::new(ring), parts.start.kick, commands).map_err(Error::ReqHandlerError)?);
         Ok(())
     }
@@ -368,7 +413,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
         let mut regions = Vec::new();
         for (table, file) in tables.zip(files) {
-            regions.push(Arc::new(Region::map_within(table, file, &self.settings.port.mapped, &regions).map_err(refuse)?));
+            regions.push(self.map(table, file, &regions)?);
         }
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
         Ok(None)
@@ -385,8 +430,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if regions.len() as u64 >= SLOTS {
             return Err(refuse(format!("more than {SLOTS} memory regions")));
         }
-        let region = Region::map_within(table, file, &self.settings.port.mapped, &regions).map_err(refuse)?;
-        regions.push(Arc::new(region));
+        regions.push(self.map(table, file, &regions)?);
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
         Ok(None)
     }
@@ -458,6 +502,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             Some(_) => return Err(refuse("a kick descriptor that is no eventfd")),
             None => Kick::Poll,
         };
+        self.hold(Held::Kick(index.into()), matches!(kick, Kick::File(_)))?;
         self.stopped_ring(index.into())?.kick = Some(kick);
         self.start_if_complete(index.into())
     }
@@ -465,6 +510,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let call = self.call_through(fd)?;
         let running = self.ring(index.into())?.running;
+        self.hold(Held::Call(index.into()), call.is_some())?;
         if let Some(control) = self.control.as_ref().filter(|_| running && self.is_control(index.into())) {
             control.set_call(call);
             return Ok(());
@@ -483,6 +529,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let error = self.call_through(fd)?;
         self.ring(index.into())?;
+        self.hold(Held::Error(index.into()), error.is_some())?;
         self.settings.port.set_error(self.key(index.into()), error);
         Ok(())
     }
@@ -526,7 +573,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_backend_req_fd(&mut self, backend: Backend) {
-        self.backend_channel = Some(backend);
+        // Nothing is said through it, so it is of no use without a place.
+        self.backend_channel = self.hold(Held::Channel, true).is_ok().then_some(backend);
     }
 
     fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {

@@ -17,9 +17,10 @@ use super::doubt;
 use super::extra;
 use super::socket::{self, Waiter};
 use super::wire::{self, Message, WireError};
+use crate::descriptors;
 use crate::network::Network;
-use crate::port::State;
 use crate::port::peer::{Door, Peer};
+use crate::port::{Port, State};
 
 /// How long to wait before trying to connect again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -84,21 +85,23 @@ pub struct Session {
 /// # Errors
 /// The kernel refuses a thread or descriptors.
 pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) -> io::Result<Session> {
-    let waiter = Arc::new(match &endpoint {
-        Endpoint::Listen(listener, _) => Waiter::new(Some(listener))?,
-        Endpoint::Connect(_) => Waiter::new(None)?,
-    });
+    if let Some(listener) = endpoint.listener() {
+        listener.set_nonblocking(true)?;
+    }
+    let waiter = Arc::new(Waiter::new()?);
     let quit: Arc<AtomicBool> = Arc::default();
     let stream: Arc<Mutex<Option<UnixStream>>> = Arc::default();
     let (theirs, their_stream, their_waiter) = (Arc::clone(&quit), Arc::clone(&stream), Arc::clone(&waiter));
     let name = format!("port-{}", settings.port.id.0);
     let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-        while let Some(connection) = meet(&endpoint, &their_waiter, &theirs) {
+        while let Some(connection) = meet(&network, &settings.port, &endpoint, &their_waiter, &theirs) {
             *their_stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
             if !theirs.load(Ordering::Acquire) {
                 serve(&network, &settings, connection, endpoint.listener());
             }
             their_stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Connecting and hanging up again and again gets a small part of a CPU.
+            std::thread::sleep(PENALTY);
         }
     })?;
     Ok(Session { quit, stream, waiter, thread })
@@ -148,7 +151,7 @@ fn await_all(sessions: &[Session]) {
 }
 
 /// The next connection; `None` when told to quit.
-fn meet(endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixStream> {
+fn meet(network: &Network, port: &Port, endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixStream> {
     let mut pause = RETRY.0;
     while !quit.load(Ordering::Acquire) {
         let connection = match endpoint {
@@ -157,10 +160,17 @@ fn meet(endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixS
         };
         match (connection, endpoint) {
             (Ok(stream), _) => return Some(stream),
-            (Err(error), Endpoint::Listen(..)) if error.kind() == io::ErrorKind::WouldBlock => waiter.wait(None),
-            (Err(_), Endpoint::Listen(..)) => std::thread::sleep(RETRY.0),
+            (Err(error), Endpoint::Listen(..)) if error.kind() == io::ErrorKind::WouldBlock => {
+                waiter.wait(endpoint.listener(), None)
+            }
+            (Err(error), Endpoint::Listen(..)) => {
+                if descriptors::is_shortage(&error) {
+                    network.note_shortage(port);
+                }
+                std::thread::sleep(RETRY.0);
+            }
             (Err(_), Endpoint::Connect(_)) => {
-                waiter.wait(Some(pause));
+                waiter.wait(None, Some(pause));
                 pause = (pause * 2).min(RETRY.1);
             }
         }
@@ -171,14 +181,25 @@ fn meet(endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixS
 /// Serves one connection to its end.
 fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, listener: Option<&UnixListener>) {
     let port = &settings.port;
+    let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
+        return network.note_shortage(port);
+    };
     port.begin_session();
     port.front_end_came(Peer::of(&stream));
     port.set_state(State::Speaking);
+    let mut short = false;
     match converse(network, settings, stream, listener) {
         Ok(()) => {
             network.stop_port(port);
             port.set_state(State::Waiting);
             port.front_end_left(format_args!("the connection ended"));
+        }
+        // What was lost for want of descriptors was ours to take.
+        Err(error) if descriptors::is_shortage(&error) => {
+            network.stop_port(port);
+            port.set_state(State::Waiting);
+            port.front_end_left(format_args!("descriptors ran out"));
+            short = true;
         }
         Err(cause) => {
             quarantine(network, settings, &cause.to_string());
@@ -186,6 +207,9 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
         }
     }
     port.forget_front_end();
+    if short {
+        network.note_shortage(port);
+    }
 }
 
 /// Whoever breaks rules again and again gets a small part of a CPU for it.
@@ -214,6 +238,7 @@ pub fn converse(
         let message = match Message::receive_after(&stream, &|| _ = door.wait(&stream, None)) {
             Ok(message) => message,
             Err(WireError::HungUp) => return Ok(()),
+            Err(WireError::Descriptors) if descriptors::are_short() => return Err(descriptors::ran_out()),
             Err(error) => return Err(io::Error::other(error)),
         };
         settings.port.log_message(format_args!("front end sends {message}"));
@@ -224,7 +249,13 @@ pub fn converse(
             }
             None => crates.serve(&message, &stream),
         };
-        let fault = device.lock().unwrap_or_else(PoisonError::into_inner).take_fault();
+        let (short, fault) = {
+            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+            (device.is_short(), device.take_fault())
+        };
+        if short || served.is_err() && fault.is_none() && descriptors::are_short() {
+            return Err(descriptors::ran_out());
+        }
         if let Some(cause) = fault {
             // Its guest broke a rule, not the front end.
             quarantine(network, settings, &cause);
@@ -275,7 +306,7 @@ mod tests {
     fn a_thread_that_the_kernel_holds_does_not_hold_up_the_end() {
         let (_never, held) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || held.recv().unwrap_or_default());
-        let waiter = Arc::new(Waiter::new(None).unwrap());
+        let waiter = Arc::new(Waiter::new().unwrap());
         let session = Session { quit: Arc::default(), stream: Arc::default(), waiter, thread };
         let (tell, stopped) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -2,15 +2,15 @@
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{Domain, SockAddr, Socket, Type};
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -55,24 +55,16 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// What a thread waits by that may be told to quit.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    epoll: Epoll,
     bell: EventFd,
 }
 
 impl Waiter {
-    /// For who waits for connections at `listener`, if there is one, which is told not to block.
+    /// One whose bell has not been rung.
     ///
     /// # Errors
-    /// The kernel refuses descriptors.
-    pub(super) fn new(listener: Option<&UnixListener>) -> io::Result<Self> {
-        let (epoll, bell) = (Epoll::new()?, EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?);
-        let ready = EpollEvent::new(EventSet::IN, 0);
-        epoll.ctl(ControlOperation::Add, bell.as_raw_fd(), ready)?;
-        if let Some(listener) = listener {
-            listener.set_nonblocking(true)?;
-            epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), ready)?;
-        }
-        Ok(Self { epoll, bell })
+    /// The kernel refuses a descriptor.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)? })
     }
 
     /// Ends all waiting for good.
@@ -81,11 +73,13 @@ impl Waiter {
         let _ = self.bell.write(1);
     }
 
-    /// Waits until a connection comes, the bell rings, or `most` is over.
-    pub(super) fn wait(&self, most: Option<Duration>) {
-        let milliseconds = most.map_or(-1, |most| most.as_millis().clamp(1, 60_000) as i32);
+    /// Waits until a connection comes to `listener`, the bell rings, or `most` is over.
+    pub(super) fn wait(&self, listener: Option<&UnixListener>, most: Option<Duration>) {
+        let timeout = most.map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX));
+        let mut files = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        files.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
         // Interrupted is as good as woken: whoever waits looks.
-        let _ = self.epoll.wait(milliseconds, &mut [EpollEvent::default(); 2]);
+        let _ = poll(&mut files, timeout);
     }
 }
 

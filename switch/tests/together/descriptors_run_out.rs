@@ -1,0 +1,158 @@
+//! Descriptors run out: it is told, no front end is blamed for it, the others go on, and the network can still be asked.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{Running, memlane, printed, write};
+use crate::common::{PATIENCE, frame, mac, wait_until};
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde_json::Value;
+use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+/// A network with so many ports whose process is held to what `ulimit` says; its log is in `log`.
+struct Held {
+    folder: tempfile::TempDir,
+    running: Running,
+}
+
+impl Held {
+    fn start(ulimit: &str, ports: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = |n| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
+        write(folder.path(), "net.toml", &(0..ports).map(port).collect::<String>());
+        let up = memlane(folder.path(), &["up", "net.toml"]);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{ulimit}; exec \"$0\" \"$@\" 2>log")]).arg(up.get_program()).args(up.get_args());
+        command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+        Self { running: Running::start(command), folder }
+    }
+
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn socket(&self, port: usize) -> PathBuf {
+        self.folder().join(format!("p{port}.sock"))
+    }
+
+    fn guest(&self, port: usize) -> Option<ToyGuest> {
+        let plan = MemoryPlan::new(64 << 20);
+        ToyGuest::builder().mac(mac(port)).patience(PATIENCE).memory(plan).connect(self.socket(port)).ok()
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&printed(self.folder(), &["status", "net.toml", "--json"])).unwrap()
+    }
+
+    fn port(&self, port: usize) -> Value {
+        self.status()["ports"][port].clone()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder().join("log")).unwrap()
+    }
+
+    fn limits(&self) -> (u64, u64) {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.running.0.id())).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    }
+
+    /// Lets the process have so many more than it has.
+    fn leave(&self, more: usize) {
+        let pid = self.running.0.id().to_string();
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+        let limit = format!("--nofile={}:4096", open + more);
+        assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+    }
+}
+
+/// Sends a vhost-user message with these descriptors.
+fn send(stream: &UnixStream, request: u32, payload: &[u8], files: &[RawFd]) {
+    let header = [request, 1, payload.len() as u32].map(u32::to_ne_bytes).concat();
+    // The other side may have hung up.
+    let _ = stream.send_with_fds(&[&[&header[..], payload].concat()[..]], files);
+}
+
+#[test]
+fn the_soft_limit_becomes_the_hard_one() {
+    let net = Held::start("ulimit -S -n 100; ulimit -H -n 3000", 1);
+    assert_eq!(net.limits(), (3000, 3000));
+}
+
+#[test]
+fn front_ends_beyond_the_limit_are_turned_away_with_a_word_and_come_back_when_others_go() {
+    let net = Held::start("ulimit -n 100", 16);
+    let mut guests: Vec<ToyGuest> = (0..16).map_while(|port| net.guest(port)).collect();
+    let count = guests.len();
+    assert!((2..16).contains(&count), "{count} front ends are on");
+    wait_until(|| net.status()["descriptors"]["refused"].as_u64() > Some(0), "it is told that one was turned away");
+    let status = net.status();
+    assert_eq!(status["descriptors"]["limit"], 100);
+    assert!(status["ports"].as_array().unwrap().iter().all(|port| port["state"] != "quarantined"), "{status}");
+    assert!(status["ports"][count]["advice"].as_str().unwrap().contains("descriptors ran out"), "{status}");
+    let table = printed(net.folder(), &["status", "net.toml"]);
+    assert!(table.contains("of 100 descriptors are open") && table.contains("LimitNOFILE"), "{table}");
+    assert_eq!(net.log().matches("descriptors run out").count(), 1, "{}", net.log());
+    let doctor = memlane(net.folder(), &["doctor"]).output().unwrap();
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("network net: ") && doctor.contains("for want of descriptors"), "{doctor}");
+    // Those that are on go on.
+    let hello = frame(mac(0), mac(1), 60, 7);
+    guests[0].send(&hello).unwrap();
+    assert_eq!(guests[1].receive(PATIENCE).unwrap().bytes, hello);
+    guests.truncate(1);
+    wait_until(|| net.guest(15).is_some(), "one that was turned away comes back");
+}
+
+#[test]
+fn descriptors_that_are_lost_on_the_way_are_no_fault_of_the_front_end() {
+    let net = Held::start("ulimit -n 4096", 1);
+    let memory = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+    memory.set_len(8 * 4096).unwrap();
+    // Eight regions of a page.
+    let regions = (0..8_u64).flat_map(|n| [n * 4096, 4096, n * 4096, n * 4096]).flat_map(u64::to_ne_bytes);
+    let table: Vec<u8> = 8_u64.to_ne_bytes().into_iter().chain(regions).collect();
+    for more in 0..12 {
+        net.leave(more);
+        let stream = UnixStream::connect(net.socket(0)).unwrap();
+        // SET_OWNER, and SET_MEM_TABLE with more descriptors than there is room for.
+        send(&stream, 3, &[], &[]);
+        send(&stream, 5, &table, &[memory.as_raw_fd(); 8]);
+        drop(stream);
+        net.leave(100);
+        wait_until(|| net.port(0)["state"] == "waiting", "the port waits again");
+    }
+    assert!(net.log().contains("descriptors run out"), "{}", net.log());
+    assert!(net.guest(0).is_some());
+    assert_eq!(net.port(0)["quarantines"], 0, "{}", net.log());
+}
+
+#[test]
+fn a_front_end_that_takes_what_it_can_leaves_others_theirs() {
+    let net = Held::start("ulimit -n 150", 3);
+    let event = EventFd::new(0).unwrap();
+    let greedy: Vec<UnixStream> = (0..2)
+        .map(|port| {
+            let stream = UnixStream::connect(net.socket(port)).unwrap();
+            send(&stream, 3, &[], &[]);
+            for ring in 0..33_u64 {
+                // SET_VRING_CALL, KICK, ERR.
+                [13, 12, 14].into_iter().for_each(|request| send(&stream, request, &ring.to_ne_bytes(), &[event.as_raw_fd()]));
+            }
+            stream
+        })
+        .collect();
+    wait_until(|| net.status()["descriptors"]["refused"].as_u64() > Some(0), "one has met its bound");
+    let guest = net.guest(2);
+    assert!(guest.is_some(), "{}", net.log());
+    assert!(net.port(2)["descriptors"].as_u64() >= Some(6), "{}", net.port(2));
+    drop(greedy);
+}
