@@ -58,6 +58,7 @@ pub mod verdict;
 // How it gets there: the one copy; the loop; other workers.
 pub mod copy;
 pub mod handover;
+pub mod host_memory;
 pub mod worker;
 
 // A worker's two sides: where frames come in, where they leave; and when something is to be done there.

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use crate::host_memory::HostMemory;
+
+/// How much more memory all guests together may have than there is.
+const OVERCOMMIT: u64 = 8;
+
 /// When a worker looks for work instead of sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -41,6 +46,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
+        let host = HostMemory::of_this_process().total();
         Self {
             poll: Poll::default(),
             in_order: false,
@@ -49,9 +55,9 @@ impl Default for Settings {
             share: 0.5,
             age: crate::table::DEFAULT_AGE,
             memory: 64 << 20,
-            // Half of the address space, and more for each guest than hosts have.
-            guest_memory: 64 << 40,
-            port_memory: 1 << 40,
+            // No guest has more than its host, but all of them together may: they need not use it all.
+            guest_memory: host.saturating_mul(OVERCOMMIT),
+            port_memory: host,
         }
     }
 }

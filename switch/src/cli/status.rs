@@ -56,11 +56,18 @@ fn table(report: &Report) -> String {
     text
 }
 
-/// Descriptors, with what to do where they run out.
+/// Descriptors and guests' memory, with what to do where they run out.
 fn resources(report: &Report) -> String {
-    let known = &report.descriptors;
-    let mut text =
-        format!("\n{} of {} descriptors are open, {} of {} held by front ends\n", known.open, known.limit, known.held, known.most);
+    let (known, memory) = (&report.descriptors, &report.guest_memory);
+    let mut text = format!(
+        "\n{} of {} descriptors are open, {} of {} held by front ends\nguest memory: {} mapped, {} touched by memlane\n",
+        known.open,
+        known.limit,
+        known.held,
+        known.most,
+        bytes(memory.mapped),
+        bytes(memory.touched)
+    );
     if known.refused > 0 {
         let line = format!("front ends were disconnected {} times for want of descriptors: {}", known.refused, descriptors::REMEDY);
         text.push_str(&wrapped(&format!("  {line}")));

@@ -251,8 +251,8 @@ impl<'t> Checker<'t> {
         range("patience-ms", document.patience_ms, 1..=60_000);
         range("waiting-frames", document.waiting_frames as u64, 64..=1 << 20);
         range("memory-mib", document.memory_mib, 1..=1 << 20);
-        range("guest-memory-gib", document.guest_memory_gib, 1..=1 << 16);
-        range("port-memory-gib", document.port_memory_gib, 1..=1 << 16);
+        range("guest-memory-gib", document.guest_memory_gib.unwrap_or(1), 1..=1 << 16);
+        range("port-memory-gib", document.port_memory_gib.unwrap_or(1), 1..=1 << 16);
         range("age", document.age.into(), 1..=1_000_000);
         if !(0.05..=0.95).contains(&document.share) {
             self.note(&top, "share", format_args!("share is {}; it can be 0.05 to 0.95", document.share));

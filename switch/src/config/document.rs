@@ -48,12 +48,13 @@ pub struct Document {
     /// Most MiB of the switch's own memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
     #[schemars(range(min = 1, max = 1048576))]
     pub memory_mib: u64,
-    /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others.
+    /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others. By default eight times what
+    /// the host has, or the memory cgroup that memlane is in, if that is less.
     #[schemars(range(min = 1, max = 65536))]
-    pub guest_memory_gib: u64,
-    /// Most GiB of memory that the guest of one port may have.
+    pub guest_memory_gib: Option<u64>,
+    /// Most GiB of memory that the guest of one port may have; by default what the host or the cgroup has.
     #[schemars(range(min = 1, max = 65536))]
-    pub port_memory_gib: u64,
+    pub port_memory_gib: Option<u64>,
     /// Whether interfaces of Xen guests whose script is vif-memlane get a port as they come, on the segment that their `bridge` names.
     pub xen_vifs: bool,
     /// Segments of which more is to be said than which ports they have.
@@ -86,8 +87,8 @@ impl Default for Document {
             share: settings.share,
             age: settings.age,
             memory_mib: settings.memory >> 20,
-            guest_memory_gib: settings.guest_memory >> 30,
-            port_memory_gib: settings.port_memory >> 30,
+            guest_memory_gib: None,
+            port_memory_gib: None,
             xen_vifs: false,
             segment: Vec::new(),
             port: Vec::new(),

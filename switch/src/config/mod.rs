@@ -204,7 +204,7 @@ impl Config {
     /// `document` was checked, so nothing can fail.
     fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
-        let poll = document.poll();
+        let (poll, usual) = (document.poll(), Settings::default());
         Self {
             control: document.control.as_ref().map_or_else(|| default_control(&name), |path| folder.join(path)),
             name,
@@ -219,8 +219,8 @@ impl Config {
                 share: document.share,
                 age: document.age,
                 memory: document.memory_mib << 20,
-                guest_memory: document.guest_memory_gib << 30,
-                port_memory: document.port_memory_gib << 30,
+                guest_memory: document.guest_memory_gib.map_or(usual.guest_memory, |gib| gib << 30),
+                port_memory: document.port_memory_gib.map_or(usual.port_memory, |gib| gib << 30),
             },
             xen_vifs: document.xen_vifs,
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, PortConfig, PortEntry, PortKind};
 use crate::descriptors::DescriptorReport;
 use crate::frame::MacAddress;
+use crate::host_memory::HostMemory;
 use crate::id::PortId;
 use crate::link::Impairment;
 use crate::network::Network;
@@ -37,6 +38,9 @@ pub struct Report {
     pub memory_held: u64,
     /// Bytes that they may take.
     pub memory_most: u64,
+    /// Guests' memory.
+    #[serde(default)]
+    pub guest_memory: GuestMemoryReport,
     /// Descriptors of the process.
     #[serde(default)]
     pub descriptors: DescriptorReport,
@@ -47,6 +51,18 @@ pub struct Report {
     pub uplinks: Vec<UplinkReport>,
     /// Workers.
     pub workers: Vec<WorkerReport>,
+}
+
+/// Guests' memory, in bytes, as an operator sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct GuestMemoryReport {
+    /// That is mapped.
+    pub mapped: u64,
+    /// That may be.
+    pub most: u64,
+    /// That the process has touched (`RssShmem`): each page is charged to it unless the front end or guest touched it first.
+    pub touched: u64,
 }
 
 /// A port, as an operator sees it.
@@ -90,6 +106,9 @@ pub struct PortReport {
     /// What frames to it go through.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<Impairment>,
+    /// Bytes of its guest's memory that the switch pays for, because it touched them first.
+    #[serde(default)]
+    pub memory_paid: u64,
     /// Descriptors that its front end holds.
     #[serde(default)]
     pub descriptors: u64,
@@ -188,6 +207,11 @@ impl Report {
             cycles_per_second: time::frequency(),
             memory_held: shared.budget.held(),
             memory_most: shared.budget.most(),
+            guest_memory: GuestMemoryReport {
+                mapped: shared.guest_memory.held(),
+                most: shared.guest_memory.most(),
+                touched: HostMemory::of_this_process().touched(),
+            },
             descriptors: shared.descriptors.report(),
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
             uplinks: Vec::new(),
@@ -223,6 +247,7 @@ impl PortReport {
             stations: status.stations(),
             allowance: port.allowance.clone(),
             link: port.link.clone(),
+            memory_paid: status.paid(),
             descriptors: status.descriptors.held(),
             totals: status.totals(),
         })

@@ -22,6 +22,7 @@ mod slot;
 
 use std::sync::Arc;
 
+use crate::host_memory::Touched;
 pub use foreign::{Fetch, Foreign, Granted};
 pub(crate) use piece::HostAddress;
 pub use piece::{Piece, SharedPage};
@@ -101,6 +102,11 @@ impl MemoryMap {
     /// Why a region of this map lost its memory (see [`sigbus`]), if one did: what was read since is worthless.
     pub fn loss(&self) -> Option<Loss> {
         self.regions.iter().find_map(|region| region.loss())
+    }
+
+    /// What of it this process pays for, see [`Region::look_at_paid`].
+    pub fn look_at_paid(&self, all: &[Touched]) -> u64 {
+        self.regions.iter().map(|region| region.look_at_paid(all)).sum()
     }
 
     /// Bytes in all regions.

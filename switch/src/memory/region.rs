@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use thiserror::Error;
@@ -12,6 +13,7 @@ use super::HostAddress;
 use super::mapping::Mapping;
 use super::sigbus;
 use crate::budget::{Account, Budget, Permit};
+use crate::host_memory::Touched;
 
 /// What a front end says of one region: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +131,17 @@ struct Backing {
     _permit: Permit,
 }
 
+/// What was seen of a region's memory last, in bytes.
+#[derive(Debug, Default)]
+struct Seen {
+    /// That this process has touched.
+    touched: AtomicU64,
+    /// That the file has.
+    allocated: AtomicU64,
+    /// That it got because this process touched it.
+    paid: AtomicU64,
+}
+
 /// A mapped region; unmapped when dropped.
 #[derive(Debug)]
 pub struct Region {
@@ -140,6 +153,7 @@ pub struct Region {
     /// Declared before the mapping: the watch must end before the address range can be reused.
     watch: sigbus::Watch,
     mapping: Mapping,
+    seen: Seen,
     /// Its parts of what may be mapped.
     _permits: [Option<Permit>; 2],
 }
@@ -173,6 +187,7 @@ impl Region {
             None => Arc::new(Backing { file, _permit: quota.descriptors.take(1).ok_or(RegionError::Descriptors)? }),
         };
         let region = Self::watched(table, mapping, offset_in_window)?;
+        region.seen.allocated.store(allocated(&meta), Ordering::Relaxed);
         Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
     }
 
@@ -197,7 +212,7 @@ impl Region {
     fn watched(table: RegionTable, mapping: Mapping, offset: usize) -> Result<Self, RegionError> {
         let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot(0))?;
         let host_start = HostAddress::new(mapping.start().wrapping_add(offset));
-        Ok(Self { table, file: None, host_start, watch, mapping, _permits: [None, None] })
+        Ok(Self { table, file: None, host_start, watch, mapping, seen: Seen::default(), _permits: [None, None] })
     }
 
     /// First guest address.
@@ -223,6 +238,18 @@ impl Region {
     /// Writes `byte` to every byte that is mapped.
     pub fn fill(&self, byte: u8) {
         self.mapping.fill(byte);
+    }
+
+    /// Looks at what of it this process pays for, because it touched it first; returns all that it does. `all` is what it has touched, by address.
+    /// What was touched and allocated since the last look was so by this process, at most.
+    pub fn look_at_paid(&self, all: &[Touched]) -> u64 {
+        let (start, end) = (self.mapping.start() as u64, self.mapping.start() as u64 + self.mapping.length() as u64);
+        let own = &all[all.partition_point(|touched| touched.start < start)..];
+        let touched = own.iter().take_while(|touched| touched.end <= end).map(|touched| touched.bytes).sum();
+        let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
+        let grown = |seen: &AtomicU64, now: u64| now.saturating_sub(seen.swap(now, Ordering::Relaxed));
+        let more = grown(&self.seen.touched, touched).min(grown(&self.seen.allocated, meta.as_ref().map_or(0, allocated)));
+        self.seen.paid.fetch_add(more, Ordering::Relaxed) + more
     }
 
     /// What the front end said of it.
@@ -286,6 +313,11 @@ fn file_window(table: &RegionTable, meta: &Metadata) -> Result<(u64, u64, u64), 
     let start = table.file_offset & !(block - 1);
     let end = wanted.checked_next_multiple_of(block).map_or(wanted, |end| end.min(meta.size()));
     Ok((start, end - start, block))
+}
+
+/// Bytes that a file has, less than its length where it is sparse.
+fn allocated(meta: &Metadata) -> u64 {
+    meta.blocks() * 512
 }
 
 /// Pages of other filesystems come when their server pleases (FUSE, NFS), so a fault could hold the worker for ever.

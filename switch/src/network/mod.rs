@@ -4,8 +4,10 @@
 //!
 //! 1. [`roster`]: ports come and go, and segments with them.
 //! 2. [`rings`]: rings of ports start and stop at workers, and the **routes** tell every worker where a port's frames are delivered.
-//! 3. The **warden** acts on what workers report: it puts ports in quarantine, and has tables forget silent stations.
+//! 3. [`payer`]: guests' memory that the switch pays for.
+//! 4. The **warden** acts on what workers report: it puts ports in quarantine, and has tables forget silent stations.
 
+mod payer;
 mod rings;
 mod roster;
 
@@ -16,12 +18,14 @@ use std::thread::JoinHandle;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+use payer::Payer;
 pub use rings::RingParts;
 use roster::Roster;
 pub use roster::{AddError, PortTerms};
 
 use crate::descriptors;
 use crate::frame::MacAddress;
+use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
 use crate::policy::Allowance;
@@ -38,6 +42,7 @@ pub struct Network {
     /// Held by whoever has ports come or go.
     changing: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    payer: Payer,
 }
 
 impl Network {
@@ -46,6 +51,10 @@ impl Network {
     /// # Errors
     /// The kernel refuses a thread or descriptor.
     pub fn start(shared: Shared, cpus: &[usize]) -> std::io::Result<Arc<Self>> {
+        Self::start_on(shared, cpus, HostMemory::of_this_process().clone())
+    }
+
+    fn start_on(shared: Shared, cpus: &[usize], host: HostMemory) -> std::io::Result<Arc<Self>> {
         let shared = Arc::new(shared);
         let mailboxes = (0..shared.workers.len()).map(|_| Mailbox::new()).collect::<Result<Vec<_>, _>>()?;
         let (events, event_queue) = channel();
@@ -61,8 +70,14 @@ impl Network {
             })?);
         }
         let workers = mailboxes.into_iter().map(WorkerHandle::new).collect();
-        let network = Self { shared, workers, roster: RwLock::default(), changing: Mutex::default(), threads: Mutex::new(threads) };
-        let network = Arc::new(network);
+        let (payer, rung) = Payer::new(host);
+        let (roster, changing, threads) = (RwLock::default(), Mutex::default(), Mutex::new(threads));
+        let network = Arc::new(Self { shared, workers, roster, changing, threads, payer });
+        let looked_at = Arc::downgrade(&network);
+        std::thread::Builder::new()
+            .name("guest-memory".into())
+            .stack_size(256 * 1024)
+            .spawn(move || payer::run(&looked_at, &rung))?;
         network.start_warden(event_queue)?;
         Ok(network)
     }
@@ -85,6 +100,7 @@ impl Network {
             // Whoever broke that ring is gone; the next front end is not to pay for it.
             Event::RingFault(..) => {}
             Event::Tick(second) => {
+                self.payer.ring();
                 let tables = self.segments().into_iter().map(|segment| segment.table());
                 tables.for_each(|table| table.expire(second, self.shared.settings.age));
             }
@@ -229,7 +245,7 @@ mod tests {
         Network::start(Shared::new(1, 7, Settings::default()), &[]).unwrap()
     }
 
-    fn add(network: &Network, name: &str, mac: Option<MacAddress>) -> Result<Arc<Port>, AddError> {
+    pub(super) fn add(network: &Network, name: &str, mac: Option<MacAddress>) -> Result<Arc<Port>, AddError> {
         let (allowance, offer) = (Allowance::default(), Offer::default());
         let terms = PortTerms { name, segment: "lan", allowance: &allowance, link: &None, mac, offer, enabled: true };
         network.add_port(&terms, 2)

@@ -19,6 +19,7 @@ pub mod xen;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -108,6 +109,8 @@ pub struct Port {
     events: EventLog,
     /// Log lines of what they say.
     conversation: EventLog,
+    /// Bytes of its guest's memory that the switch pays for.
+    paid: AtomicU64,
     inner: Mutex<Inner>,
     /// What of it runs.
     rings: Mutex<Rings>,
@@ -192,6 +195,7 @@ impl Port {
             wishes,
             events: EventLog::new(EVENTS),
             conversation: EventLog::new(MESSAGES),
+            paid: AtomicU64::new(0),
             inner: Mutex::new(inner),
             rings: Mutex::default(),
             stopping: Mutex::default(),
@@ -400,6 +404,16 @@ impl Port {
         self.inner().memory = memory;
     }
 
+    /// Bytes of its guest's memory that the switch pays for, as seen last.
+    pub fn paid(&self) -> u64 {
+        self.paid.load(Ordering::Relaxed)
+    }
+
+    /// Notes them.
+    pub fn set_paid(&self, bytes: u64) {
+        self.paid.store(bytes, Ordering::Relaxed);
+    }
+
     /// Another front end begins: what is reported of those before it is not its fault.
     pub fn begin_session(&self) {
         let mut inner = self.inner();
@@ -464,6 +478,7 @@ impl Port {
 
     /// The front end is gone, and with it everything that was its own.
     pub fn forget_front_end(&self) {
+        self.set_paid(0);
         let mut inner = self.inner();
         inner.memory = None;
         inner.advice = None;
