@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
+from typer.exceptions import TyperException
 
-from memlane_lab import agreement, comparison, experiment, guests, paths, published, schemas, shell, workloads
+from memlane_lab import agreement, comparison, experiment, guests, paths, published, schemas, shell, strict, workloads
 from memlane_lab import demo as demonstration
 from memlane_lab import doctor as examination
 from memlane_lab import report as reporting
@@ -382,12 +384,32 @@ def _report(folder: Path) -> None:
 def main() -> NoReturn:
     """Runs the command; faults that the operator can mend are told in one sentence."""
     exit_on_termination()
+    status: object = 0
     try:
-        app(standalone_mode=True)
+        status = app(standalone_mode=False)
     except LabError as error:
         say(f"memlane-lab: {error}")
         sys.exit(2)
+    except TyperException as error:
+        _tell_usage(error)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        status = _INTERRUPTED
+    if status == _INTERRUPTED:
         say("memlane-lab: interrupted; everything it had started is gone")
-        sys.exit(130)
-    sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+_INTERRUPTED = 130
+
+
+def _tell_usage(error: TyperException) -> None:
+    """What is wrong with the command line; a command without its arguments shows its help."""
+    told, context = error.format_message(), getattr(error, "ctx", None)
+    if not told.strip():
+        return  # the help stands there already
+    if isinstance(error, typer.BadParameter) and error.param and isinstance(error.__cause__, ValidationError):
+        wrong = "; ".join(text for _, text in strict.mistakes(error.__cause__))
+        told = f"{error.param.opts[0]}: {wrong}"
+    more = f"; see {context.command_path} --help" if context else ""
+    say(f"memlane-lab: {told.rstrip('.')}{more}")

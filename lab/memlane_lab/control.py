@@ -23,6 +23,8 @@ from memlane_lab.wait import Timeout
 
 _WINDOW = 2048
 """Bytes that may be under way unacknowledged: the serial line of UML stops for good if its buffer overflows."""
+_OS_ERROR = re.compile(r" \(os error \d+\)$")
+"""How Rust ends the words of an error of the system."""
 _PIECE = 32000
 """File bytes in one frame; with the path it stays within the longest payload."""
 
@@ -104,7 +106,7 @@ class _Request:
                 case Kind.DONE:
                     self.status = 0
                 case _:
-                    self.error = CommandFailed(payload.decode(errors="replace"))
+                    self.error = CommandFailed(_OS_ERROR.sub("", payload.decode(errors="replace")))
             self.changed.notify_all()
 
     def fail(self, error: LabError) -> None:

@@ -304,7 +304,7 @@ def capture(
 @app.command()
 def graph(
     write: Annotated[Path | None, typer.Option("-w", help="write the page as it is now to a file")] = None,
-    port: Annotated[int, typer.Option(help="where it is served, on 127.0.0.1; 0: a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="where it is served, on 127.0.0.1; 0: a free one")] = 0,
     name: NameOption = None,
 ) -> None:
     """Draw the topology on a page with live rates and states, served until Ctrl-C; or write it to a file."""

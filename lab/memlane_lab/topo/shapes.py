@@ -1,6 +1,7 @@
 """Topologies that have a name: line, ring, star, tree, grid, full."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -11,16 +12,39 @@ from memlane_lab.topo.model import Topology, check
 Graph = Any
 """An undirected graph of networkx."""
 
-SHAPES: Mapping[str, tuple[str, Callable[..., Graph]]] = {
-    "line": ("N", lambda n: nx.path_graph(n)),
-    "ring": ("N", lambda n: nx.cycle_graph(n)),
-    "star": ("N", lambda n: nx.star_graph(n - 1)),
-    "tree": ("DEPTH CHILDREN", lambda depth, children: nx.balanced_tree(children, depth)),
-    "grid": ("WIDTH HEIGHT", lambda width, height: nx.grid_2d_graph(height, width)),
-    "full": ("N", lambda n: nx.complete_graph(n)),
+
+@dataclass(frozen=True)
+class Shape:
+    """How a shape is made."""
+
+    words: str
+    """The sizes that it takes."""
+    make: Callable[..., Graph]
+    count: Callable[..., tuple[int, int]]
+    """Its nodes and links, known before it is made."""
+
+
+def _of_tree(depth: int, children: int) -> tuple[int, int]:
+    nodes = 1
+    for level in range(1, depth + 1):
+        if nodes > _MOST:
+            break
+        nodes += children**level
+    return nodes, nodes - 1
+
+
+SHAPES: Mapping[str, Shape] = {
+    "line": Shape("N", nx.path_graph, lambda n: (n, n - 1)),
+    "ring": Shape("N", nx.cycle_graph, lambda n: (n, n)),
+    "star": Shape("N", lambda n: nx.star_graph(n - 1), lambda n: (n, n - 1)),
+    "tree": Shape("DEPTH CHILDREN", lambda depth, children: nx.balanced_tree(children, depth), _of_tree),
+    "grid": Shape(
+        "WIDTH HEIGHT", lambda width, height: nx.grid_2d_graph(height, width), lambda w, h: (w * h, 2 * w * h - w - h)
+    ),
+    "full": Shape("N", nx.complete_graph, lambda n: (n, n * (n - 1) // 2)),
 }
-"""By name: what sizes it takes, and how it is made."""
-_MOST = 5000
+"""By name."""
+_MOST, _MOST_LINKS = 5000, 20_000
 
 
 def shape(
@@ -37,12 +61,13 @@ def shape(
 
     `node` and `link` are what all of them have, `over` is what the links are made of (`model.OVER`).
     """
-    words, make = SHAPES[name]
-    if len(sizes) != len(words.split()) or any(size < 1 for size in sizes):
-        raise LabError(f"{name} takes {words.lower()}, each at least 1: topo up {name} {words}")
-    graph = nx.convert_node_labels_to_integers(make(*sizes), first_label=1)
-    if graph.number_of_nodes() > _MOST:
-        raise LabError(f"{graph.number_of_nodes()} nodes are more than {_MOST}")
+    chosen = SHAPES[name]
+    if len(sizes) != len(chosen.words.split()) or any(size < 1 for size in sizes):
+        raise LabError(f"{name} takes {chosen.words}, each at least 1: topo up {name} {chosen.words}")
+    nodes, links = chosen.count(*sizes)
+    if nodes > _MOST or links > _MOST_LINKS:
+        raise LabError(f"{name} {' '.join(map(str, sizes))} has more than {_MOST} nodes or {_MOST_LINKS} links")
+    graph = nx.convert_node_labels_to_integers(chosen.make(*sizes), first_label=1)
     return check(
         {
             "name": called or name,

@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from memlane_lab import topo
+from memlane_lab import cli, topo
 from memlane_lab.errors import LabError
 from memlane_lab.topo import measure
 from memlane_lab.topo.command import app
@@ -244,13 +244,42 @@ def test_check_says_whether_a_file_is_good_and_starts_nothing(tmp_path: Path, ow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("topo", "up", "line", "x"), "sizes: must be a whole number, not 'x'; see"),
+        (("topo", "exec", "--timeout", "x", "a", "ls"), "--timeout: must be a number, not 'x'; see"),
+        (("topo", "graph", "--port", "99999"), "--port: must be at most 65535, not"),
+        (("topo", "lnk", "a", "b"), "Did you mean 'link'?; see"),
+        (("topo", "check"), "Missing argument 'file'; see"),
+        (("topo", "up", "--dely", "3ms"), "No such option: --dely"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    arguments: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["memlane-lab", *arguments])
+    monkeypatch.setattr(cli, "exit_on_termination", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1
+    assert said.startswith("memlane-lab: ")
+    assert told in said
+    assert not _LIBRARIES.search(said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
         (("lien", "3"), "there is no shape 'lien'; did you mean 'line'?"),
-        (("line",), "line takes n, each at least 1: topo up line N"),
+        (("line",), "line takes N, each at least 1: topo up line N"),
         (("line", "2", "--delay", "soon"), "delay: 'soon' is no time"),
         (("line", "2", "--loss", "some"), "loss: 'some' is no share: write 0.01 or 1%"),
         (("line", "2", "--routing", "opsf"), "did you mean 'ospf'?"),
         (("line", "2", "--over", "brigde"), "did you mean 'bridge'?"),
         (("line", "2", "--kind", "netnss"), "did you mean 'netns'?"),
+        (("line", "99999999999"), "line 99999999999 has more than 5000 nodes or 20000 links"),
+        (("tree", "100", "100"), "tree 100 100 has more than 5000 nodes"),
+        (("full", "5000"), "full 5000 has more than"),
         (("none.toml",), "cannot read the topology none.toml: No such file or directory"),
         ((__file__,), "files of this kind are not read"),
         ((".",), "there is no shape '.'"),
