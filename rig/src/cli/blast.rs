@@ -78,7 +78,7 @@ pub(super) struct Arguments {
     /// Take (+name) or leave (-name) any other virtio feature, for instance -guest_tso4,+bit-53.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     features: Option<String>,
-    /// In which order the front ends speak: qemu, uml or dpdk.
+    /// In which order the front ends speak: qemu, uml, dpdk or cloud-hypervisor.
     #[arg(long, default_value = "dpdk", value_parser = super::habit)]
     habit: Habit,
     /// Wait for the receivers' interrupts instead of polling.

@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     /// IPv6 address.
     #[arg(long, default_value = "fd00::99")]
     ip6: Ipv6Addr,
-    /// In which order the front end speaks: qemu, uml or dpdk.
+    /// In which order the front end speaks: qemu, uml, dpdk or cloud-hypervisor.
     #[arg(long, default_value = "qemu", value_parser = super::habit)]
     habit: Habit,
     /// Ping this address once a second, besides answering.

@@ -53,7 +53,7 @@ enum Verdict {
 
 /// A front end's habit by its name.
 fn habit(name: &str) -> Result<Habit, String> {
-    Habit::by_name(name).ok_or_else(|| format!("{name:?} is no habit: qemu, uml and dpdk are"))
+    Habit::by_name(name).ok_or_else(|| format!("{name:?} is no habit: qemu, uml, dpdk and cloud-hypervisor are"))
 }
 
 /// Runs the command line.

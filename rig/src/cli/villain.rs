@@ -31,7 +31,7 @@ pub(super) struct Arguments {
     /// Socket of another honest guest's port: whether the two still reach each other tells whether others were hurt.
     #[arg(long, value_name = "PATH", required_unless_present = "list")]
     observer: Option<PathBuf>,
-    /// In which order the front ends speak: qemu, uml or dpdk.
+    /// In which order the front ends speak: qemu, uml, dpdk or cloud-hypervisor.
     #[arg(long, default_value = "qemu", value_parser = super::habit)]
     habit: Habit,
     /// Seconds that races and floods last.

@@ -1,8 +1,9 @@
 //! Front-end habits: which messages a front end sends in which order. Plain data, so that a test can make its own.
 //!
-//! The three orders are those of the programs themselves: QEMU (enables the rings before it has sent features), User Mode
+//! The orders are those of the programs themselves: QEMU (enables the rings before it has sent features), User Mode
 //! Linux (`arch/um/drivers/virtio_uml.c`: features before memory, the call is a socket, a ring is enabled right after its
-//! kick), DPDK's virtio-user (calls first, all enabled last; stops and starts again on the same connection).
+//! kick), DPDK's virtio-user (calls first, all enabled last; stops and starts again on the same connection), Cloud Hypervisor
+//! (`virtio-devices/src/vhost_user/vu_common_ctrl.rs`: all sizes first, every base is the available index).
 
 use crate::frontend::Acknowledge;
 use crate::frontend::notify::CallKind;
@@ -57,6 +58,17 @@ pub enum RingStep {
     Stop,
 }
 
+/// What a front end tells as the base of a ring that starts (SET_VRING_BASE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToldBase {
+    /// What the back end told when the ring stopped; the used index where the back end is gone.
+    Kept,
+    /// The ring's available index, posted buffers that are not used included.
+    Available,
+    /// 0, even where the ring goes on.
+    Zero,
+}
+
 /// How a kind of front end goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Habit {
@@ -74,6 +86,8 @@ pub struct Habit {
     pub call: CallKind,
     /// Whether its rings go on where they were after the back end has gone and come back; else they begin anew at 0.
     pub resumes: bool,
+    /// What it tells as a ring's base.
+    pub base: ToldBase,
 }
 
 /// Device status: FEATURES_OK alone, as QEMU sends it.
@@ -107,6 +121,7 @@ impl Habit {
         acknowledge: Acknowledge::Memory,
         call: CallKind::Eventfd,
         resumes: true,
+        base: ToldBase::Kept,
     };
 
     /// User Mode Linux 6.4 and later.
@@ -123,6 +138,7 @@ impl Habit {
         acknowledge: Acknowledge::Everything,
         call: CallKind::SocketPair,
         resumes: false,
+        base: ToldBase::Zero,
     };
 
     /// DPDK's virtio-user.
@@ -140,11 +156,30 @@ impl Habit {
         stop: &[Step::EachRing(&[RingStep::Disable]), Step::EachRing(&[RingStep::Stop])],
         acknowledge: Acknowledge::Memory,
         call: CallKind::Eventfd,
-        resumes: false,
+        resumes: true,
+        base: ToldBase::Zero,
+    };
+
+    /// Cloud Hypervisor, as of 2026, where IN_ORDER is not agreed on.
+    pub const CLOUD_HYPERVISOR: Self = Self {
+        name: "cloud-hypervisor",
+        connect: &[Step::Owner, Step::GetFeatures, Step::ProtocolFeatures, Step::QueueNumber],
+        start: &[
+            Step::SetFeatures,
+            Step::MemoryTable,
+            Step::EachRing(&[RingStep::Size]),
+            Step::EachRing(&[RingStep::Addresses, RingStep::Base, RingStep::Call, RingStep::Kick]),
+            Step::EachRing(&[RingStep::Enable]),
+        ],
+        stop: &[Step::EachRing(&[RingStep::Disable, RingStep::Stop])],
+        acknowledge: Acknowledge::Everything,
+        call: CallKind::Eventfd,
+        resumes: true,
+        base: ToldBase::Available,
     };
 
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::QEMU, Self::UML, Self::DPDK];
+    pub const ALL: [Self; 4] = [Self::QEMU, Self::UML, Self::DPDK, Self::CLOUD_HYPERVISOR];
 
     /// The habit called `name`.
     pub fn by_name(name: &str) -> Option<Self> {

@@ -10,7 +10,7 @@ use crate::frontend::features::{self, Features};
 use crate::frontend::{Frontend, FrontendError};
 use crate::ring::{DriverRing, RingError, RingOptions};
 
-use super::{Delivery, Endpoint, GuestError, Intake, Pair, Queue, RingStep, Step, ToyGuest};
+use super::{Delivery, Endpoint, GuestError, Intake, Pair, Queue, RingStep, Step, ToldBase, ToyGuest};
 
 type Result<T> = std::result::Result<T, GuestError>;
 
@@ -86,8 +86,8 @@ impl ToyGuest {
         self.told.clear();
     }
 
-    /// Connects again (or waits until the back end does) and starts the device as its habit is: QEMU goes on at the used
-    /// index, what was in flight is read again; the others begin anew.
+    /// Connects again (or waits until the back end does) and starts the device as its habit is: rings go on at the used index, what
+    /// was in flight is read again, whatever base is told; UML's begin anew.
     ///
     /// # Errors
     /// [`GuestError::NotOffered`] when the back end has lost features; whatever else fails on the way.
@@ -290,7 +290,7 @@ impl ToyGuest {
             RingStep::Call => frontend.set_ring_call(index, queue.call.fd())?,
             RingStep::Error => queue.fault.fd().map_or(Ok(()), |fd| frontend.set_ring_error(index, fd))?,
             RingStep::Size => frontend.set_ring_size(index, queue.ring.options().size)?,
-            RingStep::Base => frontend.set_ring_base(index, queue.base)?,
+            RingStep::Base => frontend.set_ring_base(index, told_base(self.plan.habit.base, queue))?,
             RingStep::Addresses => frontend.set_ring_addresses(index, &addresses(queue)?)?,
             RingStep::Kick => frontend.set_ring_kick(index, queue.kick.fd())?,
             RingStep::Enable if can_enable && wants_enable => frontend.enable_ring(index, true)?,
@@ -303,6 +303,15 @@ impl ToyGuest {
             queue.kick();
         }
         Ok(())
+    }
+}
+
+/// What a front end that tells `base` says of `queue`.
+fn told_base(base: ToldBase, queue: &Queue) -> u16 {
+    match base {
+        ToldBase::Kept => queue.base,
+        ToldBase::Available => queue.ring.shared().available_index(),
+        ToldBase::Zero => 0,
     }
 }
 

@@ -31,7 +31,7 @@ use crate::ring::{Interrupts, RingError};
 pub use builder::{GuestBuilder, ReceiveBuffers, SendBuffers};
 pub use control::ControlQueue;
 pub use delivery::{Delivery, Frame};
-pub use habit::{Habit, RingStep, Step};
+pub use habit::{Habit, RingStep, Step, ToldBase};
 pub use intake::{Intake, Layout};
 pub use queue::Queue;
 

@@ -122,7 +122,7 @@ fn every_front_ends_habit_and_every_choice_of_ring_features_works() {
         features::LINUX & !features::VERSION_1,
         features::LINUX & !features::VERSION_1 & !features::MRG_RXBUF,
     ];
-    for habit in [Habit::QEMU, Habit::UML, Habit::DPDK] {
+    for habit in Habit::ALL {
         for wanted in choices {
             let bed = Bed::new(2);
             let builder = |index| {

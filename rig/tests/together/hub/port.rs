@@ -260,9 +260,9 @@ impl VhostUserBackendReqHandlerMut for Port {
         queue.set_next_used(index);
         Ok(())
     }
-    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.ring(index)?.queue.set_next_avail(base as u16);
-        Ok(())
+    /// The used index in memory tells more than the base, see `set_vring_kick`.
+    fn set_vring_base(&mut self, index: u32, _: u32) -> Result<()> {
+        self.ring(index).map(drop)
     }
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.heard.push("stop");
@@ -277,6 +277,7 @@ impl VhostUserBackendReqHandlerMut for Port {
         let plain = self.features & (1 << 30) == 0;
         let ring = self.ring(index.into())?;
         ring.kick = fd;
+        ring.queue.set_next_avail(ring.queue.next_used());
         ring.queue.set_ready(true);
         ring.enabled |= plain;
         Ok(())

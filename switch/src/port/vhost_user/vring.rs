@@ -45,6 +45,7 @@ pub(super) enum Kick {
 pub(super) struct Vring {
     pub size: u16,
     pub addresses: Option<Addresses>,
+    /// Where the front end, or the ring when it stopped, says to go on. What a ring starts at is the used index in its memory.
     pub base: u16,
     pub kick: Option<Kick>,
     pub call: Option<Call>,
@@ -81,11 +82,11 @@ impl Vring {
     /// What the network needs to start the ring; takes kick and call.
     pub(super) fn parts(&mut self, key: RingKey, agreed: Agreed, memory: &Arc<MemoryMap>) -> Result<RingParts, VringError> {
         let split = self.locate(memory)?;
-        // A ring that ran before may never be kicked again: its driver was told when it filled it.
-        let resumed = self.base != 0 || split.used_index() != 0;
-        // Virtio-user of DPDK, whose rings live on while its back end restarts, has forgotten their base and says 0. Nothing is in
-        // flight in a ring that begins, so the used index tells it.
-        let base = if self.base == 0 { split.used_index() } else { self.base };
+        // The ring itself tells where to go on: nothing is in flight in one that begins, so what is used is what was taken. Front ends tell
+        // other bases: Cloud Hypervisor the available index, which counts buffers that are posted still; DPDK's virtio-user 0.
+        let base = split.used_index();
+        // A ring that ran before, or was filled before it started, may never be kicked again: its driver was told when it filled it.
+        let resumed = self.base != 0 || base != 0;
         let (kick, polled) = match self.kick.take() {
             Some(Kick::File(file)) => (Some(file), false),
             Some(Kick::Poll) | None => (None, true),
