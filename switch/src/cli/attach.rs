@@ -147,8 +147,8 @@ impl Attach {
         let report = self.port.net().report()?;
         let meeting = Meeting::of(&port, &report.name)?;
         output::print(&match print {
-            Print::Qemu => meeting.qemu(&self.qemu),
-            Print::Libvirt => meeting.libvirt(),
+            Print::Qemu => meeting.qemu(&self.qemu, self.qemu.version.find()),
+            Print::Libvirt => meeting.libvirt(self.qemu.version.find()),
             Print::Uml => meeting.uml()?,
             Print::Nothing => String::new(),
         })

@@ -9,6 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
+use super::qemu::Qemu;
 use super::{Failure, libvirt, output};
 use crate::config::runtime_folder;
 use crate::control::{Client, ControlError, Report};
@@ -62,8 +63,18 @@ impl Finding {
 
 impl Doctor {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let mut findings =
-            vec![kernel(), processor(), memfd(), kvm(), tun(), descriptors(), huge_pages(), transparent_huge_pages(), cpus()];
+        let mut findings = vec![
+            kernel(),
+            processor(),
+            memfd(),
+            kvm(),
+            qemu(),
+            tun(),
+            descriptors(),
+            huge_pages(),
+            transparent_huge_pages(),
+            cpus(),
+        ];
         findings.extend([overlay(), frr()]);
         findings.extend(networks());
         findings.extend(device::is_there().then(xen));
@@ -139,6 +150,11 @@ fn memfd() -> Finding {
     }
 }
 
+/// Whether a guest can run by KVM here.
+pub(super) fn runs_kvm() -> bool {
+    kvm_ioctls::Kvm::new().is_ok_and(|kvm| run_one_instruction(&kvm).is_ok())
+}
+
 fn kvm() -> Finding {
     use kvm_ioctls::Kvm;
     let Ok(kvm) = Kvm::new() else {
@@ -152,6 +168,21 @@ fn kvm() -> Finding {
             Finding::note("KVM", text, "enable nested virtualisation on the outer host, or use UML or QEMU TCG")
         }
     }
+}
+
+/// The QEMU that `memlane qemu` and `memlane libvirt` print for.
+fn qemu() -> Finding {
+    let qemu = Qemu::find(None);
+    let Some(version) = qemu.version() else {
+        let remedy = "not needed for other guests; `memlane qemu` prints for QEMU 9.2 and newer, or for --qemu-version VERSION";
+        return Finding::note("QEMU", "no QEMU on the PATH told its version", remedy);
+    };
+    let vectors = if qemu.crashes_with_vectors() { ", without KVM and so without interrupt vectors (vectors=0)" } else { "" };
+    let text = format!(
+        "{version}: `memlane qemu` prints {}{vectors}. iommu_platform=on works where the machine has no vIOMMU: addresses are not translated",
+        qemu.reconnect()
+    );
+    Finding::good("QEMU", text)
 }
 
 /// Runs `hlt` in a virtual machine of one page.

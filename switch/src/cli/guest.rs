@@ -5,15 +5,44 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::net::PortOfNet;
+use super::qemu::{self, Version};
 use super::{Failure, libvirt, output, words};
 use crate::config::{PortConfig, PortKind};
 use crate::port::default_address;
 
-/// Arguments of `memlane uml` and `libvirt`.
+/// Arguments of `memlane uml`.
 #[derive(Debug, Args)]
 pub(super) struct Guest {
     #[command(flatten)]
     port: PortOfNet,
+}
+
+/// Arguments of `memlane libvirt`.
+#[derive(Debug, Args)]
+pub(super) struct Libvirt {
+    #[command(flatten)]
+    port: PortOfNet,
+    #[command(flatten)]
+    version: QemuVersion,
+}
+
+/// Which QEMU it is for.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(super) struct QemuVersion {
+    /// Version of the QEMU that the guest runs in, as 7.2 or 11.1; by default that of the QEMU on the PATH.
+    #[arg(long, value_name = "VERSION")]
+    qemu_version: Option<Version>,
+}
+
+impl QemuVersion {
+    /// That QEMU; says so on standard error if its version is not known.
+    pub(super) fn find(self) -> qemu::Qemu {
+        let qemu = qemu::Qemu::find(self.qemu_version);
+        if let Some(note) = qemu.note() {
+            output::note(note);
+        }
+        qemu
+    }
 }
 
 /// Arguments of `memlane qemu`.
@@ -31,9 +60,11 @@ pub(super) struct QemuOptions {
     /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Print `vectors=0`, which QEMU before 8.0 needs under TCG.
+    /// Print `vectors=0` in any case; QEMU before 10 needs it under TCG, and is given it where there is no KVM.
     #[arg(long)]
     no_vectors: bool,
+    #[command(flatten)]
+    pub version: QemuVersion,
 }
 
 /// A port and the socket that its guest's front end meets memlane at.
@@ -50,15 +81,17 @@ impl Guest {
     pub(super) fn print_uml(&self) -> Result<(), Failure> {
         output::print(&Meeting::at(&self.port)?.uml()?)
     }
+}
 
-    pub(super) fn print_libvirt(&self) -> Result<(), Failure> {
-        output::print(&Meeting::at(&self.port)?.libvirt())
+impl Libvirt {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.libvirt(self.version.find()))
     }
 }
 
 impl Qemu {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        output::print(&Meeting::at(&self.port)?.qemu(&self.options))
+        output::print(&Meeting::at(&self.port)?.qemu(&self.options, self.options.version.find()))
     }
 }
 
@@ -93,19 +126,19 @@ impl Meeting {
     }
 
     /// The element for libvirt.
-    pub(super) fn libvirt(&self) -> String {
-        interface(self)
+    pub(super) fn libvirt(&self, qemu: qemu::Qemu) -> String {
+        interface(self, qemu)
     }
 
     /// The arguments for QEMU, in one line.
-    pub(super) fn qemu(&self, options: &QemuOptions) -> String {
-        let words: Vec<String> = options.arguments(self).iter().map(|word| words::shell(word)).collect();
+    pub(super) fn qemu(&self, options: &QemuOptions, qemu: qemu::Qemu) -> String {
+        let words: Vec<String> = options.arguments(self, qemu).iter().map(|word| words::shell(word)).collect();
         format!("{}\n", words.join(" "))
     }
 }
 
 impl QemuOptions {
-    fn arguments(&self, meeting: &Meeting) -> Vec<String> {
+    fn arguments(&self, meeting: &Meeting, qemu: qemu::Qemu) -> Vec<String> {
         let (name, pairs) = (&meeting.port.name, meeting.port.queues);
         let mut arguments = Vec::new();
         let mut argument = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
@@ -114,7 +147,7 @@ impl QemuOptions {
             argument("-object", format!("memory-backend-memfd,id=memlane,size={memory},share=on"));
             argument("-machine", "memory-backend=memlane".into());
         }
-        let manner = if meeting.connect { "server=on,wait=off" } else { "reconnect=1" };
+        let manner = if meeting.connect { "server=on,wait=off" } else { qemu.reconnect() };
         let path = words::qemu(&meeting.path.display().to_string());
         argument("-chardev", format!("socket,id=char-{name},path={path},{manner}"));
         let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
@@ -126,7 +159,7 @@ impl QemuOptions {
         if let Some(mtu) = meeting.port.mtu {
             device.push_str(&format!(",host_mtu={mtu}"));
         }
-        if self.no_vectors {
+        if self.no_vectors || qemu.crashes_with_vectors() {
             device.push_str(",vectors=0");
         }
         argument("-device", device);
@@ -135,7 +168,7 @@ impl QemuOptions {
 }
 
 /// libvirt's element for the guest's device.
-fn interface(meeting: &Meeting) -> String {
+fn interface(meeting: &Meeting, qemu: qemu::Qemu) -> String {
     let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
     let source = if meeting.connect {
         format!("  <source type='unix' path='{path}' mode='server'/>\n")
@@ -147,12 +180,13 @@ fn interface(meeting: &Meeting) -> String {
         pairs => format!(" queues='{pairs}'"),
     };
     let note = access_note(meeting);
-    let alias = meeting.port.mtu.map_or(String::new(), |_| format!("  <alias name='{}'/>\n", alias(&meeting.port.name)));
+    let properties = properties(&meeting.port, qemu);
+    let alias = if properties.is_empty() { String::new() } else { format!("  <alias name='{}'/>\n", alias(&meeting.port.name)) };
     format!(
         "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{}{note} -->\n\
          <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
          <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
-        override_of_mtu(&meeting.port)
+        override_of(&meeting.port, &properties) + TRANSLATED
     )
 }
 
@@ -169,15 +203,30 @@ fn access_note(meeting: &Meeting) -> String {
     )
 }
 
-/// What offers the port's MTU to the guest: libvirt's own `<mtu>` is for interfaces that the host has too, and with it no domain starts.
-fn override_of_mtu(port: &PortConfig) -> String {
-    let Some(mtu) = port.mtu else { return String::new() };
+/// What is said of `iommu='on'`, which is put in for confidential guests.
+const TRANSLATED: &str = "\n  Its <driver> may say iommu='on', as confidential guests need it; the domain must have no <iommu> device then, for memlane does not \
+                          translate addresses.";
+
+/// Properties of the guest's device in QEMU that libvirt has no element for, or none that starts: its own `<mtu>` is for interfaces that the host
+/// has too.
+fn properties(port: &PortConfig, qemu: qemu::Qemu) -> Vec<(&'static str, u16)> {
+    let mtu = port.mtu.map(|mtu| ("host_mtu", mtu));
+    mtu.into_iter().chain(qemu.crashes_with_vectors().then_some(("vectors", 0))).collect()
+}
+
+/// What gives the device these properties.
+fn override_of(port: &PortConfig, properties: &[(&str, u16)]) -> String {
+    if properties.is_empty() {
+        return String::new();
+    }
+    let each = |(name, value): &(&str, u16)| format!("    <qemu:property name='{name}' type='unsigned' value='{value}'/>\n");
+    let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
     format!(
-        "\n  and, at its end, for the MTU (libvirt 8.2 or newer; xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' in <domain>):\n  \
-         <qemu:override><qemu:device alias='{}'><qemu:frontend>\n    \
-         <qemu:property name='host_mtu' type='unsigned' value='{mtu}'/>\n  \
-         </qemu:frontend></qemu:device></qemu:override>",
-        alias(&port.name)
+        "\n  and, at its end, for {} (libvirt 8.2 or newer; xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' in <domain>):\n  \
+         <qemu:override><qemu:device alias='{}'><qemu:frontend>\n{}  </qemu:frontend></qemu:device></qemu:override>",
+        names.join(" and "),
+        alias(&port.name),
+        properties.iter().map(each).collect::<String>()
     )
 }
 
@@ -193,6 +242,7 @@ fn absolute(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::qemu::Qemu;
     use crate::config::Config;
 
     fn meeting(text: &str) -> Meeting {
@@ -200,23 +250,29 @@ mod tests {
         Meeting::of(&config.ports[0], "net").unwrap()
     }
 
-    fn qemu(text: &str) -> String {
-        QemuOptions { memory: Some("1G".into()), no_vectors: false }.arguments(&meeting(text)).join(" ")
+    fn qemu(text: &str, qemu: Qemu) -> String {
+        QemuOptions { memory: Some("1G".into()), ..QemuOptions::default() }.arguments(&meeting(text), qemu).join(" ")
     }
+
+    /// A QEMU that needs nothing, and one that needs `vectors=0`.
+    const NEW: Qemu = Qemu::of((11, 1), true);
+    const OLD: Qemu = Qemu::of((7, 2), true);
 
     const PLAIN: &str = "[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\n";
 
     #[test]
     fn qemu_shares_its_memory_and_comes_back() {
-        let arguments = qemu(PLAIN);
+        let arguments = qemu(PLAIN, NEW);
         assert!(arguments.contains("memory-backend-memfd,id=memlane,size=1G,share=on"));
-        assert!(arguments.contains("path=/run/web.sock,reconnect=1"));
+        assert!(arguments.contains("path=/run/web.sock,reconnect-ms=1000 ") && !arguments.contains("vectors"), "{arguments}");
+        let arguments = qemu(PLAIN, OLD);
+        assert!(arguments.contains("path=/run/web.sock,reconnect=1 ") && arguments.contains(",vectors=0"), "{arguments}");
         assert!(!arguments.contains("mq=on"));
     }
 
     #[test]
     fn what_the_port_has_qemu_is_told() {
-        let arguments = qemu(&format!("{PLAIN}connect = true\nqueues = 2\nmtu = 9000\n"));
+        let arguments = qemu(&format!("{PLAIN}connect = true\nqueues = 2\nmtu = 9000\n"), NEW);
         for part in ["server=on", "queues=2", "mq=on", "host_mtu=9000"] {
             assert!(arguments.contains(part), "{part} in {arguments}");
         }
@@ -225,7 +281,7 @@ mod tests {
 
     #[test]
     fn libvirt_gets_well_formed_xml() {
-        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")));
+        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")), NEW);
         assert_eq!(xml.matches('<').count(), xml.matches('>').count());
         for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
             assert!(xml.contains(part), "{part} in {xml}");
@@ -234,18 +290,21 @@ mod tests {
 
     #[test]
     fn whoever_has_libvirt_is_told_how_its_guests_may_connect() {
-        assert!(interface(&meeting(PLAIN)).contains("access = { group = "));
+        assert!(interface(&meeting(PLAIN), NEW).contains("access = { group = "));
         for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
-            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}"))).contains("cannot connect"), "{let_in}");
+            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}")), NEW).contains("cannot connect"), "{let_in}");
         }
     }
 
     #[test]
     fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
-        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))));
+        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))), NEW);
         assert!(!xml.contains("<mtu"), "{xml}");
         assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
         assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");
         assert_eq!(xml.matches("--").count(), 2, "{xml}");
+        let both = interface(&meeting(&format!("{PLAIN}mtu = 1400\n")), OLD);
+        assert!(both.contains("for host_mtu and vectors (") && both.contains("name='vectors' type='unsigned' value='0'"), "{both}");
+        assert!(interface(&meeting(PLAIN), OLD).contains("<alias name='ua-web'/>"));
     }
 }

@@ -11,6 +11,7 @@ mod libvirt;
 mod net;
 mod output;
 mod ports;
+mod qemu;
 mod reload;
 mod set;
 mod status;
@@ -137,7 +138,7 @@ enum Command {
         allow_missing_positional = true,
         after_help = "Example:\n  memlane libvirt net.toml web > nic.xml && virsh attach-device GUEST nic.xml --config"
     )]
-    Libvirt(guest::Guest),
+    Libvirt(guest::Libvirt),
     /// Print FRR's configuration for a host that joins segments with other hosts by VXLAN, or for a route reflector.
     ///
     /// FRR, from the distribution's packages, tells hosts who is where (BGP EVPN, RFC 7432 and 8365). Its bgpd has to be enabled in
@@ -232,7 +233,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Reload(reload) => reload.run(),
         Command::Qemu(qemu) => qemu.run(),
         Command::Uml(port) => port.print_uml(),
-        Command::Libvirt(port) => port.print_libvirt(),
+        Command::Libvirt(libvirt) => libvirt.run(),
         Command::Evpn(evpn) => evpn.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Completion { shell } => {

@@ -24,6 +24,12 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Tells `text` beside what is printed.
+pub(super) fn note(text: &str) {
+    // Where it cannot be told, what is printed is right still.
+    let _ = writeln!(io::stderr(), "memlane: {text}");
+}
+
 /// Prints `value` as JSON for people and programs.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", serde_json::to_string_pretty(value).map_err(Failure::running)?))

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -139,13 +139,42 @@ fn access_for_nobody_is_told_with_what_to_do() {
 fn a_shell_gives_qemu_the_path_that_was_meant() {
     let path = "/run/a & <b> 'c', \"d\" $e/web.sock";
     let folder = network(path);
-    let arguments = printed(folder.path(), &["qemu", "net.toml", "web"]);
+    let arguments = printed(folder.path(), &["qemu", "net.toml", "web", "--qemu-version", "7.2"]);
     let script = format!("for word in {}; do printf '%s\\n' \"$word\"; done", arguments.trim());
     let words = Command::new("sh").arg("-c").arg(script).output().unwrap();
     let words = String::from_utf8(words.stdout).unwrap();
     // In the value of an option, QEMU takes two commas for one.
     let wanted = format!("socket,id=char-web,path={},reconnect=1", path.replace(',', ",,"));
     assert!(words.lines().any(|word| word == wanted), "{words}");
+}
+
+#[test]
+fn arguments_are_for_the_qemu_on_the_path() {
+    let folder = network("/run/web.sock");
+    let programs = tempfile::tempdir().unwrap();
+    let printed = |more: &[&str]| {
+        let arguments = [&["qemu", "net.toml", "web"], more].concat();
+        let output = memlane(folder.path(), &arguments).env("PATH", programs.path()).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        (String::from_utf8_lossy(&output.stdout).into_owned(), told(&output))
+    };
+    for (version, option) in
+        [("7.2.22 (Debian 1:7.2)", "reconnect=1 "), ("9.2.0", "reconnect-ms=1000 "), ("11.1.3", "reconnect-ms=1000 ")]
+    {
+        let program = write(
+            programs.path(),
+            &format!("qemu-system-{}", std::env::consts::ARCH),
+            &format!("#!/bin/sh\necho 'QEMU emulator version {version}'\n"),
+        );
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (arguments, note) = printed(&[]);
+        assert!(arguments.contains(&format!("/run/web.sock,{option}")) && note.is_empty(), "{version}: {arguments}{note}");
+        std::fs::remove_file(program).unwrap();
+    }
+    // Another machine's.
+    assert!(printed(&["--qemu-version", "8.0"]).0.contains("reconnect=1 "));
+    let (arguments, note) = printed(&[]);
+    assert!(arguments.contains("reconnect-ms=1000 ") && note.contains("--qemu-version"), "{arguments}{note}");
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! The QEMU that arguments are printed for: the version that the program on the PATH tells, or that the operator names.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::doctor;
+
+/// How long QEMU may take to tell its version.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Bytes that are read of what it prints.
+const MOST: u64 = 4096;
+/// `reconnect-ms` is an option from here on; `reconnect` ended with 11.0.
+const RECONNECT_MS: Version = Version(9, 2);
+/// Before this one, interrupt vectors on a vhost-user NIC end in a segmentation fault under TCG (seen with 7.2, not with 10.0).
+const VECTORS: Version = Version(10, 0);
+
+/// Major and minor number of a QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(u32, u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut numbers = text.split('.').map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), None) => Ok(Self(major, 0)),
+            (Some(Ok(major)), Some(Ok(minor))) => Ok(Self(major, minor)),
+            _ => Err(format!("'{text}' is no version of QEMU: write it as 7.2 or 11.1.3")),
+        }
+    }
+}
+
+/// What arguments depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Qemu {
+    /// `None`: not known, and taken for a new one.
+    version: Option<Version>,
+    /// Guests run without KVM.
+    emulates: bool,
+}
+
+impl Qemu {
+    /// The QEMU of the version `named`, or the one on the PATH, on this machine.
+    pub(super) fn find(named: Option<Version>) -> Self {
+        let version = named.or_else(|| program().and_then(|program| ask(&program)));
+        Self { version, emulates: version < Some(VECTORS) && !doctor::runs_kvm() }
+    }
+
+    /// The option by which a socket connects again, a second after it was lost.
+    pub(super) fn reconnect(self) -> &'static str {
+        if self.version.is_some_and(|version| version < RECONNECT_MS) { "reconnect=1" } else { "reconnect-ms=1000" }
+    }
+
+    /// True if a vhost-user NIC must have no interrupt vectors.
+    pub(super) fn crashes_with_vectors(self) -> bool {
+        self.emulates && self.version.is_some_and(|version| version < VECTORS)
+    }
+
+    /// What the operator has to know where no QEMU told its version.
+    pub(super) fn note(self) -> Option<&'static str> {
+        self.version.is_none().then_some(
+            "no QEMU on the PATH told its version: these arguments are for QEMU 9.2 and newer. For another, give --qemu-version VERSION",
+        )
+    }
+
+    /// Its version, if it is known.
+    pub(super) fn version(self) -> Option<Version> {
+        self.version
+    }
+
+    /// For tests: a QEMU of this version, which has KVM or not.
+    #[cfg(test)]
+    pub(super) const fn of(version: (u32, u32), emulates: bool) -> Self {
+        Self { version: Some(Version(version.0, version.1)), emulates }
+    }
+}
+
+/// QEMU under one of the names that distributions give it, on the PATH or where Fedora and its like keep it.
+pub(super) fn program() -> Option<PathBuf> {
+    let names = [format!("qemu-system-{}", std::env::consts::ARCH), "qemu-kvm".into(), "kvm".into()];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).chain(["/usr/libexec".into()]).collect();
+    names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|program| program.is_file())
+}
+
+/// The version that `program` tells within the patience.
+fn ask(program: &Path) -> Option<Version> {
+    let mut command = Command::new(program);
+    let mut child = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let output = child.stdout.take()?;
+    let (tell, told) = channel();
+    let reader = std::thread::Builder::new().spawn(move || {
+        let mut line = String::new();
+        // What is no text tells no version.
+        let _ = BufReader::new(output.take(MOST)).read_line(&mut line);
+        let _ = tell.send(line);
+    });
+    let line = reader.ok().and_then(|_| told.recv_timeout(PATIENCE).ok());
+    let _ = child.kill();
+    let _ = child.wait();
+    told_version(&line?)
+}
+
+/// The version in the first line of `--version`: "QEMU emulator version 7.2.22 (Debian ...)".
+fn told_version(line: &str) -> Option<Version> {
+    let (_, rest) = line.split_once("version ")?;
+    rest.split(|letter: char| letter != '.' && !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    /// What a program tells that is this shell script.
+    fn told_by(script: &str) -> Option<Version> {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("qemu");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        ask(&program)
+    }
+
+    #[test]
+    fn qemu_tells_its_version() {
+        for (told, version) in [
+            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)", Some(Version(7, 2))),
+            ("QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)", Some(Version(11, 1))),
+            ("QEMU emulator version 10.0.94 (v10.1.0-rc4)", Some(Version(10, 0))),
+            ("QEMU emulator version v8", None),
+            ("", None),
+        ] {
+            assert_eq!(told_by(&format!("echo '{told}'")), version, "{told}");
+        }
+        assert_eq!(told_by("head -c 100000 /dev/urandom"), None);
+    }
+
+    #[test]
+    fn a_program_that_does_not_answer_is_not_waited_for() {
+        let begun = Instant::now();
+        assert_eq!(told_by("exec sleep 100"), None);
+        assert!(begun.elapsed() < Duration::from_secs(50));
+    }
+
+    #[test]
+    fn arguments_follow_from_the_version() {
+        assert_eq!(Qemu::of((9, 1), false).reconnect(), "reconnect=1");
+        assert_eq!(Qemu::of((9, 2), false).reconnect(), "reconnect-ms=1000");
+        assert_eq!(Qemu { version: None, emulates: true }.reconnect(), "reconnect-ms=1000");
+        assert!(Qemu { version: None, emulates: true }.note().is_some() && Qemu::of((7, 2), true).note().is_none());
+        let crashes = |version, emulates| Qemu::of(version, emulates).crashes_with_vectors();
+        assert!(crashes((7, 2), true) && crashes((9, 2), true) && !crashes((10, 0), true) && !crashes((7, 2), false));
+    }
+}
