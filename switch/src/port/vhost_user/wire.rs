@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use thiserror::Error;
-use vhost::vhost_user::message::FrontendReq;
+use vhost::vhost_user::message::{FrontendReq, VhostUserMemoryRegion};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 use crate::system;
@@ -99,6 +99,7 @@ impl Message {
         if fill(stream, wait, &mut payload, &mut files)? < size {
             return Err(WireError::Partial);
         }
+        payload.truncate(stated_length(request, &payload));
         Ok(Self { request, flags, payload, files })
     }
 
@@ -116,6 +117,15 @@ impl Message {
         let sent = stream.send_with_fds(&[&bytes[..]], &files).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         (&mut &*stream).write_all(&bytes[sent..])
     }
+}
+
+/// Bytes of `payload` that its own count of regions stands for, or all of them where that is no less: User Mode Linux before 6.13 sends
+/// SET_MEM_TABLE with room for two regions and says that there is one. A payload that is too short is left to fail.
+fn stated_length(request: u32, payload: &[u8]) -> usize {
+    const REGIONS: usize = 8;
+    let count = payload.first_chunk().map_or(0, |count| u32::from_ne_bytes(*count) as usize);
+    let stated = REGIONS.saturating_add(count.saturating_mul(size_of::<VhostUserMemoryRegion>()));
+    if request == u32::from(FrontendReq::SET_MEM_TABLE) && count > 0 { stated.min(payload.len()) } else { payload.len() }
 }
 
 /// The three words of a header.
@@ -179,6 +189,22 @@ mod tests {
         assert_eq!(Message::receive(&ours).unwrap().payload, 7_u64.to_ne_bytes());
         assert!(matches!(Message::receive(&ours), Err(WireError::HungUp)));
         sender.join().unwrap();
+    }
+
+    /// As Debian 13's user-mode-linux (6.12) sends it: SET_MEM_TABLE of 72 bytes that says one region, with one descriptor.
+    #[test]
+    fn a_memory_table_is_as_long_as_its_regions() {
+        let region = [0_u64, 0x0400_0000, 0x6000_0000, 0].map(u64::to_ne_bytes).concat();
+        let table = |count: u64, rooms: usize| [&count.to_ne_bytes()[..], &region.repeat(rooms)].concat();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        for (count, rooms, length) in [(1, 2, 40), (2, 2, 72), (1, 8, 40), (2, 1, 40), (0, 1, 40), (0xffff_ffff, 1, 40)] {
+            message(5, &table(count, rooms), 1).send(&theirs).unwrap();
+            let got = Message::receive(&ours).unwrap();
+            assert_eq!(got.payload, table(count, rooms)[..length], "{count} regions, room for {rooms}");
+        }
+        // No other message has such a count.
+        message(9, &table(1, 2), 0).send(&theirs).unwrap();
+        assert_eq!(Message::receive(&ours).unwrap().payload.len(), 72);
     }
 
     #[test]
