@@ -132,6 +132,8 @@ struct Inner {
     advice: Option<&'static str>,
     /// Some advice was logged.
     advised: bool,
+    /// The next front end is offered the configuration space, whenever it asks.
+    offers_config: bool,
     session: u32,
     /// The program that has the port now.
     front_end: Option<Peer>,
@@ -165,6 +167,7 @@ impl Port {
             quarantines: 0,
             advice: None,
             advised: false,
+            offers_config: false,
             session: 0,
             front_end: None,
             turned_away: 0,
@@ -392,6 +395,16 @@ impl Port {
             tracing::warn!(port = %self.name, "{advice}");
         }
         inner.advice = advice;
+    }
+
+    /// Whether the next front end is offered the configuration space, whenever it asks.
+    pub fn offers_config(&self) -> bool {
+        self.inner().offers_config
+    }
+
+    /// Notes whether it is.
+    pub fn set_offers_config(&self, offers: bool) {
+        self.inner().offers_config = offers;
     }
 
     /// The guest memory in use.

@@ -16,7 +16,7 @@ use super::PortSettings;
 use super::control::{Commands, ControlQueue};
 use super::doubt::Doubt;
 use super::features::{self, Agreed, Circumstances};
-use super::vring::{Addresses, Kick, Vring};
+use super::vring::{Addresses, Kick, Vring, VringError};
 use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
@@ -168,6 +168,16 @@ impl Device {
         if (68..=most).contains(&mtu) { Ok(()) } else { Err(refuse(format!("an MTU of {mtu}, where 68 to {most} are offered"))) }
     }
 
+    /// IOTLB_MSG: the guest's addresses are translated, which is more than ACCESS_PLATFORM alone says.
+    ///
+    /// # Errors
+    /// Always. The port is to be in quarantine; the front end goes on.
+    pub fn refuse_translation(&mut self) -> Result<()> {
+        self.broken = Some(0);
+        self.fault = Some(VringError::Translated.to_string());
+        Err(refuse(VringError::Translated))
+    }
+
     /// SEND_RARP: announces the guest's address on its segment, so that others learn where it is now (after a migration).
     pub fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
@@ -194,7 +204,8 @@ impl Device {
     }
 
     fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
-        *self.protocol_offer.get_or_insert_with(|| features::protocol(self.owned))
+        let config = self.owned || self.settings.port.offers_config();
+        *self.protocol_offer.get_or_insert_with(|| features::protocol(config))
     }
 
     /// What calls through `fd`, behind the port's gate.
@@ -350,6 +361,15 @@ impl Device {
         space[8..10].copy_from_slice(&self.settings.pairs.to_le_bytes());
         space[10..12].copy_from_slice(&self.offer.mtu.unwrap_or(1500).to_le_bytes());
         space
+    }
+}
+
+impl Drop for Device {
+    /// The front end is gone. All that ask what is offered agree to some of it, but for one that misses CONFIG.
+    fn drop(&mut self) {
+        if self.protocol_offer.is_some() && self.protocol == 0 {
+            self.settings.port.set_offers_config(true);
+        }
     }
 }
 
@@ -554,6 +574,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(refuse(format!("protocol features {surplus:#x}, which were not offered")));
         }
         self.protocol = features;
+        self.settings.port.set_offers_config(!self.owned && self.agreed_protocol().contains(VhostUserProtocolFeatures::CONFIG));
         Ok(())
     }
 

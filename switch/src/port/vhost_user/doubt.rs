@@ -32,11 +32,12 @@ impl Doubt {
         match self {
             Self::Silence => None,
             Self::Private => Some(
-                "its guest kicks, but its rings stay empty: unless its interface is down, its memory is probably not shared; give QEMU's memory back end share=on \
-                 (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",
+                "its guest kicks, but its rings stay empty: unless its interface is down, its memory is a private copy of the file that was passed on (share=off); \
+                 give QEMU's memory back end share=on (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",
             ),
             Self::Missing => Some(
-                "its front end has shared no memory: give QEMU -object memory-backend-memfd,share=on (memlane qemu --memory prints it), \
+                "its front end has passed on no memory: the guest's lies in no file, or in one with share=off, which newer QEMU passes to no back end; \
+                 give QEMU -object memory-backend-memfd,share=on or its memory-backend-file share=on (memlane qemu --memory prints it), \
                  libvirt's domain <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>",
             ),
         }

@@ -1,6 +1,6 @@
 //! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, which it does not know;
-//! SET_VRING_ENABLE, which it takes only after SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where it takes for a broken message
-//! what the guest alone decides.
+//! IOTLB_MSG, which ends in a sentence for the operator; SET_VRING_ENABLE, which it takes only after SET_FEATURES, while QEMU sends it before; and
+//! SET_VRING_ADDR, where it takes for a broken message what the guest alone decides.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -16,13 +16,14 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-const OURS: [FrontendReq; 6] = [
+const OURS: [FrontendReq; 7] = [
     FrontendReq::SET_VRING_ADDR,
     FrontendReq::SET_VRING_ENABLE,
     FrontendReq::SEND_RARP,
     FrontendReq::NET_SET_MTU,
     FrontendReq::SET_STATUS,
     FrontendReq::GET_STATUS,
+    FrontendReq::IOTLB_MSG,
 ];
 
 /// What `message` asks, if it is one of ours.
@@ -38,6 +39,7 @@ pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device
     let wanted = match request {
         FrontendReq::GET_STATUS => 0,
         FrontendReq::SET_VRING_ADDR => 40,
+        FrontendReq::IOTLB_MSG => 32,
         _ => 8,
     };
     let well_formed = message.flags & VERSION_MASK == VERSION && message.flags & REPLY == 0;
@@ -90,6 +92,7 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
         }
         FrontendReq::SEND_RARP => device.send_rarp(number),
         FrontendReq::NET_SET_MTU => return Ok(device.set_mtu(number)),
+        FrontendReq::IOTLB_MSG => return Ok(device.refuse_translation()),
         _ => device.set_status(number as u8),
     }
     Ok(Ok(()))

@@ -23,6 +23,7 @@ const ANNOUNCE: u64 = bit(net::VIRTIO_NET_F_GUEST_ANNOUNCE);
 const MERGEABLE: u64 = bit(net::VIRTIO_NET_F_MRG_RXBUF);
 const VERSION_1: u64 = bit(config::VIRTIO_F_VERSION_1);
 const EVENT_INDEX: u64 = bit(ring::VIRTIO_RING_F_EVENT_IDX);
+const ACCESS_PLATFORM: u64 = bit(config::VIRTIO_F_ACCESS_PLATFORM);
 const IN_ORDER: u64 = bit(config::VIRTIO_F_IN_ORDER);
 const INDIRECT: u64 = bit(ring::VIRTIO_RING_F_INDIRECT_DESC);
 
@@ -109,12 +110,14 @@ const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::CONFIGURE_MEM_SLOTS)
     .union(Protocol::STATUS);
 
-/// Protocol features to offer a front end that has sent SET_OWNER before it asks (`owned`), or not.
+/// Protocol features to offer a front end: with CONFIG, if it may want that (`config`).
 ///
-/// CONFIG is for front ends that show the guest our configuration space: UML takes the address from there. All of these begin with SET_OWNER.
-/// QEMU, which has a space of its own and warns of a CONFIG that it does not use once for every queue pair, asks first.
-pub fn protocol(owned: bool) -> Protocol {
-    if owned { PROTOCOL | Protocol::CONFIG } else { PROTOCOL }
+/// CONFIG is for front ends that show the guest our configuration space: UML takes the address from there. Most of these begin with SET_OWNER.
+/// QEMU, whose network device has a space of its own, asks before, and warns of a CONFIG that it does not use once for every queue pair. QEMU's
+/// generic vhost-user device asks at the same place, and hangs up if there is no CONFIG: so the next front end after one that hung up there is offered
+/// it.
+pub fn protocol(config: bool) -> Protocol {
+    if config { PROTOCOL | Protocol::CONFIG } else { PROTOCOL }
 }
 
 /// What decides on the offer beside the port's configuration.
@@ -137,7 +140,11 @@ pub struct Circumstances {
 /// A front end such as QEMU serves the guest's control queue itself and wants MQ, GUEST_ANNOUNCE and MTU offered by the back
 /// end whose own configuration space the guest never sees. It shows itself by agreeing to the protocol features NET_MTU or RARP before it
 /// asks for virtio features again. Others (UML, crosvm) hand every offered bit to the guest: for them the port serves a control queue
-/// itself, and only if more than one queue pair is configured.
+/// itself, and only if more than one queue pair is configured. Cloud Hypervisor wants it offered too, and serves it itself.
+///
+/// ACCESS_PLATFORM is for guests whose front end says `iommu_platform=on`, as confidential guests need it: their buffers lie in ordinary shared
+/// memory, and the front end does not translate addresses unless the machine has a vIOMMU, which shows itself by IOTLB messages. Only front ends
+/// that manage memory slots (QEMU, Cloud Hypervisor) are offered it: UML hands it to its guest, which has no use for it.
 pub fn offer(circumstances: Circumstances) -> u64 {
     let serves_control_itself = circumstances.protocol & (Protocol::MTU | Protocol::RARP).bits() != 0;
     let mut offer = ALWAYS;
@@ -148,6 +155,9 @@ pub fn offer(circumstances: Circumstances) -> u64 {
     }
     if circumstances.has_mtu {
         offer |= MTU;
+    }
+    if circumstances.protocol & Protocol::CONFIGURE_MEM_SLOTS.bits() != 0 {
+        offer |= ACCESS_PLATFORM;
     }
     if circumstances.in_order {
         offer |= IN_ORDER;
@@ -207,6 +217,11 @@ impl Agreed {
         self.has(CTRL_VQ)
     }
 
+    /// Whether the front end may have the device's addresses translated.
+    pub fn access_platform(self) -> bool {
+        self.has(ACCESS_PLATFORM)
+    }
+
     /// What the driver may leave undone in frames that it sends. Segmentation needs checksums (virtio 1.4, section 5.1.3.1).
     pub fn sender(self) -> Offloads {
         let checksum = self.has(bit(net::VIRTIO_NET_F_CSUM));
@@ -257,6 +272,13 @@ mod tests {
         let uml = Protocol::REPLY_ACK | Protocol::BACKEND_REQ | Protocol::CONFIG | Protocol::MQ;
         assert_eq!(offered(1, uml) & (MQ | ANNOUNCE | MTU | CTRL_VQ), 0);
         assert_eq!(offered(2, uml) & (MQ | ANNOUNCE | CTRL_VQ), MQ | ANNOUNCE | CTRL_VQ);
+    }
+
+    #[test]
+    fn only_front_ends_that_need_not_pass_it_on_are_offered_translation() {
+        let uml = Protocol::REPLY_ACK | Protocol::BACKEND_REQ | Protocol::CONFIG | Protocol::MQ;
+        let cloud_hypervisor = Protocol::MQ | Protocol::REPLY_ACK | Protocol::CONFIGURE_MEM_SLOTS;
+        assert_eq!([uml, PROTOCOL, cloud_hypervisor].map(|front_end| offered(1, front_end) >> 33 & 1), [0, 1, 1]);
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub(super) enum VringError {
     Address,
     #[error("a ring that is not aligned")]
     Alignment,
+    #[error(
+        "the guest's addresses are translated by a vIOMMU, which memlane does not follow: take iommu_platform=on (libvirt: iommu='on') from its \
+         network device, or the vIOMMU (libvirt: <iommu>) from its machine"
+    )]
+    Translated,
 }
 
 /// How the driver kicks.
@@ -81,7 +86,9 @@ impl Vring {
 
     /// What the network needs to start the ring; takes kick and call.
     pub(super) fn parts(&mut self, key: RingKey, agreed: Agreed, memory: &Arc<MemoryMap>) -> Result<RingParts, VringError> {
-        let split = self.locate(memory)?;
+        let translated =
+            |error| if error == VringError::Address && agreed.access_platform() { VringError::Translated } else { error };
+        let split = self.locate(memory).map_err(translated)?;
         // The ring itself tells where to go on: nothing is in flight in one that begins, so what is used is what was taken. Front ends tell
         // other bases: Cloud Hypervisor the available index, which counts buffers that are posted still; DPDK's virtio-user 0.
         let base = split.used_index();
