@@ -355,7 +355,7 @@ impl Daemon {
                     endpoint,
                 )?)
             }
-            Meeting::Stream(other) => Server::Stream(stream::run(network, Arc::clone(port), other)?),
+            Meeting::Stream(other) => Server::Stream(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
             Meeting::Xen(wanted) => {
                 let keeper = self.keeper().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
                 keeper.serve(wanted, port);
@@ -542,8 +542,8 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
     Ok(match &port.kind {
         PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
         PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(port, path, Endpoint::listen)?),
-        PortKind::Stream { path, connect: true } => Meeting::Stream(stream::Other::Connect(path.clone())),
-        PortKind::Stream { path, connect: false } => Meeting::Stream(listen(port, path, stream::Other::listen)?),
+        PortKind::Stream { path, connect: true, .. } => Meeting::Stream(stream::Other::Connect(path.clone())),
+        PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?),
         PortKind::Passt(arguments) => {
             Passt::probe().map_err(|cause| StartError::Passt { port: port.name.clone(), cause })?;
             let arguments = arguments.iter().map(Into::into).collect();

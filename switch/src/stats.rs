@@ -224,6 +224,8 @@ pub struct PortTotals {
     pub intake_limited: u64,
     /// See [`PortCounters`].
     pub delivery_limited: u64,
+    /// Frames that came over a stream with a checksum left undone.
+    pub undone_checksums: u64,
     /// Drops by reason; reasons that never occurred are left out.
     pub drops: std::collections::BTreeMap<String, u64>,
 }
@@ -249,6 +251,7 @@ impl PortTotals {
             turns: sum(|c| &c.turns),
             intake_limited: sum(|c| &c.intake_limited),
             delivery_limited: sum(|c| &c.delivery_limited),
+            undone_checksums: 0,
             drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
         }
     }

@@ -15,6 +15,7 @@ use crate::config::{PortConfig, PortKind};
 use crate::control::PortView;
 use crate::link::Impairment;
 use crate::policy::Limit;
+use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 
 /// Arguments of `memlane attach`.
@@ -70,6 +71,9 @@ struct Kind {
     /// memlane connects to the socket instead, and keeps trying.
     #[arg(long)]
     connect: bool,
+    /// Compute the checksums of frames from the stream, whose other side leaves them to the device.
+    #[arg(long, requires = "stream")]
+    complete_checksums: bool,
     /// Network namespace of the TAP device.
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
@@ -156,7 +160,7 @@ impl Attach {
 
     /// The port as a file would state it; `control` is where its network is asked.
     fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
-        let Self { port, kind: Kind { which, connect, netns, vif, access }, terms, .. } = self;
+        let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, terms, .. } = self;
         let mut entry = Map::new();
         let mut state = |key: &str, value: Value| {
             if !value.is_null() {
@@ -170,6 +174,7 @@ impl Attach {
         let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
         state("vhost-user", json!(socket.as_deref().map(whole).transpose()?));
         state("stream", json!(which.stream.as_deref().map(whole).transpose()?));
+        state("checksums", json!(complete_checksums.then_some(Checksums::Complete)));
         state("tap", json!(which.tap));
         state("netns", json!(netns));
         state("xen", json!(which.xen));
@@ -272,10 +277,12 @@ mod tests {
 
     #[test]
     fn every_kind_can_be_asked_for() {
+        let stream = |checksums| PortKind::Stream { path: "/run/a.sock".into(), connect: false, checksums };
         for (words, kind) in [
             ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
             ("--xen web --vif 1", PortKind::Xen { domain: "web".into(), vif: 1 }),
-            ("--stream /run/a.sock", PortKind::Stream { path: "/run/a.sock".into(), connect: false }),
+            ("--stream /run/a.sock", stream(Checksums::Keep)),
+            ("--stream /run/a.sock --complete-checksums", stream(Checksums::Complete)),
             ("--passt", PortKind::Passt(Vec::new())),
             ("--null", PortKind::Null),
             ("--loopback", PortKind::Loopback),

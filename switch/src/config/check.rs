@@ -21,6 +21,7 @@ use crate::frame::MacAddress;
 use crate::id::MAX_PAIRS;
 use crate::link::Impairment;
 use crate::netns;
+use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 
 /// Most ports of a network.
@@ -412,6 +413,9 @@ impl<'t> Checker<'t> {
         }
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
             self.note(place, "connect", "connect is for vhost-user and stream ports");
+        }
+        if entry.checksums != Checksums::Keep && !place.has("stream") {
+            self.note(place, "checksums", "checksums is for stream ports");
         }
         if entry.netns.is_some() && !place.has("tap") {
             self.note(place, "netns", "netns is for tap ports");

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
 use crate::policy::{Allowance, DEFAULT_STORM, Limit};
+use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 use crate::settings::Poll;
 
@@ -166,6 +167,9 @@ pub struct PortEntry {
     /// Path of a stream socket, from the file's folder, over which frames go each behind its length, as QEMU's `-netdev stream` does. memlane
     /// listens there.
     pub stream: Option<PathBuf>,
+    /// What is done with the checksums of frames from a stream: "keep", or "complete" where the other side leaves them to the device, as libkrun's
+    /// passt interface does.
+    pub checksums: Checksums,
     /// passt(1) is behind the port: a way out of the network for guests without root, with DHCP and DNS. Either true, or a list of arguments for
     /// it, as ["--tcp-ports", "8080:80"].
     pub passt: Option<PasstEntry>,
@@ -247,6 +251,7 @@ impl Default for PortEntry {
             xen: None,
             vif: 0,
             stream: None,
+            checksums: Checksums::Keep,
             passt: None,
             null: false,
             loopback: false,

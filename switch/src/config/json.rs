@@ -121,7 +121,7 @@ impl From<&PortConfig> for PortEntry {
         };
         match kind {
             PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
-            PortKind::Stream { path, .. } => entry.stream = Some(path.clone()),
+            PortKind::Stream { path, checksums, .. } => (entry.stream, entry.checksums) = (Some(path.clone()), *checksums),
             PortKind::Tap { name, netns } => (entry.tap, entry.netns) = (Some(name.clone()), netns.clone()),
             PortKind::Xen { domain, vif } => (entry.xen, entry.vif) = (Some(domain.clone()), *vif),
             PortKind::Passt(arguments) if arguments.is_empty() => entry.passt = Some(PasstEntry::Plain(true)),
@@ -168,6 +168,7 @@ mod tests {
         name = "b"
         stream = "/run/b.sock"
         connect = true
+        checksums = "complete"
         [[port]]
         name = "c"
         tap = "tap0"

@@ -25,6 +25,7 @@ pub use uplink::UplinkConfig;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::policy::Allowance;
+use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 use crate::settings::{Poll, Settings};
 
@@ -108,6 +109,8 @@ pub enum PortKind {
         path: PathBuf,
         /// Whether we connect to it instead of listening.
         connect: bool,
+        /// What is done with the checksums of frames that come in.
+        checksums: Checksums,
     },
     /// passt(1), started with these arguments beside ours.
     Passt(Vec<String>),
@@ -124,7 +127,7 @@ impl PortKind {
             return Self::VhostUser { path: folder.join(path), connect: entry.connect };
         }
         if let Some(path) = &entry.stream {
-            return Self::Stream { path: folder.join(path), connect: entry.connect };
+            return Self::Stream { path: folder.join(path), connect: entry.connect, checksums: entry.checksums };
         }
         if let Some(name) = &entry.tap {
             return Self::Tap { name: name.clone(), netns: entry.netns.clone() };
@@ -151,6 +154,11 @@ impl PortKind {
             Self::Null => "null",
             Self::Loopback => "loopback",
         }
+    }
+
+    /// What is done with the checksums of frames that come in without a virtio-net header.
+    pub fn checksums(&self) -> Checksums {
+        if let Self::Stream { checksums, .. } = self { *checksums } else { Checksums::Keep }
     }
 
     /// Whether others connect to it here.

@@ -99,6 +99,8 @@ pub struct Port {
     on_links: Arc<Account>,
     /// Of each worker.
     counters: Box<[PortCounters]>,
+    /// Frames that came with a checksum left undone, where nothing says so.
+    undone_checksums: AtomicU64,
     /// What frames to it go through, if it is on a link.
     path: Mutex<Option<Arc<Path>>>,
     /// For what chance brings on its links.
@@ -193,6 +195,7 @@ impl Port {
             calls: Arc::default(),
             on_links: Account::new(&shared.budget),
             counters: std::iter::repeat_with(PortCounters::default).take(shared.workers.len()).collect(),
+            undone_checksums: AtomicU64::new(0),
             path: Mutex::default(),
             seed: shared.key.wrapping_add(u64::from(id.0) << 16),
             wishes,
@@ -224,7 +227,12 @@ impl Port {
 
     /// Its counters, all workers' added up.
     pub fn totals(&self) -> PortTotals {
-        PortTotals::of(&self.counters)
+        PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..PortTotals::of(&self.counters) }
+    }
+
+    /// Counts a frame that came with a checksum left undone, though nothing says so.
+    pub fn note_undone_checksum(&self) {
+        self.undone_checksums.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Frames delivered to it by all workers.

@@ -122,6 +122,29 @@ fn what_a_guest_left_undone_is_done_for_the_stream() {
     }
 }
 
+/// As libkrun's passt interface: its guest's frames come without their virtio-net header.
+#[test]
+fn checksums_left_undone_are_completed_where_that_is_set_and_counted_elsewhere() {
+    for (key, completes) in [("checksums = \"complete\"", true), ("", false)] {
+        let ports = "[[port]]\nname = \"p0\"\nvhost-user = \"FOLDER/p0.sock\"\n[[port]]\nname = \"p1\"\nstream = \"FOLDER/s\"\n";
+        let bed = Bed::of(&format!("{ports}{key}\n"));
+        let (mut guest, mut stream) = (bed.guest(0), meet(&bed, &bed.folder().join("s")));
+        greet(&mut guest, &mut stream);
+        let (from, to) = (Host { mac: OTHER, ..Host::v4(1) }, Host { mac: guest.mac(), ..Host::v4(2) });
+        for packet in (0..8).map(|n| Packet::tcp(from, to, n, vec![n as u8; 700])) {
+            let undone = packet.partial().1;
+            send(&mut stream, &undone);
+            let got = guest.receive(PATIENCE).unwrap();
+            assert!(got.bytes == if completes { packet.frame() } else { undone });
+            assert_eq!(check(&got.header, &got.bytes).is_ok(), completes);
+            // What is whole stays so.
+            send(&mut stream, &packet.frame());
+            assert!(guest.receive(PATIENCE).unwrap().bytes == packet.frame());
+        }
+        assert_eq!(bed.totals(1).undone_checksums, if completes { 0 } else { 8 });
+    }
+}
+
 #[test]
 fn who_goes_may_come_back() {
     let (bed, path) = bed("");

@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use std::sync::Arc;
 
 use super::Connection;
+use super::checksums::Keeper;
 use super::wire::{self, PREFIX, TooLong};
 use crate::frame::MAX_FRAME;
 use crate::parcel::Parcel;
@@ -20,6 +21,7 @@ const STAGE: usize = 2 * (PREFIX + MAX_FRAME as usize);
 #[derive(Debug)]
 pub(super) struct StreamIntake {
     connection: Arc<Connection>,
+    keeper: Keeper,
     store: Store,
     stage: Box<[u8]>,
     /// Where in `stage` the bytes are that were read and not parted.
@@ -30,9 +32,9 @@ pub(super) struct StreamIntake {
 }
 
 impl StreamIntake {
-    pub(super) fn new(connection: Arc<Connection>, pool: Arc<Pool>) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, pool: Arc<Pool>, keeper: Keeper) -> Self {
         let stage = vec![0; STAGE].into_boxed_slice();
-        Self { connection, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
+        Self { connection, keeper, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
     }
 
     /// Parts what was read into frames, until `most` can be opened or there is no buffer for another.
@@ -43,8 +45,10 @@ impl StreamIntake {
                 break;
             }
             let Some(index) = self.store.take_free() else { break };
-            self.store.bytes(index)[..frame.len()].copy_from_slice(frame);
             let length = frame.len();
+            let bytes = &mut self.store.bytes(index)[..length];
+            bytes.copy_from_slice(frame);
+            self.keeper.look_after(bytes);
             self.store.fill(index, length as u32);
             self.begin += PREFIX + length;
         }

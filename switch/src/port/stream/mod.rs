@@ -2,10 +2,11 @@
 //!
 //! 1. [`session`]: meets whoever is on the other side, or starts [`passt`], again and again.
 //! 2. [`wire`]: where one frame ends and the next begins.
-//! 3. [`StreamIntake`](intake): frames read from the socket into buffers of ours.
+//! 3. [`StreamIntake`](intake): frames read from the socket into buffers of ours; [`checksums`]: what their sender left to the device.
 //! 4. [`StreamDelivery`](delivery): parcels written to it as plain frames, since the protocol has no virtio-net header: checksums are completed and
 //!    large frames cut.
 
+pub mod checksums;
 mod delivery;
 mod intake;
 mod passt;
@@ -20,6 +21,7 @@ pub use session::{Other, Session, run};
 
 use super::end::Ends;
 use super::pool::Pool;
+use checksums::Keeper;
 use delivery::StreamDelivery;
 use intake::StreamIntake;
 
@@ -38,11 +40,11 @@ impl Connection {
         Ok(Arc::new(Self { socket, fault: OnceLock::new() }))
     }
 
-    /// Its ends, for a worker; frames from it lie in buffers of `pool`.
-    fn ends(self: &Arc<Self>, pool: Arc<Pool>) -> std::io::Result<Ends> {
+    /// Its ends, for a worker; frames from it lie in buffers of `pool`, and `keeper` looks after their checksums.
+    fn ends(self: &Arc<Self>, pool: Arc<Pool>, keeper: Keeper) -> std::io::Result<Ends> {
         let file = || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(self.socket.try_clone()?))));
         Ok(Ends {
-            intake: Box::new(StreamIntake::new(Arc::clone(self), pool)),
+            intake: Box::new(StreamIntake::new(Arc::clone(self), pool, keeper)),
             delivery: Box::new(StreamDelivery::new(Arc::clone(self))),
             readable: file()?,
             writable: file()?,

@@ -11,6 +11,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::Connection;
+use super::checksums::{Checksums, Keeper};
 use super::passt::{Passt, Started};
 use crate::descriptors;
 use crate::network::Network;
@@ -86,11 +87,11 @@ impl Session {
     }
 }
 
-/// Serves `port` to whoever is met at `other`, one after the other, in a thread of its own.
+/// Serves `port` to whoever is met at `other`, one after the other, in a thread of its own; does with `checksums` of their frames what is said.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
-pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other) -> io::Result<Session> {
+pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Checksums) -> io::Result<Session> {
     let quit = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
     let watch = Watch::new(quit.try_clone()?)?;
     let thread = std::thread::Builder::new().name(format!("port-{}", port.id.0)).stack_size(STACK).spawn(move || {
@@ -101,7 +102,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other) -> io::Result<S
             let failed = met.is_err();
             match met {
                 Ok((stream, child)) => {
-                    serve(&network, &port, stream, &watch, other.listener());
+                    serve(&network, &port, stream, &watch, other.listener(), checksums);
                     drop(child);
                 }
                 Err(error) if descriptors::is_shortage(&error) => network.note_shortage(&port),
@@ -135,7 +136,14 @@ fn meet(other: &Other, watch: &Watch) -> io::Result<(UnixStream, Option<Started>
 }
 
 /// Serves one connection to its end; others that connect at `listener` meanwhile are turned away.
-fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch, listener: Option<&UnixListener>) {
+fn serve(
+    network: &Arc<Network>,
+    port: &Arc<Port>,
+    stream: UnixStream,
+    watch: &Watch,
+    listener: Option<&UnixListener>,
+    checksums: Checksums,
+) {
     let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
         return network.note_shortage(port);
     };
@@ -143,7 +151,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
     port.begin_session();
     port.front_end_came(Peer::of(&stream));
     let started = Connection::new(stream).and_then(|connection| {
-        let ends = connection.ends(Arc::clone(&network.shared().pool))?;
+        let ends = connection.ends(Arc::clone(&network.shared().pool), Keeper::new(checksums, Arc::clone(port)))?;
         network.start_ends(port, ends)?;
         Ok(connection)
     });
@@ -163,6 +171,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
             port.front_end_left(format_args!("the connection ended"));
         }
     }
+    port.set_advice(None);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
