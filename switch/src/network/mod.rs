@@ -99,6 +99,8 @@ impl Network {
             Event::RingFault(port, session, fault) if session == port.session() => self.quarantine(&port, &fault.to_string()),
             // Whoever broke that ring is gone; the next front end is not to pay for it.
             Event::RingFault(..) => {}
+            Event::Filled(port, session, key) if session == port.session() => self.note_filled(&port, key),
+            Event::Filled(..) => {}
             Event::Tick(second) => {
                 self.payer.ring();
                 let tables = self.segments().into_iter().map(|segment| segment.table());

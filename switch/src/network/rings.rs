@@ -49,17 +49,22 @@ impl Network {
         }
         let worker = self.worker_of(port.id, key.pair);
         let enabled = start.enabled;
-        let slot = self.worker(worker).ask(move |worker| {
+        port.rings().filled.remove(&key);
+        let started = self.worker(worker).ask(move |worker| {
             let mut ring = Ring::new(split, memory, options, base);
             ring.set_call(call);
-            match key.direction {
+            let slot = match key.direction {
                 Direction::Intake => worker.add_intake(key, Intake::new(ring), offloads, start),
                 Direction::Delivery => worker.add_delivery(key, Delivery::new(ring, offloads, mergeable), start),
-            }
+            };
+            slot.map(|slot| (slot, worker.is_filled(key)))
         });
-        let Some(slot) = slot.flatten() else { return };
+        let Some((slot, filled)) = started.flatten() else { return };
         let told = {
             let mut rings = port.rings();
+            if filled {
+                rings.filled.insert(key);
+            }
             rings.running.insert(key, Running { entry: RouteEntry { worker, slot }, enabled });
             self.update_route(port, &rings)
         };
@@ -93,7 +98,9 @@ impl Network {
             let mut rings = port.rings();
             for direction in [Direction::Intake, Direction::Delivery] {
                 let running = Running { entry: RouteEntry { worker, slot }, enabled: true };
-                rings.running.insert(RingKey { port: id, pair, direction }, running);
+                let key = RingKey { port: id, pair, direction };
+                rings.filled.insert(key);
+                rings.running.insert(key, running);
             }
             self.update_route(port, &rings)
         };
@@ -132,7 +139,11 @@ impl Network {
                 port.remember_base(key, base);
             }
         }
-        port.rings().active_pairs = None;
+        {
+            let mut rings = port.rings();
+            rings.active_pairs = None;
+            rings.filled.clear();
+        }
         // Another port may have its number by now.
         if self.has(port) {
             port.segment.table().forget(port.id);
@@ -180,6 +191,16 @@ impl Network {
             if rings.active_pairs.replace(pairs) == Some(pairs) {
                 return;
             }
+            self.update_route(port, &rings)
+        };
+        told.wait();
+    }
+
+    /// The driver of `port` has given its ring `key` a first buffer: frames may go there.
+    pub(super) fn note_filled(&self, port: &Arc<Port>, key: RingKey) {
+        let told = {
+            let mut rings = port.rings();
+            rings.filled.insert(key);
             self.update_route(port, &rings)
         };
         told.wait();

@@ -130,16 +130,17 @@ impl Outlets {
         self.slots.find(|outlet| outlet.key == key)
     }
 
-    /// A kick came for `slot`, or there is room to write: more are needed only while something waits. Returns whose it is.
-    pub(crate) fn kicked(&mut self, slot: Slot) -> Option<PortId> {
+    /// A kick came for `slot`, or there is room to write: more are needed only while something waits. Returns which ring it is, and whether it has
+    /// its first buffer now.
+    pub(crate) fn kicked(&mut self, slot: Slot) -> Option<(RingKey, bool)> {
         let outlet = self.slots.get_mut(slot)?;
-        outlet.start();
+        let first = outlet.start();
         if let Sink::Other(end) = &mut outlet.sink {
             end.wake();
             // What was placed before and found no room is written first.
             outlet.touch(slot, &mut self.touched);
         }
-        Some(outlet.key.port)
+        Some((outlet.key, first))
     }
 
     /// Takes an outlet away; `returned` hears of what waited for it.

@@ -36,6 +36,8 @@ pub(crate) struct Outlet {
     enabled: bool,
     /// A kick came, or none is needed.
     started: bool,
+    /// Its driver has never given it a buffer: it is to kick for the first.
+    unfilled: bool,
     /// Broke its ring.
     faulty: bool,
     pub(super) turns: Turns,
@@ -139,6 +141,7 @@ impl Outlet {
             open: false,
             enabled,
             started,
+            unfilled: false,
             faulty: false,
             turns: Turns::default(),
             notice: Notice::default(),
@@ -443,11 +446,26 @@ impl Outlet {
         self.settle();
     }
 
-    /// A kick came; more are needed only while something waits.
-    pub(crate) fn start(&mut self) {
-        self.sink.ring().map(Ring::disarm);
+    /// A kick came; more are needed only while something waits, or until the driver has given it a buffer. True if it has just given it the first.
+    pub(crate) fn start(&mut self) -> bool {
+        let first = self.unfilled && self.sink.ring().is_some_and(Ring::arm);
+        self.unfilled &= !first;
+        if !self.unfilled {
+            self.sink.ring().map(Ring::disarm);
+        }
         self.started = true;
         self.settle();
+        first
+    }
+
+    /// Whether its driver has never given it a buffer.
+    pub(crate) fn is_unfilled(&self) -> bool {
+        self.unfilled
+    }
+
+    /// Notes whether that is so, of an outlet whose driver kicks.
+    pub(crate) fn set_unfilled(&mut self, unfilled: bool) {
+        self.unfilled = unfilled;
     }
 
     fn settle(&mut self) {

@@ -205,6 +205,11 @@ impl Ring {
         self.untaken() > 0
     }
 
+    /// True if the driver has ever added an entry, as far as indices tell.
+    pub fn was_filled(&self) -> bool {
+        self.next_used != 0 || self.split.available_index() != 0
+    }
+
     /// True if the driver added entries since we last looked.
     #[inline]
     pub fn has_news(&self) -> bool {

@@ -27,7 +27,7 @@ pub use peers::{Links, links};
 pub use rings::Start;
 
 use crate::airtime::Airtime;
-use crate::id::{PortId, Slot};
+use crate::id::{PortId, RingKey, Slot};
 use crate::outlets::Outlets;
 use crate::parcel::Parcel;
 use crate::port::Port;
@@ -45,6 +45,8 @@ use rest::Rest;
 pub enum Event {
     /// A guest broke its ring in this session of the port, which is to be quarantined.
     RingFault(Arc<Port>, u32, RingFault),
+    /// A driver has given this receive ring its first buffer, in this session of the port.
+    Filled(Arc<Port>, u32, RingKey),
     /// Some guest's memory lost its file.
     MemoryLost,
     /// This is the present second: time to forget silent stations. Only a worker that is awake says so.

@@ -9,6 +9,7 @@ mod linger;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
@@ -299,8 +300,11 @@ impl Worker {
             }
             self.sources.kicked(slot);
             self.counters(port).kicks.add(1);
-        } else if let Some(port) = self.outlets.kicked(slot) {
-            self.counters(port).kicks.add(1);
+        } else if let Some((key, first)) = self.outlets.kicked(slot) {
+            self.counters(key.port).kicks.add(1);
+            if first && let Some((port, session)) = self.directory.session(key.port) {
+                self.report(Event::Filled(Arc::clone(port), session, key));
+            }
         }
     }
 

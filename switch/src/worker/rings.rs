@@ -79,14 +79,23 @@ impl Worker {
         if start.at_once {
             delivery.ring().disarm();
         }
+        let unfilled = start.kick.is_some() && !delivery.ring().was_filled();
         let sink = Sink::Ring(Box::new(delivery));
-        let slot = self.outlets.add(Outlet::new((port, key.pair), sink, start.enabled, start.at_once));
+        let mut outlet = Outlet::new((port, key.pair), sink, start.enabled, start.at_once);
+        outlet.set_unfilled(unfilled);
+        let slot = self.outlets.add(outlet);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Delivery);
             // It may have been kicked already; what is done next, perhaps in the same batch of commands, is to find it started.
             self.await_events(0);
         }
         Some(slot)
+    }
+
+    /// Whether the driver of ring `key` has given it a buffer, as far as is known: of some it is not told.
+    pub fn is_filled(&mut self, key: RingKey) -> bool {
+        let slot = self.outlets.find(key).filter(|_| key.direction == Direction::Delivery);
+        slot.and_then(|slot| self.outlets.get(slot)).is_none_or(|outlet| !outlet.is_unfilled())
     }
 
     /// Takes over both ends of queue `pair` of a port that has no rings. Returns the outlet's slot.

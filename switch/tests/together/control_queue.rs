@@ -1,9 +1,11 @@
 //! Guests whose front end leaves the control queue to us choose how many queue pairs they use.
 
 use crate::common::*;
+use memlane::port::State;
+use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::frontend::features;
-use memlane_rig::guest::{Habit, ToyGuest};
+use memlane_rig::guest::{Habit, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
@@ -58,6 +60,52 @@ fn a_guest_chooses_how_many_pairs_it_uses() {
     assert_eq!(control.command(&set_pairs(2), Some(2), PATIENCE).unwrap(), DONE);
     let used = pairs_used(&mut b, &mut a);
     assert!(used.iter().all(|&used| used > 10), "{used:?}");
+}
+
+/// Virtio 1.2, section 5.1.6.5.5: multiqueue is off until the driver asks for it, however many pairs have buffers.
+#[test]
+fn the_first_pair_is_used_until_the_guest_chooses() {
+    let bed = Bed::with("", &["queues = 2", ""]);
+    let (mut a, mut b) = (uml(&bed), bed.guest(1));
+    let mut control = a.control_queue(4).unwrap();
+    a.synchronise().unwrap();
+    announce(&mut [&mut a, &mut b]);
+    assert_eq!(pairs_used(&mut b, &mut a), [64, 0]);
+    assert_eq!(control.command(&set_pairs(2), None, PATIENCE).unwrap(), DONE);
+    let used = pairs_used(&mut b, &mut a);
+    assert!(used.iter().all(|&used| used > 10), "{used:?}");
+}
+
+/// Of two pairs that the front end has enabled, whose control queue it serves itself, nothing but buffers tells which the guest uses.
+#[test]
+fn a_pair_without_buffers_gets_no_frames() {
+    for (habit, wanted) in [
+        (Habit::QEMU, features::LINUX),
+        (Habit::QEMU, features::LINUX & !features::EVENT_IDX),
+        (Habit::CLOUD_HYPERVISOR, features::LINUX),
+        (Habit::DPDK, features::LINUX & !features::EVENT_IDX),
+    ] {
+        let mut bed = Bed::with("workers = 2", &["queues = 2", ""]);
+        let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
+        let plan = MemoryPlan::new(128 << 20);
+        let builder = bed.builder(0).habit(habit).features(wanted | features::MQ).queue_pairs(2).memory(plan);
+        // QEMU kicks each ring when it starts, whatever is in it.
+        let mut a = builder.receive_buffers(none).kicked(habit == Habit::QEMU).connect(bed.socket(0)).unwrap();
+        let mut b = bed.guest(1);
+        assert_eq!(a.pair(0).delivery.post(100).unwrap(), 100, "{}", habit.name);
+        bed.wait_for(|bed| bed.state(0) == State::Running, "the port runs");
+        announce(&mut [&mut a, &mut b]);
+        assert_eq!(pairs_used(&mut b, &mut a), [64, 0], "{}", habit.name);
+        // The switch that comes after finds it so too.
+        bed.restart();
+        a.reconnect().unwrap();
+        b.reconnect().unwrap();
+        announce(&mut [&mut a, &mut b]);
+        assert_eq!(pairs_used(&mut b, &mut a), [64, 0], "{}", habit.name);
+        assert_eq!(a.pair(1).delivery.post(200).unwrap(), 200);
+        wait_until(|| pairs_used(&mut b, &mut a)[1] > 10, "the second pair is used");
+        assert_eq!(bed.drops(0, DropReason::ReceiverStalled), 0, "{}", habit.name);
+    }
 }
 
 #[test]

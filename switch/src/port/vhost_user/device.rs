@@ -278,6 +278,11 @@ impl Device {
     fn start_control(&mut self, parts: RingParts) -> Result<()> {
         let mut ring = Ring::new(parts.split, parts.memory, parts.options, parts.base);
         ring.set_call(parts.call);
+        if !parts.start.at_once {
+            // Until the driver asks for more, it uses the first pair (virtio 1.2, section 5.1.6.5.5). What it asked for before this process began is
+            // not known: then the pairs that have buffers count.
+            self.network.set_active_pairs(&self.settings.port, 1);
+        }
         let commands =
             Commands { network: Arc::clone(&self.network), port: Arc::clone(&self.settings.port), pairs: self.settings.pairs };
         self.hold(Held::ControlQueue, true)?;
