@@ -25,12 +25,12 @@ _CONSOLE = "console=ttyS0 quiet panic=-1 rdinit=/init lab_channel=/dev/vport0p1"
 
 
 @functools.cache
-def version() -> tuple[int, int]:
-    """Major and minor number of this machine's QEMU."""
-    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+def version(program: str = PROGRAM) -> tuple[int, int]:
+    """Major and minor number of this machine's QEMU, or of another."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"version (\d+)\.(\d+)", said)
     if not found:
-        raise LabError(f"{PROGRAM} does not tell its version: {said!r}")
+        raise LabError(f"{program} does not tell its version: {said!r}")
     return int(found[1]), int(found[2])
 
 
@@ -38,6 +38,7 @@ class QemuGuest(Guest):
     """Debian's kernel and the root image as initramfs, on an ordinary PC with virtio or e1000 NICs."""
 
     accelerator: ClassVar[str]
+    program: ClassVar[str] = PROGRAM
     emulates: ClassVar[bool] = True
     has_queues: ClassVar[bool] = True
     connects_again: ClassVar[bool] = True
@@ -61,24 +62,32 @@ class QemuGuest(Guest):
         return super()._usual_memory() + 128  # its root tree lies in its memory
 
     def _start(self, channel: socket.socket) -> HostProcess:
-        kernel = self._kernel()
-        command = [
-            *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35,memory-backend=memory"),
-            *("-accel", self.accelerator, *self._processor(), "-name", f"{self.name},debug-threads=on"),
-            *("-m", f"{self.memory}M", "-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on"),
-            *("-kernel", str(kernel.kernel), "-initrd", self._initramfs(kernel)),
-            *("-append", f"{_CONSOLE} lab_name={self.name}", "-serial", "stdio"),
-            *("-chardev", f"socket,id=control,fd={channel.fileno()}"),
-            *("-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=control"),
-            *(word for index in range(len(self.nics)) for word in self._nic(index)),
-        ]
         return self.session.start(
             f"guest-{self.name}",
-            command,
+            self._command(f"socket,id=control,fd={channel.fileno()}"),
             namespace=self._namespace(),
             cpus=self.cpus,
             descriptors=[channel.fileno()],
         )
+
+    def _command(self, channel: str) -> list[str]:
+        """QEMU with its arguments; `channel` is the character device of the control channel."""
+        kernel = self._kernel()
+        return [
+            *(self.program, "-nodefaults", "-no-user-config", "-display", "none"),
+            *("-machine", "q35,memory-backend=memory"),
+            *("-accel", self.accelerator, *self._processor(), "-name", f"{self.name},debug-threads=on"),
+            *("-m", f"{self.memory}M", "-object", f"{self._memory_backend()},id=memory,size={self.memory}M,share=on"),
+            *("-kernel", str(kernel.kernel), "-initrd", self._initramfs(kernel)),
+            *("-append", f"{_CONSOLE} lab_name={self.name}", "-serial", "stdio"),
+            *("-chardev", channel),
+            *("-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=control"),
+            *(word for index in range(len(self.nics)) for word in self._nic(index)),
+        ]
+
+    def _memory_backend(self) -> str:
+        """QEMU's object that the guest's memory lies in."""
+        return "memory-backend-memfd"
 
     def _kernel(self) -> MachineKernel:
         emulated = any(isinstance(nic.endpoint, Tap) and nic.endpoint.emulated for nic in self.nics)
@@ -101,7 +110,7 @@ class QemuGuest(Guest):
         nic = self.nics[index]
         match nic.endpoint:
             case VhostUser():
-                backend, device = _vhost_user(nic, nic.endpoint, index), self._virtio_device(nic)
+                backend, device = self._vhost_user(nic, nic.endpoint, index), self._virtio_device(nic)
             case Tap(emulated=True):
                 backend, device = self._tap(nic, nic.endpoint, index), "e1000"
             case Tap():
@@ -109,6 +118,14 @@ class QemuGuest(Guest):
             case other:
                 raise LabError(f"QEMU has no NIC for {other}")
         return [*backend, "-device", f"{device},netdev=net{index},mac={nic.port.mac}"]
+
+    def _vhost_user(self, nic: Nic, endpoint: VhostUser, index: int) -> list[str]:
+        again = "reconnect-ms=200" if version(self.program) >= (9, 2) else "reconnect=1"
+        role = "server=on,wait=off" if endpoint.guest_listens else again
+        return [
+            *("-chardev", f"socket,id=port{index},path={endpoint.socket},{role}"),
+            *("-netdev", f"vhost-user,id=net{index},chardev=port{index},queues={nic.port.queues}"),
+        ]
 
     def _tap(self, nic: Nic, endpoint: Tap, index: int) -> list[str]:
         queues = f",queues={nic.port.queues}" if nic.port.queues > 1 and not endpoint.emulated else ""
@@ -167,7 +184,7 @@ class TcgGuest(QemuGuest):
         return ["-smp", f"{self.processors},maxcpus={max(self.processors, 2)}"]
 
     def _crashes_with_vectors(self) -> bool:
-        return version() < (10, 0)  # seen with 7.2, not with 10.0
+        return version(self.program) < (10, 0)  # seen with 7.2, not with 10.0
 
 
 class KvmGuest(QemuGuest):
@@ -186,12 +203,3 @@ class KvmGuest(QemuGuest):
 
     def _has_vhost_net(self) -> bool:
         return os.access("/dev/vhost-net", os.R_OK | os.W_OK)
-
-
-def _vhost_user(nic: Nic, endpoint: VhostUser, index: int) -> list[str]:
-    again = "reconnect-ms=200" if version() >= (9, 2) else "reconnect=1"
-    role = "server=on,wait=off" if endpoint.guest_listens else again
-    return [
-        *("-chardev", f"socket,id=port{index},path={endpoint.socket},{role}"),
-        *("-netdev", f"vhost-user,id=net{index},chardev=port{index},queues={nic.port.queues}"),
-    ]

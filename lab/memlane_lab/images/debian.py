@@ -36,10 +36,13 @@ class Source:
 class Archive:
     """Debian's archive as our own apt sees it, its lists fetched anew on creation."""
 
-    def __init__(self) -> None:
-        self._home = cache.folder() / "apt"
+    def __init__(self, suite: str | None = None) -> None:
+        """The machine's own release with newer kernels, or one suite of Debian alone ("sid"), from the same mirror."""
+        self._suite = suite
+        self._name = "apt" if suite is None else f"apt-{suite}"
+        self._home = cache.folder() / self._name
         self._packages = self._home / "archives"
-        with cache.locked("apt"):
+        with cache.locked(self._name):
             self._prepare()
             say("fetching Debian's package lists")
             self._run(["apt-get", "update", "-q"], allow_failure=True)  # a mirror may lack an optional suite
@@ -71,7 +74,7 @@ class Archive:
     def download(self, package: str) -> Path:
         """Fetches one package and returns its file."""
         say(f"downloading Debian package {package}")
-        with cache.locked("apt"):
+        with cache.locked(self._name):
             folder = self._packages / "single"
             folder.mkdir(exist_ok=True)
             for old in folder.glob(f"{package}_*.deb"):
@@ -82,7 +85,7 @@ class Archive:
     def unpack_with_dependencies(self, packages: Sequence[str], folder: Path) -> None:
         """Fetches the packages and all that they need, as for an empty machine, and unpacks them under `folder`."""
         say(f"downloading Debian packages {', '.join(packages)} and what they need")
-        with cache.locked("apt"):
+        with cache.locked(self._name):
             for old in self._packages.glob("*.deb"):
                 old.unlink()
             command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", "--download-only"]
@@ -97,7 +100,7 @@ class Archive:
         for part in ("lists/partial", "archives/partial"):
             (self._home / part).mkdir(parents=True, exist_ok=True)
         (self._home / "empty-status").touch()
-        (self._home / "sources.list").write_text("".join(f"{source.line()}\n" for source in sources()))
+        (self._home / "sources.list").write_text("".join(f"{source.line()}\n" for source in sources(self._suite)))
 
     def _run(self, command: list[str], *, allow_failure: bool = False, cwd: Path | None = None) -> str:
         home = self._home
@@ -122,8 +125,8 @@ class Archive:
         return done.stdout
 
 
-def sources() -> tuple[Source, ...]:
-    """The machine's own Debian sources, and the suites that hold newer kernels on the same mirror."""
+def sources(suite: str | None = None) -> tuple[Source, ...]:
+    """The machine's own Debian sources, and the suites that hold newer kernels on the same mirror; or one `suite`."""
     if not KEYRING.exists():
         raise NotAvailable(f"{KEYRING} is missing: the lab needs a Debian machine, with package debian-archive-keyring")
     release = _os_release().get("VERSION_CODENAME", "")
@@ -134,6 +137,8 @@ def sources() -> tuple[Source, ...]:
         raise NotAvailable(
             f"apt has no source for Debian {release or '(unknown release)'}: see /etc/apt/sources.list.d"
         )
+    if suite:
+        return tuple(Source(uri, suite) for uri in mirrors)
     newer = dict.fromkeys((_EXTRA_SUITE, f"{release}-backports"))
     return (*own, *(Source(uri, suite) for uri in mirrors for suite in newer))
 

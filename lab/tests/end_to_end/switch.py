@@ -83,6 +83,15 @@ class Switch(Memlane):
         return self._connects(port) or super()._is_there(port, daemon)
 
     @property
+    def file(self) -> Path:
+        """The network's file."""
+        return self._file
+
+    def socket(self, name: str) -> VhostUser:
+        """Where a program meets the switch that is to be on port `name`."""
+        return VhostUser(self._folder / f"{name}.sock")
+
+    @property
     def daemon(self) -> HostProcess:
         """The process that runs now, or ran last."""
         assert self._daemon is not None

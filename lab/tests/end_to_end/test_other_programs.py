@@ -1,0 +1,186 @@
+"""Front ends of other Debian releases than the machine's: the newest QEMU, and Debian 13's User Mode Linux."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from memlane_lab import bed, ports
+from memlane_lab.guests.qemu import TcgGuest
+from memlane_lab.guests.uml import UmlGuest
+from memlane_lab.images import foreign, uml_kernel
+from memlane_lab.images.uml_kernel import UmlKernel
+from memlane_lab.paths.memlane import program
+from memlane_lab.ports import Nic, Port
+from memlane_lab.process import HostProcess
+from memlane_lab.wait import until
+from tests.end_to_end.conftest import Builder
+from tests.end_to_end.lan import HOST, TCG, UML, Lan
+
+pytestmark = [pytest.mark.real, pytest.mark.prove]
+
+
+def test_the_newest_qemu_starts_with_what_is_printed(build: Builder) -> None:
+    lan = build(HOST, others={"web": {"queues": 2, "mtu": 1400}})
+    qemu = foreign.newest_qemu()
+    path = {"PATH": f"{qemu.parent}:{os.environ['PATH']}"}
+    memlane = program()
+    assert memlane is not None
+    command: list[str | Path] = [memlane, "qemu", lan.switch.file, "web", "--memory", "64M"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | path).stdout
+    assert "reconnect-ms=" in printed
+    arguments = ["-accel", "tcg", "-display", "none", "-nodefaults", "-S", *shlex.split(printed)]
+    process = lan.switch.session.start("newest-qemu", [qemu, *arguments])
+    try:
+        for end in (False, True):
+
+            def is_met() -> bool:
+                process.check()
+                return lan.switch.port("web")["state"] in {"speaking", "running"}
+
+            until(is_met, timeout=30, what="QEMU and memlane to meet")
+            if not end:
+                lan.switch.stop()
+                lan.switch.start()
+    finally:
+        process.kill()
+
+
+class _DebiansUml(UmlGuest):
+    """Debian 13's ready kernel, whose network driver is a module."""
+
+    def _arguments(self, kernel: UmlKernel, channel: socket.socket) -> list[str]:
+        _, modules = foreign.debian_uml()
+        joined = self._folder / "initramfs"
+        joined.write_bytes(self.image.initramfs.read_bytes() + modules.read_bytes())
+        kept = (word for word in super()._arguments(kernel, channel) if not _is_root(word))
+        return [*kept, f"initrd={joined}", "rdinit=/init"]
+
+    def _start(self, channel: socket.socket) -> HostProcess:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(uml_kernel, "kernel", lambda: UmlKernel(foreign.debian_uml()[0], (6, 12)))
+            return super()._start(channel)
+
+    @classmethod
+    def _usual_memory(cls) -> int:
+        return super()._usual_memory() + 128  # its root tree lies in its memory
+
+
+def _is_root(word: str) -> bool:
+    return word.startswith(("root", "init=")) or word == "ro"
+
+
+def test_debians_user_mode_linux_has_a_network(build: Builder) -> None:
+    """Its SET_MEM_TABLE has room for a region more than it says."""
+    lan = build(UML, others={"debian": {}})
+    guest = _DebiansUml(lan.switch.session, "debian", [_nic(lan, "debian")])
+    guest.boot(60)
+    guest.address(0, f"{bed.ipv4(1)}/16")
+    lan.wait_answer(0, bed.ipv4(1))
+
+
+def _nic(lan: Lan, name: str) -> Nic:
+    """A NIC on the port `name`, which was left for a guest of the test's own."""
+    return Nic(Port(name, TCG, ports.mac(2)), lan.switch.socket(name))
+
+
+class _Replaceable(TcgGuest):
+    """A guest in the newest QEMU, whose memory is a file in /dev/shm that outlives it."""
+
+    program: ClassVar[str] = ""
+    incoming: str | None = None
+
+    @property
+    def _file(self) -> Path:
+        return Path("/dev/shm") / f"memlane-test-{os.getpid()}-{self.name}"
+
+    @property
+    def monitor(self) -> Path:
+        return self.session.folder / f"{self.name}.qmp"
+
+    def _memory_backend(self) -> str:
+        return f"memory-backend-file,mem-path={self._file}"
+
+    def _command(self, channel: str) -> list[str]:
+        arguments = ["-qmp", f"unix:{self.monitor},server=on,wait=off"]
+        if self.incoming:
+            arguments += ["-incoming", "defer"]
+            channel = "null,id=control"
+        return [*super()._command(channel), *arguments]
+
+    def replace(self) -> None:
+        """Ends QEMU, and starts it again around the same guest (QEMU, "CheckPoint and Restart", mode cpr-reboot)."""
+        state = self.session.folder / f"{self.name}.state"
+        with _monitor(self.monitor) as ask:
+            _prepare(ask)
+            ask("migrate", uri=f"file:{state}")
+            _wait(lambda: ask("query-migrate").get("status") == "completed", "QEMU to save its devices")
+            ask("quit")
+        self.process.wait(30)
+        self.monitor.unlink(missing_ok=True)
+        self.incoming = f"file:{state}"
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            self._process = self._start(theirs)
+        _wait(self.monitor.exists, "the new QEMU's monitor")
+        with _monitor(self.monitor) as ask:
+            _prepare(ask)
+            ask("migrate-incoming", uri=self.incoming)
+            _wait(lambda: ask("query-status")["status"] != "inmigrate", "QEMU to load its devices")
+            ask("cont")
+
+    def kill(self) -> None:
+        super().kill()
+        self._file.unlink(missing_ok=True)
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    until(condition, timeout=60, what=what)
+
+
+def _prepare(ask: Any) -> None:
+    ask("migrate-set-parameters", mode="cpr-reboot")
+    ask("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
+
+
+@contextmanager
+def _monitor(path: Path) -> Iterator[Any]:
+    """Asks QEMU at its monitor: `ask(command, **arguments)` is what it returns."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(str(path))
+        lines = connection.makefile("rw")
+
+        def ask(command: str, **arguments: Any) -> Any:
+            lines.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+            lines.flush()
+            while True:
+                said = json.loads(lines.readline())
+                assert "error" not in said, said
+                if "return" in said:
+                    return said["return"]
+
+        lines.readline()  # its greeting
+        ask("qmp_capabilities")
+        yield ask
+
+
+def test_qemu_is_replaced_under_a_running_guest(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest's addresses are set before; a guest that began anew would have none."""
+    monkeypatch.setattr(_Replaceable, "program", str(foreign.newest_qemu()))
+    lan = build(UML, others={"replaced": {}})
+    guest = _Replaceable(lan.switch.session, "replaced", [_nic(lan, "replaced")])
+    guest.boot(120)
+    guest.address(0, f"{bed.ipv4(1)}/16")
+    lan.wait_answer(0, bed.ipv4(1))
+    for _ in range(2):
+        guest.replace()
+        lan.wait_answer(0, bed.ipv4(1))
+        lan.ping(0, bed.ipv4(1))
