@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use etherparse::{IpNumber, Ipv6ExtensionsSlice, NetSlice, SlicedPacket, TransportSlice};
 
+use super::packet::final_destination;
 use super::{GsoKind, NetHeader, SHORTEST_FRAME, checksum, pseudo_header_sum};
 
 /// What is wrong with a frame.
@@ -118,12 +119,25 @@ fn network(net: &NetSlice<'_>, frame: &[u8]) -> Result<Option<Routed>, Flaw> {
         }
         NetSlice::Ipv6(ip) => {
             let header = ip.header();
-            (header.source_addr().into(), header.destination_addr().into(), ip.payload().payload)
+            let routed = routing_header(ip.extensions()).and_then(final_destination);
+            let destination = routed.unwrap_or_else(|| header.destination_addr());
+            (header.source_addr().into(), destination.into(), ip.payload().payload)
         }
         NetSlice::Arp(_) => return Ok(None),
     };
     let end = offset(frame, payload) + payload.len();
     Ok(Some(Routed { source, destination, end }))
+}
+
+/// The content of the routing header among `extensions`, behind its length.
+fn routing_header<'a>(extensions: &Ipv6ExtensionsSlice<'a>) -> Option<&'a [u8]> {
+    let (mut next, mut rest) = (extensions.first_header()?, extensions.slice());
+    while next != IpNumber::IPV6_ROUTE_HEADER {
+        let length = 8 + 8 * usize::from(*rest.get(1)?);
+        next = IpNumber(*rest.first()?);
+        rest = rest.get(length..)?;
+    }
+    rest.get(2..8 + 8 * usize::from(*rest.get(1)?))
 }
 
 fn transport<'a>(sliced: &SlicedPacket<'_>, ip: &Routed, frame: &'a [u8]) -> Option<(Carried<'a>, Sound)> {

@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use etherparse::{IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader, VlanId};
+use etherparse::{
+    IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv4Options, Ipv6Extensions, Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader,
+    Ipv6RoutingExtensions, PacketBuilder, TcpHeader, VlanId,
+};
 
 use super::{ETHERNET_BYTES, GsoKind, Mac, NetHeader, checksum, pseudo_header_sum};
 
@@ -43,8 +46,8 @@ impl Host {
 pub enum Network {
     /// IPv4.
     V4(Ipv4Header),
-    /// IPv6.
-    V6(Ipv6Header),
+    /// IPv6, and the extension headers behind it.
+    V6(Ipv6Header, Box<Ipv6Extensions>),
 }
 
 /// What IP carries; lengths and checksum are filled in later.
@@ -70,6 +73,8 @@ pub struct Packet {
     pub destination: Mac,
     /// 802.1Q tag, 12 bits.
     pub vlan: Option<u16>,
+    /// 802.1ad tag before that, 12 bits; for packets that have both.
+    pub service_vlan: Option<u16>,
     /// The IP header.
     pub network: Network,
     /// The TCP or UDP header.
@@ -104,13 +109,83 @@ impl Packet {
             Transport::Tcp(_) => IpNumber::TCP,
         };
         let network = network(from.ip, to.ip, protocol);
-        Self { source: from.mac, destination: to.mac, vlan: None, network, transport, payload }
+        Self { source: from.mac, destination: to.mac, vlan: None, service_vlan: None, network, transport, payload }
     }
 
     /// The same with a VLAN tag.
     #[must_use]
     pub fn tagged(mut self, vlan: u16) -> Self {
         self.vlan = Some(vlan);
+        self
+    }
+
+    /// The same with two VLAN tags (QinQ).
+    #[must_use]
+    pub fn double_tagged(self, service: u16, customer: u16) -> Self {
+        Self { service_vlan: Some(service), ..self.tagged(customer) }
+    }
+
+    /// The same with so many bytes of IPv4 options that mean nothing, a multiple of 4 up to 40; IPv6 stays as it is.
+    ///
+    /// # Panics
+    /// With another number of bytes.
+    #[must_use]
+    pub fn with_options(mut self, bytes: usize) -> Self {
+        if let Network::V4(header) = &mut self.network {
+            header.options = Ipv4Options::try_from(&vec![1; bytes][..]).expect("words of options");
+        }
+        self
+    }
+
+    /// The same with hop-by-hop options of so many bytes, a multiple of 8 up to 2048; IPv4 stays as it is.
+    ///
+    /// # Panics
+    /// With another number of bytes.
+    #[must_use]
+    pub fn with_hop_by_hop(self, bytes: usize) -> Self {
+        self.with_extensions(|extensions| extensions.hop_by_hop_options = Some(padding(bytes)))
+    }
+
+    /// The same with destination options of so many bytes, a multiple of 8 up to 2048; IPv4 stays as it is.
+    ///
+    /// # Panics
+    /// With another number of bytes.
+    #[must_use]
+    pub fn with_destination_options(self, bytes: usize) -> Self {
+        self.with_extensions(|extensions| extensions.destination_options = Some(padding(bytes)))
+    }
+
+    /// The same on its way to the first of so many `segments` (RFC 8754), the last of which is `last`; IPv4 stays as it is.
+    ///
+    /// # Panics
+    /// Without segments, or with more than 127.
+    #[must_use]
+    pub fn routed(self, segments: u8, last: Ipv6Addr) -> Self {
+        let mut header = vec![4, segments - 1, segments - 1, 0, 0, 0];
+        header.extend(last.octets());
+        header.extend((1..segments).flat_map(|number| Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, number.into()).octets()));
+        let routing = Ipv6RawExtHeader::new_raw(IpNumber(0), &header).expect("a header of this length");
+        let routing = Ipv6RoutingExtensions { routing, final_destination_options: None };
+        self.with_extensions(|extensions| extensions.routing = Some(routing))
+    }
+
+    /// The same as a fragment, `offset` times 8 bytes into its datagram, and the last unless there is `more`.
+    ///
+    /// # Panics
+    /// With an offset of more than 13 bits.
+    #[must_use]
+    pub fn fragment(mut self, offset: u16, more: bool) -> Self {
+        let offset = IpFragOffset::try_new(offset).expect("an offset of 13 bits");
+        if let Network::V4(header) = &mut self.network {
+            (header.dont_fragment, header.more_fragments, header.fragment_offset) = (false, more, offset);
+        }
+        self.with_extensions(|extensions| extensions.fragment = Some(Ipv6FragmentHeader::new(IpNumber(0), offset, more, 7)))
+    }
+
+    fn with_extensions(mut self, change: impl FnOnce(&mut Ipv6Extensions)) -> Self {
+        if let Network::V6(_, extensions) = &mut self.network {
+            change(extensions);
+        }
         self
     }
 
@@ -131,24 +206,44 @@ impl Packet {
         let mut bytes = Vec::with_capacity(self.header_bytes() + self.payload.len());
         let network = match &self.network {
             Network::V4(header) => IpHeaders::Ipv4(header.clone(), Default::default()),
-            Network::V6(header) => IpHeaders::Ipv6(header.clone(), Default::default()),
+            Network::V6(header, extensions) => IpHeaders::Ipv6(header.clone(), (**extensions).clone()),
         };
         let ethernet = PacketBuilder::ethernet2(self.source, self.destination);
-        let ip = match self.vlan {
-            Some(tag) => ethernet.single_vlan(VlanId::try_new(tag).expect("a tag of 12 bits")).ip(network),
-            None => ethernet.ip(network),
+        let tag = |tag: u16| VlanId::try_new(tag).expect("a tag of 12 bits");
+        let ip = match (self.service_vlan, self.vlan) {
+            (Some(service), Some(customer)) => ethernet.double_vlan(tag(service), tag(customer)).ip(network),
+            (_, Some(vlan)) => ethernet.single_vlan(tag(vlan)).ip(network),
+            _ => ethernet.ip(network),
         };
         let written = match &self.transport {
             Transport::Udp { source, destination } => ip.udp(*source, *destination).write(&mut bytes, &self.payload),
             Transport::Tcp(header) => ip.tcp_header((**header).clone()).write(&mut bytes, &self.payload),
         };
         written.expect("a payload that fits an IP packet");
+        if self.final_destination().is_some() {
+            // The builder takes the next destination for the pseudo header.
+            let (header, mut bytes) = self.left_to_device(bytes);
+            complete_checksum(&header, &mut bytes);
+            return bytes;
+        }
         bytes
+    }
+
+    /// Where a packet with a routing header goes in the end: its pseudo header has this destination (RFC 8200, section 8.1).
+    fn final_destination(&self) -> Option<IpAddr> {
+        match &self.network {
+            Network::V6(_, extensions) => final_destination(extensions.routing.as_ref()?.routing.payload()).map(IpAddr::from),
+            Network::V4(_) => None,
+        }
     }
 
     /// The frame with its checksum left to the device, and the header that says so.
     pub fn partial(&self) -> (NetHeader, Vec<u8>) {
-        let mut frame = self.frame();
+        self.left_to_device(self.frame())
+    }
+
+    fn left_to_device(&self, frame: Vec<u8>) -> (NetHeader, Vec<u8>) {
+        let mut frame = frame;
         let (start, offset) = (self.transport_offset(), self.checksum_offset());
         let length = frame.len() - start;
         let (source, destination) = self.addresses();
@@ -168,7 +263,7 @@ impl Packet {
         let (header, frame) = self.partial();
         let gso = match (&self.network, &self.transport) {
             (Network::V4(_), Transport::Tcp(_)) => GsoKind::Tcp4,
-            (Network::V6(_), Transport::Tcp(_)) => GsoKind::Tcp6,
+            (Network::V6(..), Transport::Tcp(_)) => GsoKind::Tcp6,
             (_, Transport::Udp { .. }) => GsoKind::UdpL4,
         };
         let ecn = matches!(&self.transport, Transport::Tcp(header) if header.cwr);
@@ -199,7 +294,7 @@ impl Packet {
 
     /// Where the IP header starts in the frame.
     pub fn network_offset(&self) -> usize {
-        ETHERNET_BYTES + if self.vlan.is_some() { 4 } else { 0 }
+        ETHERNET_BYTES + 4 * (usize::from(self.vlan.is_some()) + usize::from(self.service_vlan.is_some()))
     }
 
     /// Where the TCP or UDP header starts in the frame.
@@ -207,7 +302,7 @@ impl Packet {
         self.network_offset()
             + match &self.network {
                 Network::V4(header) => header.header_len(),
-                Network::V6(_) => Ipv6Header::LEN,
+                Network::V6(_, extensions) => Ipv6Header::LEN + extensions.header_len(),
             }
     }
 
@@ -237,7 +332,7 @@ impl Packet {
     fn addresses(&self) -> (IpAddr, IpAddr) {
         match &self.network {
             Network::V4(header) => (header.source.into(), header.destination.into()),
-            Network::V6(header) => (header.source.into(), header.destination.into()),
+            Network::V6(header, _) => (header.source.into(), self.final_destination().unwrap_or_else(|| header.destination.into())),
         }
     }
 }
@@ -254,15 +349,43 @@ fn network(from: IpAddr, to: IpAddr, protocol: IpNumber) -> Network {
             destination: to.octets(),
             ..Ipv4Header::default()
         }),
-        (IpAddr::V6(from), IpAddr::V6(to)) => Network::V6(Ipv6Header {
-            hop_limit: 64,
-            next_header: protocol,
-            source: from.octets(),
-            destination: to.octets(),
-            ..Ipv6Header::default()
-        }),
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let header = Ipv6Header {
+                hop_limit: 64,
+                next_header: protocol,
+                source: from.octets(),
+                destination: to.octets(),
+                ..Ipv6Header::default()
+            };
+            Network::V6(header, Box::default())
+        }
         _ => panic!("a packet has addresses of one family"),
     }
+}
+
+/// An options header of so many bytes that mean nothing (PadN of RFC 8200, section 4.2, as often as it takes).
+fn padding(bytes: usize) -> Ipv6RawExtHeader {
+    let mut options = Vec::new();
+    let mut left = bytes.checked_sub(2).expect("a header of 8 bytes at least");
+    while left > 0 {
+        let length = left.min(257);
+        // One byte alone is Pad1.
+        options.extend((0..length).map(|at| match at {
+            0 => u8::from(length > 1),
+            1 => (length - 2) as u8,
+            _ => 0,
+        }));
+        left -= length;
+    }
+    Ipv6RawExtHeader::new_raw(IpNumber(0), &options).expect("a multiple of 8, up to 2048")
+}
+
+/// Where the routing header with this `content`, behind its length, leads in the end, if there is a way to go: the first of an SRH's segments
+/// (RFC 8754, section 2), or the home address (RFC 6275, section 6.4).
+pub(super) fn final_destination(content: &[u8]) -> Option<Ipv6Addr> {
+    let (&kind, &left) = (content.first()?, content.get(1)?);
+    let address: [u8; 16] = content.get(6..22)?.try_into().ok()?;
+    (left > 0 && matches!(kind, 2 | 4)).then_some(address.into())
 }
 
 /// Puts the checksum in that `header` says is missing, as a device would (virtio 1.4 section 5.1.6.2).
