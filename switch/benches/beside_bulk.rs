@@ -44,7 +44,7 @@ impl Bed {
         let daemon = Daemon::start(&Config::parse(&text, "bench").expect("a good network")).expect("a network");
         let guest = |name, number| ToyGuest::builder().mac(Host::v4(number).mac).connect(socket(name)).expect("a guest");
         let (mut a, mut b) = (guest("a", A), guest("b", B));
-        let from = |port, length| Packet::udp(Host::v4(A).port(port), Host::v4(B), vec![0; length]).frame();
+        let from = |port, length| Packet::tcp(Host::v4(A).port(port), Host::v4(B), 1, vec![0; length]).frame();
         let hello = Packet::udp(Host::v4(B), Host::v4(A), vec![0; 1]).frame();
         b.send(&hello).expect("room");
         a.receive(GIVE_UP).expect("an announcement");

@@ -17,8 +17,11 @@ pub const SHORTEST: u32 = 60;
 /// Longest frame: an IP packet of 64 KiB behind an Ethernet header and two VLAN tags.
 pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
 
-/// Most bytes of a frame that are copied at intake: Ethernet, two VLAN tags, the longest IPv4 and the longest TCP header.
+/// Most bytes of a frame that are copied at intake: Ethernet, two VLAN tags, the longest IPv4 and the longest TCP header. Headers of IPv6 may be
+/// longer, up to 2048 bytes for each extension (RFC 8200, section 4): those are read when they are needed.
 pub const START: usize = 144;
+/// Most bytes of headers that are read when they are needed: to segment a frame, and to find the ports of its flow.
+pub const LONGEST_HEADERS: usize = 4096;
 /// Bytes that suffice to decide on a frame without offloads.
 pub const SHORT_START: usize = 64;
 
@@ -183,6 +186,25 @@ pub enum Segmentation {
 /// A `gso_type` that memlane never offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownSegmentation;
+
+impl Segmentation {
+    /// The IP protocol of the frame, and where the checksum stands in its transport header.
+    pub fn transport(self) -> (u8, u16) {
+        match self {
+            Self::Tcp4 | Self::Tcp6 => (TCP, 16),
+            Self::Udp => (UDP, 6),
+        }
+    }
+
+    /// Whether an IP packet of this version can be cut so.
+    pub fn fits(self, version: u8) -> bool {
+        match self {
+            Self::Tcp4 => version == 4,
+            Self::Tcp6 => version == 6,
+            Self::Udp => true,
+        }
+    }
+}
 
 /// The virtio-net header: offloads that the sender left to others (virtio 1.4, section 5.1.6).
 ///
@@ -371,8 +393,40 @@ impl Layers {
         Some(Self { version: 4, network, transport: network + length, protocol: header[9] })
     }
 
-    /// Follows hop-by-hop, routing and destination options (RFC 8200, section 4); each is a multiple of 8 bytes, so the walk ends.
     fn find_v6(start: &[u8], network: usize) -> Option<Self> {
+        match Chain::follow(start, network)? {
+            Chain::Ends { protocol, transport } => Some(Self { version: 6, network, transport, protocol }),
+            Chain::GoesOn(_) => None,
+        }
+    }
+
+    /// The headers of the IP frame that begins with `start` and, as its sender says, has a transport header of `protocol` at byte `transport`; `None`
+    /// if `start` says otherwise. IPv6 extension headers that lie behind `start` are believed.
+    pub fn said(start: &[u8], protocol: u8, transport: usize) -> Option<Self> {
+        let (kind, network) = network_type(start)?;
+        if kind != TYPE_IPV6 {
+            return Self::find(start).filter(|found| (found.protocol, found.transport) == (protocol, transport));
+        }
+        let fits = match Chain::follow(start, network)? {
+            Chain::Ends { protocol: found, transport: at } => (found, at) == (protocol, transport),
+            Chain::GoesOn(at) => transport > at && (transport - at).is_multiple_of(8),
+        };
+        fits.then_some(Self { version: 6, network, transport, protocol })
+    }
+}
+
+/// The extension headers of an IPv6 packet, as far as they are known.
+enum Chain {
+    /// They end with a header of this protocol, which may lie behind what is known.
+    Ends { protocol: u8, transport: usize },
+    /// The one at this byte is not known.
+    GoesOn(usize),
+}
+
+impl Chain {
+    /// Follows hop-by-hop, routing and destination options (RFC 8200, section 4) behind the IPv6 header at `network`; each is a multiple of 8 bytes,
+    /// so the walk ends. `None` if it is no IPv6 header, or is not all in `start`.
+    fn follow(start: &[u8], network: usize) -> Option<Self> {
         let header = start.get(network..network + 40)?;
         if header[0] >> 4 != 6 {
             return None;
@@ -380,11 +434,20 @@ impl Layers {
         let mut protocol = header[6];
         let mut transport = network + 40;
         while matches!(protocol, 0 | 43 | 60) {
-            let extension = start.get(transport..transport + 2)?;
+            let Some(extension) = start.get(transport..transport + 2) else { return Some(Self::GoesOn(transport)) };
             protocol = extension[0];
             transport += 8 + 8 * usize::from(extension[1]);
         }
-        Some(Self { version: 6, network, transport, protocol })
+        Some(Self::Ends { protocol, transport })
+    }
+}
+
+/// The IP version of the frame that begins with `start`; `None` if it is no IP frame.
+pub fn ip_version(start: &[u8]) -> Option<u8> {
+    match network_type(start)?.0 {
+        TYPE_IPV4 => Some(4),
+        TYPE_IPV6 => Some(6),
+        _ => None,
     }
 }
 
@@ -401,20 +464,56 @@ fn network_type(start: &[u8]) -> Option<(u16, usize)> {
     None
 }
 
-/// A number that is the same for all frames of one flow, in both directions: spreads flows over queues.
-pub fn flow_hash(start: &[u8]) -> u32 {
-    let Some(layers) = Layers::find(start) else { return 0 };
-    let addresses = match layers.version {
-        4 => &start[layers.network + 12..layers.network + 20],
-        _ => &start[layers.network + 8..layers.network + 40],
+/// A number that is the same for all frames of one flow, in both directions: spreads flows over queues. `None` if the ports that belong to it lie
+/// behind `start`.
+///
+/// A TCP connection whose packets are not fragmented is a flow; everything else between two IP addresses is one flow together. For only the first
+/// fragment of a datagram has ports, and the datagrams of one socket are fragmented or not by their length, so that ports would split their flow.
+/// Whether TCP may be fragmented on the way, IPv4 says (DF, RFC 791); IPv6 is not fragmented on the way (RFC 8200, section 5).
+pub fn flow_hash(start: &[u8]) -> Option<u32> {
+    let Some((version, network, addresses)) = addresses(start) else { return Some(0) };
+    let transport = match version {
+        4 => unfragmented_tcp_v4(&start[network..]).map(|length| network + length),
+        _ => match Chain::follow(start, network) {
+            Some(Chain::Ends { protocol: TCP, transport }) => Some(transport),
+            Some(Chain::GoesOn(_)) => return None,
+            _ => None,
+        },
     };
+    let ports = match transport {
+        Some(transport) => start.get(transport..transport + 4)?,
+        None => &[0; 4],
+    };
+    let ports = u32::from(u16::from_be_bytes([ports[0], ports[1]])) + u32::from(u16::from_be_bytes([ports[2], ports[3]]));
+    Some(mix(addresses, ports))
+}
+
+/// The same for a frame whose ports are not known.
+pub fn pair_hash(start: &[u8]) -> u32 {
+    addresses(start).map_or(0, |(_, _, addresses)| mix(addresses, 0))
+}
+
+/// Version and place of the IP header of the frame that begins with `start`, and its addresses.
+fn addresses(start: &[u8]) -> Option<(u8, usize, &[u8])> {
+    let (kind, network) = network_type(start)?;
+    let (version, from, length) = match kind {
+        TYPE_IPV4 => (4, network + 12, 8),
+        TYPE_IPV6 => (6, network + 8, 32),
+        _ => return None,
+    };
+    Some((version, network, start.get(from..from + length)?))
+}
+
+/// The length of the IPv4 header at the beginning of `packet`, if it is one of TCP that is no fragment and will be none.
+fn unfragmented_tcp_v4(packet: &[u8]) -> Option<usize> {
+    const DONT_FRAGMENT: u16 = 0x4000;
+    let length = usize::from(packet[0] & 0xf) * 4;
+    let fragment = u16::from_be_bytes([packet[6], packet[7]]) & 0x7fff;
+    (packet[9] == TCP && fragment == DONT_FRAGMENT && length >= 20).then_some(length)
+}
+
+fn mix(addresses: &[u8], ports: u32) -> u32 {
     let (from, to) = addresses.split_at(addresses.len() / 2);
-    let ports = match (layers.protocol, start.get(layers.transport..layers.transport + 4)) {
-        (TCP | UDP, Some(ports)) => {
-            u32::from(u16::from_be_bytes([ports[0], ports[1]])) + u32::from(u16::from_be_bytes([ports[2], ports[3]]))
-        }
-        _ => 0,
-    };
     let both = fold(from).wrapping_add(fold(to)).wrapping_add(ports.wrapping_mul(0x9e37_79b1));
     (both ^ both >> 15).wrapping_mul(0x85eb_ca6b) >> 8
 }

@@ -9,7 +9,7 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::frame::{NetHeader, SHORT_START, START};
+use crate::frame::{self, LONGEST_HEADERS, NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
 use crate::memory::{Fetch, Foreign, Granted, Piece};
 use crate::stats::DropReason;
@@ -154,6 +154,41 @@ impl Parcel {
     #[inline]
     pub fn rest(&self) -> Pieces<'_> {
         Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
+    }
+
+    /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are and are reached by address; returns how many. What was not copied
+    /// at intake its sender may have changed since.
+    pub fn read(&self, from: u32, to: &mut [u8]) -> usize {
+        let own = self.start().get(from as usize..).unwrap_or_default();
+        let mut done = own.len().min(to.len());
+        to[..done].copy_from_slice(&own[..done]);
+        let mut skip = from.saturating_sub(self.start().len() as u32);
+        for piece in self.rest() {
+            let run = piece.skip(skip).first((to.len() - done) as u32);
+            skip -= skip.min(piece.length());
+            if run.length() > 0 {
+                run.copy_in(&mut to[done..][..run.length() as usize]);
+                done += run.length() as usize;
+            } else if done == to.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// The number of its flow, see [`frame::flow_hash`].
+    #[inline]
+    pub fn flow_hash(&self) -> u32 {
+        frame::flow_hash(self.start()).unwrap_or_else(|| self.flow_hash_behind_start())
+    }
+
+    /// The same for a frame whose ports were not copied at intake. Those that are not reached by address belong to no flow but that of their IP addresses.
+    #[cold]
+    #[inline(never)]
+    fn flow_hash_behind_start(&self) -> u32 {
+        let mut headers = [0; LONGEST_HEADERS];
+        let length = self.read(0, &mut headers);
+        frame::flow_hash(&headers[..length]).unwrap_or_else(|| frame::pair_hash(self.start()))
     }
 
     /// Makes this a parcel of the whole `frame`, which lies in our memory and must stay there until the parcel is completed.

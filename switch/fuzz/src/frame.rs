@@ -1,6 +1,6 @@
 //! Target `frame`: the parsers of frames and virtio-net headers, against a simple second opinion.
 
-use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash};
+use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash, ip_version, pair_hash};
 
 use super::parser;
 
@@ -21,11 +21,16 @@ pub fn run(data: &[u8]) {
 fn check_layers(start: &[u8]) {
     let found = Layers::find(start).map(|layers| (layers.version, layers.network, layers.transport, layers.protocol));
     assert_eq!(found, parser::find(start));
-    let Some(found) = found else {
-        assert_eq!(flow_hash(start), 0);
-        return;
-    };
-    assert_eq!(flow_hash(start), flow_hash(&turned(start, found)), "a flow has one number, whoever speaks");
+    let hash = flow_hash(start);
+    if ip_version(start).is_none() {
+        assert_eq!(hash, Some(0));
+    }
+    let Some(found) = found else { return };
+    assert_eq!(hash, flow_hash(&turned(start, found)), "a flow has one number, whoever speaks");
+    let ports = hash.is_some_and(|hash| hash != pair_hash(start));
+    assert!(!ports || found.3 == TCP, "only TCP is never fragmented");
+    assert_eq!(Layers::said(start, found.3, found.2), Layers::find(start), "who says what is so is believed");
+    assert_eq!(Layers::said(start, found.3, found.2 + 8), None);
 }
 
 /// The frame with its IP addresses, and its ports if it has some, exchanged.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::agenda::Agenda;
 use crate::airtime::effort;
-use crate::frame::{self, Pattern, SHORTEST};
+use crate::frame::{Pattern, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::notice::Spans;
@@ -191,13 +191,13 @@ impl Outlets {
         self.routes.get(port.index()).map_or(&[], |entries| &entries[..])
     }
 
-    /// Where a frame that begins with `start` goes at `port`: flows keep to one queue.
+    /// Where `parcel` goes at `port`: flows keep to one queue.
     #[inline]
-    pub(crate) fn route(&self, port: PortId, start: &[u8]) -> Option<RouteEntry> {
+    pub(crate) fn route(&self, port: PortId, parcel: &Parcel) -> Option<RouteEntry> {
         match self.entries(port) {
             [] => None,
             [only] => Some(*only),
-            many => Some(many[frame::flow_hash(start) as usize % many.len()]),
+            many => Some(many[parcel.flow_hash() as usize % many.len()]),
         }
     }
 
@@ -296,7 +296,7 @@ impl Outlets {
                 continue;
             }
             let waits = dear && self.work.effort >= enough;
-            let Some(entry) = self.route(port, parcel.start()).filter(|entry| entry.worker == self.worker) else { continue };
+            let Some(entry) = self.route(port, parcel).filter(|entry| entry.worker == self.worker) else { continue };
             parcel.segments_done = 0;
             match if waits { Sent::MustWait } else { self.send(entry.slot, parcel, weight) } {
                 Sent::Done => {}

@@ -5,7 +5,6 @@
 //! Flows fall into buckets by their hash; those that share one share its turns.
 
 use super::{Parking, QUANTUM, Spot};
-use crate::frame;
 use crate::parcel::Parcel;
 
 /// Buckets; flows that meet in one are a single flow.
@@ -62,7 +61,7 @@ impl Flows {
 
     /// Appends the parcel at `spot` to its flow.
     pub fn push(&mut self, spot: Spot, parking: &mut Parking) {
-        let bucket = frame::flow_hash(parking.parcel(spot).start()) as u8 % BUCKETS as u8;
+        let bucket = parking.parcel(spot).flow_hash() as u8 % BUCKETS as u8;
         let flow = &mut self.buckets[usize::from(bucket)];
         self.waiting += 1;
         parking.link(spot, Spot::NONE);
@@ -185,12 +184,13 @@ mod tests {
     use super::*;
     use crate::frame::START;
 
-    /// A UDP packet of flow `flow`.
+    /// A TCP packet of flow `flow`.
     fn parcel(flow: u8, head: u16, length: u32) -> Parcel {
         let mut start = [0; START];
         start[12..14].copy_from_slice(&[8, 0]);
         start[14] = 0x45;
-        start[23] = 17;
+        start[20] = 0x40;
+        start[23] = 6;
         start[35] = flow;
         let mut parcel = Parcel::default();
         (parcel.start, parcel.start_length) = (start, 60);

@@ -185,7 +185,7 @@ impl Turn<'_> {
 
     fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
         self.source.note_receiver(port);
-        let Some(entry) = self.outlets.route(port, parcel.start()) else {
+        let Some(entry) = self.outlets.route(port, parcel) else {
             return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
         };
         let elsewhere = entry.worker != self.worker;

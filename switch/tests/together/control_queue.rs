@@ -34,7 +34,7 @@ fn uml(bed: &Bed) -> ToyGuest {
 fn pairs_used(sender: &mut ToyGuest, receiver: &mut ToyGuest) -> Vec<u64> {
     let before: Vec<u64> = taken(receiver);
     for flow in 0..64 {
-        let mut frame = Packet::udp(Host::v4(1).port(1000 + flow), Host::v4(2), [0; 20]).frame();
+        let mut frame = Packet::tcp(Host::v4(1).port(1000 + flow), Host::v4(2), 1, [0; 20]).frame();
         frame[..6].copy_from_slice(&mac(0));
         frame[6..12].copy_from_slice(&mac(1));
         sender.send(&frame).unwrap();

@@ -1,7 +1,7 @@
 //! What holds for every input: parsers, segmentation, files, the table, the turns, the copy. The judges are those of the fuzz targets, here fed
 //! with well-formed input of every kind.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::fuzz;
 use memlane::config::{Document, PortEntry};
@@ -15,6 +15,102 @@ use memlane::settings::Poll;
 use memlane::table::{Learned, Table};
 use memlane_rig::frames::{Host, NetHeader, Packet};
 use proptest::prelude::*;
+
+/// What may stand before a TCP or UDP header: up to two tags, and options of IPv4, or extension headers of IPv6 and a way through segments.
+#[derive(Clone, Debug)]
+struct Layout {
+    tags: u8,
+    options: usize,
+    hop_by_hop: Option<usize>,
+    destination: Option<usize>,
+    segments: Option<u8>,
+}
+
+impl Layout {
+    fn of(&self, packet: Packet) -> Packet {
+        let tagged = match self.tags {
+            0 => packet,
+            1 => packet.tagged(5),
+            _ => packet.double_tagged(6, 7),
+        };
+        let mut packet = tagged.with_options(4 * self.options);
+        if let Some(words) = self.hop_by_hop {
+            packet = packet.with_hop_by_hop(8 * words);
+        }
+        if let Some(words) = self.destination {
+            packet = packet.with_destination_options(8 * words);
+        }
+        match self.segments {
+            Some(segments) => packet.routed(segments, "fd00::99".parse().unwrap()),
+            None => packet,
+        }
+    }
+}
+
+/// Any of them; extension headers of up to `longest` times 8 bytes each, which is 256 times at most.
+fn layout(longest: usize) -> impl Strategy<Value = Layout> {
+    // Most are short.
+    let words = move || proptest::option::of(prop_oneof![3 => 1..=longest.min(20), 1 => 1..=longest]);
+    let segments = proptest::option::of(1_u8..=10);
+    (0_u8..3, 0_usize..=10, words(), words(), segments).prop_map(|(tags, options, hop_by_hop, destination, segments)| Layout {
+        tags,
+        options,
+        hop_by_hop,
+        destination,
+        segments,
+    })
+}
+
+/// A parcel of `frame`, of which intake copies as much as `header` has it do.
+fn parcel(header: &NetHeader, frame: &mut [u8]) -> Parcel {
+    let mut parcel = Parcel::default();
+    parcel.set_frame(memlane::frame::NetHeader::from_bytes(header.bytes()), frame);
+    parcel
+}
+
+/// The flow of `packet`, sent plain and to be segmented.
+fn flows(packet: &Packet) -> [u32; 2] {
+    let ((gso, mut large), mut plain) = (packet.gso(100), packet.frame());
+    [parcel(&NetHeader::default(), &mut plain).flow_hash(), parcel(&gso, &mut large).flow_hash()]
+}
+
+proptest! {
+    /// A TCP connection, and two hosts' UDP, is one flow: whatever stands before the transport header, whoever speaks, merged or not, fragmented or not.
+    #[test]
+    fn a_flow_has_one_number_in_every_layout(layouts in prop::collection::vec(layout(256), 1..4), v6: bool, a: u16, b: u16, offset in 0_u16..8192) {
+        let host = if v6 { Host::v6 as fn(u16) -> Host } else { Host::v4 };
+        let (one, other) = (host(a).port(b), host(b).port(a));
+        let [tcp, _] = flows(&Packet::tcp(one, other, 1, [7; 300]));
+        let [udp, _] = flows(&Packet::udp(one, other, [7; 300]));
+        for layout in layouts {
+            for (from, to) in [(one, other), (other, one)] {
+                prop_assert_eq!(flows(&layout.of(Packet::tcp(from, to, 9, vec![1; 500]))), [tcp; 2]);
+                let datagram = layout.of(Packet::udp(from.port(77), to, vec![1; 500]));
+                prop_assert_eq!(flows(&datagram), [udp; 2]);
+                for more in [false, true] {
+                    prop_assert_eq!(flows(&datagram.clone().fragment(offset, more)), [udp; 2]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tcp_connections_are_many_flows_unless_they_may_be_fragmented() {
+    let connection = |port| Packet::tcp(Host::v4(1).port(port), Host::v4(2), 1, [0; 20]);
+    let numbers =
+        |of: &dyn Fn(Packet) -> Packet| -> HashSet<u32> { (0..64).flat_map(|port| flows(&of(connection(port)))).collect() };
+    assert_eq!(numbers(&|packet| packet).len(), 64);
+    assert_eq!(numbers(&|packet| packet.double_tagged(1, 2).with_options(40)).len(), 64);
+    // Without "don't fragment" a router may make fragments of the long ones.
+    let may_be_fragmented = |mut packet: Packet| {
+        if let memlane_rig::frames::Network::V4(header) = &mut packet.network {
+            header.dont_fragment = false;
+        }
+        packet
+    };
+    assert_eq!(numbers(&may_be_fragmented).len(), 1);
+}
 
 /// TCP or UDP over IPv4 or IPv6, tagged or not, with every flag on or off.
 fn packet(longest: usize) -> impl Strategy<Value = Packet> {

@@ -313,7 +313,7 @@ fn several_queues_are_served_and_flows_keep_to_one() {
     assert_eq!(heard, 1);
     let mut found = [0; 2];
     for port in 0..40 {
-        let bytes = Packet::udp(Host::v4(1).port(port), Host::v4(2), vec![3; 100]).frame();
+        let bytes = Packet::tcp(Host::v4(1).port(port), Host::v4(2), 1, vec![3; 100]).frame();
         one.queues[usize::from(port % 3)].send(&bytes, &[], PLAIN);
         one.queues[usize::from(port % 3)].await_answers();
         let mut counts = two.queues.iter_mut().map(|queue| queue.receive(GLANCE).map_or(0, |_| 1));

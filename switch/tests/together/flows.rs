@@ -1,0 +1,89 @@
+//! Frames of one flow keep their order, whatever their layout.
+
+use crate::common::*;
+use memlane_rig::frames::{Host, NetHeader, Packet};
+use memlane_rig::frontend::features;
+use memlane_rig::guest::{Layout, ReceiveBuffers, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+
+const FRAMES: u16 = 60;
+
+/// Frames of one flow, with what their sender leaves to others.
+type Frames = Vec<(NetHeader, Vec<u8>)>;
+
+fn host(index: u16, v6: bool) -> Host {
+    Host { mac: mac(index.into()), ..if v6 { Host::v6(index + 1) } else { Host::v4(index + 1) } }
+}
+
+/// The frames of a UDP socket: every other datagram comes in two fragments.
+fn datagrams(v6: bool) -> Frames {
+    let datagram = |number: u16| Packet::udp(host(0, v6), host(1, v6), [&number.to_be_bytes()[..], &[1; 600]].concat());
+    let layout = |number: u16| match number % 3 {
+        0 => datagram(number),
+        1 => datagram(number).fragment(0, true),
+        _ => datagram(number).fragment(100, false),
+    };
+    (0..FRAMES).map(|number| (NetHeader::default(), layout(number).frame())).collect()
+}
+
+/// The frames of a TCP connection, every other one to be segmented, with headers of which intake does not copy the ports unless it copies more for that.
+fn segments(before: impl Fn(Packet) -> Packet, v6: bool) -> Frames {
+    let packet = |number: u16| before(Packet::tcp(host(0, v6), host(1, v6), number.into(), vec![2; 600]));
+    let frame = |number: u16| {
+        if number.is_multiple_of(2) { packet(number).gso(200) } else { (NetHeader::default(), packet(number).frame()) }
+    };
+    (0..FRAMES).map(frame).collect()
+}
+
+fn flows() -> Vec<(&'static str, Frames)> {
+    vec![
+        ("UDP over IPv4", datagrams(false)),
+        ("UDP over IPv6", datagrams(true)),
+        ("TCP over IPv6 behind two tags", segments(|packet| packet.double_tagged(1, 2), true)),
+        ("TCP behind IPv4 options", segments(|packet| packet.with_options(40), false)),
+        ("TCP behind extension headers", segments(|packet| packet.with_hop_by_hop(16), true)),
+        ("TCP behind many segments", segments(|packet| packet.routed(12, "fd00::99".parse().unwrap()), true)),
+    ]
+}
+
+#[test]
+fn frames_of_one_flow_wait_in_order_whatever_their_layout() {
+    for (name, frames) in flows() {
+        let bed = Bed::with("patience-ms = 10000", &["", ""]);
+        let mut a = bed.guest(0);
+        let mut b = bed.guest_with_four_buffers(1);
+        announce(&mut [&mut a, &mut b]);
+        for (header, frame) in &frames {
+            a.send_with(header, &Layout::whole(), frame).unwrap();
+        }
+        bed.wait_for(|bed| bed.totals(1).waiting > 20, "frames wait for the receiver");
+        for (number, (_, frame)) in frames.iter().enumerate() {
+            b.pair(0).delivery.post(1).unwrap();
+            let got = b.receive(PATIENCE).unwrap().bytes;
+            let which = frames.iter().position(|(_, frame)| *frame == got);
+            assert!(got == *frame, "{name}: frame {which:?} came in place of {number}");
+        }
+    }
+}
+
+/// A guest with two queue pairs.
+fn with_two_pairs(bed: &Bed, index: usize) -> ToyGuest {
+    let builder = bed.builder(index).queue_pairs(2).memory(MemoryPlan::new(128 << 20)).with(features::MQ);
+    bed.guest_like(index, builder.receive_buffers(ReceiveBuffers::SMALL))
+}
+
+#[test]
+fn frames_of_one_flow_keep_to_one_queue_whatever_their_layout() {
+    let bed = Bed::with("", &["", "queues = 2"]);
+    let (mut a, mut b) = (bed.guest(0), with_two_pairs(&bed, 1));
+    announce(&mut [&mut a, &mut b]);
+    for (name, frames) in flows() {
+        let mut pairs: Vec<usize> = Vec::new();
+        for (header, frame) in &frames {
+            a.send_with(header, &Layout::whole(), frame).unwrap();
+            pairs.push(b.receive(PATIENCE).unwrap().pair);
+        }
+        pairs.dedup();
+        assert_eq!(pairs.len(), 1, "{name}");
+    }
+}
