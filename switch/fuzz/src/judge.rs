@@ -64,13 +64,38 @@ impl Sent<'_> {
     }
 }
 
+impl Sent<'_> {
+    /// What the sender says of a frame that is to be segmented: where its headers lie.
+    fn said(&self) -> Found {
+        let (version, network) = parser::find_ip(self.frame).expect("only IP is segmented");
+        (version, network, self.checksum_start(), if self.segmentation() == 5 { 17 } else { 6 })
+    }
+}
+
+/// Bytes of a frame that are looked at before it is passed on.
+const LOOKED_AT: usize = 144;
+/// Bytes of headers that are repeated in each segment, at most.
+const REPEATED: usize = 4096;
+/// Bytes of longer headers that are repeated in all segments together, at most.
+const ALL_REPEATED: usize = 144 * 1366;
+
+/// Panics unless a frame may be refused when it is to be cut: its headers are too long for that, or further on not what they were said to be.
+pub fn judge_refusal(sent: &Sent) {
+    let said = sent.said();
+    let start = payload_start(sent.frame, said);
+    let count = (sent.frame.len() - start).div_ceil(sent.word(4).into()).max(1);
+    let too_long = start > REPEATED || start * count > ALL_REPEATED;
+    assert!(!sent.receiver_takes_it_whole(said.0), "nothing was to be cut");
+    assert!(start > LOOKED_AT && (too_long || parser::find(&sent.frame[..start]) != Some(said)), "headers of {start} bytes");
+}
+
 /// Panics unless `arrived` is what the receiver of `sent` must get.
 pub fn judge(sent: &Sent, arrived: &[Arrived]) {
     if sent.segmentation() == 0 {
         let [only] = arrived else { panic!("one frame became {}", arrived.len()) };
         return judge_single(sent, only);
     }
-    let found = parser::find(sent.frame).expect("only IP is segmented");
+    let found = sent.said();
     if sent.receiver_takes_it_whole(found.0) {
         let [only] = arrived else { panic!("one frame became {}", arrived.len()) };
         assert!(only.bytes == sent.frame);
@@ -78,6 +103,7 @@ pub fn judge(sent: &Sent, arrived: &[Arrived]) {
         assert_eq!(usize::from(only.word(2)), payload_start(sent.frame, found));
         assert_eq!(only.header[4..10], sent.header[4..10]);
     } else {
+        assert_eq!(parser::find(sent.frame), Some(found), "what is cut is what it was said to be");
         judge_segments(sent, found, arrived);
     }
 }
@@ -157,21 +183,24 @@ fn judge_transport(whole: &[u8], found: Found, (index, count, size): (usize, usi
     assert_eq!(segment[at + 18..start], whole[at + 18..start], "urgent pointer and options");
 }
 
-/// The transport checksum is right, or is the pseudo header's and the receiver is told to complete it.
+/// The transport checksum is right if the sender's partial sum was, or is a partial sum again and the receiver is told to complete it.
 fn judge_checksum(sent: &Sent, found: Found, segment: &Arrived) {
     let (_, _, at, protocol) = found;
     let field = if protocol == 6 { 16 } else { 6 };
     let transport = &segment.bytes[at..];
-    let pseudo = parser::pseudo_sum(&segment.bytes, found, transport.len());
-    let stored = u16::from_be_bytes([transport[field], transport[field + 1]]);
+    // What the sender summed up, but for the length, of which it took the whole frame's.
+    let without_length = !(sent.frame.len() as u32 - at as u32);
+    let pseudo = [&sent.frame[at + field..][..2], &without_length.to_be_bytes(), &(transport.len() as u32).to_be_bytes()].concat();
+    let stored = &transport[field..field + 2];
     assert_eq!(segment.header[1..6], [0; 5]);
     if sent.receiver.checksum {
         assert_eq!(segment.header[0], 1);
         assert_eq!((usize::from(segment.word(6)), usize::from(segment.word(8))), (at, field));
-        assert_eq!(stored, pseudo);
+        // There are two zeroes.
+        assert_eq!(parser::sum(&[stored]) % 0xffff, parser::sum(&[&pseudo]) % 0xffff);
     } else {
         assert_eq!(segment.header[..10], [0; 10]);
-        assert_eq!(parser::sum(&[&pseudo.to_be_bytes(), transport]), 0xffff, "transport checksum");
-        assert!(protocol == 6 || stored != 0, "UDP without a checksum");
+        assert_eq!(parser::sum(&[&pseudo, transport]), 0xffff, "transport checksum");
+        assert!(protocol == 6 || *stored != [0; 2], "UDP without a checksum");
     }
 }

@@ -10,6 +10,7 @@ use memlane::memory::{MemoryMap, Piece, Region};
 use memlane::offload::{self, Offloads};
 use memlane::parcel::{ChunkPool, Parcel};
 use memlane::ring::{Areas, Delivery, Placed, Ring, RingOptions, SplitRing};
+use memlane::stats::DropReason;
 
 use super::judge::{self, Arrived, Sent};
 use super::script::Script;
@@ -41,7 +42,13 @@ pub fn run(data: &[u8]) {
     let mut parcel = parcel(&frame, header, u32::from(shape >> 1) * 8, &mut pool);
     let sent = Sent { header: header.bytes(), frame: &frame, receiver };
     match offload::check(&mut parcel, &sender) {
-        Ok(()) => judge::judge(&sent, &deliver(&mut parcel, receiver, shape & 1 == 0)),
+        Ok(()) => match deliver(&mut parcel, receiver, shape & 1 == 0) {
+            Ok(arrived) => judge::judge(&sent, &arrived),
+            Err(reason) => {
+                assert_eq!(reason, DropReason::BadSegmentation);
+                judge::judge_refusal(&sent);
+            }
+        },
         Err(_) => assert!(!header.is_plain(), "a frame that asks for nothing was refused"),
     }
 }
@@ -76,7 +83,7 @@ fn parcel(frame: &[u8], header: NetHeader, piece: u32, pool: &mut ChunkPool) -> 
 }
 
 /// Delivers `parcel` to a receiver that takes everything it gets.
-fn deliver(parcel: &mut Parcel, offloads: Offloads, mergeable: bool) -> Vec<Arrived> {
+fn deliver(parcel: &mut Parcel, offloads: Offloads, mergeable: bool) -> Result<Vec<Arrived>, DropReason> {
     thread_local!(static MEMORY: Arc<MemoryMap> = memory());
     let mut receiver = Receiver::new(MEMORY.with(Arc::clone), offloads, mergeable);
     let mut arrived = Vec::new();
@@ -88,10 +95,10 @@ fn deliver(parcel: &mut Parcel, offloads: Offloads, mergeable: bool) -> Vec<Arri
         match placed {
             Placed::Whole(frames) => {
                 assert!(arrived.len() == frames as usize);
-                return arrived;
+                return Ok(arrived);
             }
             Placed::NoRoom => assert!(parcel.segments_done > done, "an empty ring has room"),
-            Placed::Refused(reason) => panic!("refused a frame that was checked: {reason:?}"),
+            Placed::Refused(reason) => return Err(reason),
         }
     }
 }

@@ -21,8 +21,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The headers of an unfragmented IP frame behind at most two VLAN tags, if all of the network header is in `bytes`.
-pub fn find(bytes: &[u8]) -> Option<Found> {
+/// Type and place of the network header behind at most two VLAN tags.
+fn find_network(bytes: &[u8]) -> Option<(u16, Cursor<'_>)> {
     let mut cursor = Cursor { bytes, at: 0 };
     cursor.take(12)?;
     let mut kind = cursor.word()?;
@@ -32,6 +32,21 @@ pub fn find(bytes: &[u8]) -> Option<Found> {
             kind = cursor.word()?;
         }
     }
+    Some((kind, cursor))
+}
+
+/// IP version and offset of the network header.
+pub fn find_ip(bytes: &[u8]) -> Option<(u8, usize)> {
+    match find_network(bytes)? {
+        (0x0800, cursor) => Some((4, cursor.at)),
+        (0x86dd, cursor) => Some((6, cursor.at)),
+        _ => None,
+    }
+}
+
+/// The headers of an unfragmented IP frame behind at most two VLAN tags, if all of the network header is in `bytes`.
+pub fn find(bytes: &[u8]) -> Option<Found> {
+    let (kind, mut cursor) = find_network(bytes)?;
     match kind {
         0x0800 => find_v4(&mut cursor),
         0x86dd => find_v6(&mut cursor),
@@ -75,10 +90,4 @@ pub fn sum(parts: &[&[u8]]) -> u16 {
         }
     }
     total as u16
-}
-
-/// The pseudo header's sum for `length` bytes of transport (RFC 9293, section 3.1; RFC 8200, section 8.1).
-pub fn pseudo_sum(frame: &[u8], (version, network, _, protocol): Found, length: usize) -> u16 {
-    let addresses = if version == 4 { &frame[network + 12..network + 20] } else { &frame[network + 8..network + 40] };
-    sum(&[addresses, &(length as u32).to_be_bytes(), &[0, protocol]])
 }

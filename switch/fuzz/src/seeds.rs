@@ -96,7 +96,25 @@ fn packets(payload: usize) -> Vec<(String, Packet)> {
     packets
 }
 
+/// Packets whose headers are longer than usual, some longer than what is copied at intake.
+fn long_packets(payload: usize) -> Vec<(String, Packet)> {
+    let tcp = |from, to| Packet::tcp(from, to, 1, vec![3; payload]);
+    let (v4, v6) = (tcp(Host::v4(1), Host::v4(2)), tcp(Host::v6(1), Host::v6(2)));
+    let last = "fd00::99".parse().expect("an address");
+    let packets = [
+        ("tcp-v4-options", v4.with_options(40)),
+        ("tcp-v6-tagged-twice", v6.clone().double_tagged(5, 6)),
+        ("tcp-v6-routed", v6.clone().routed(2, last)),
+        ("tcp-v6-routed-far", v6.clone().routed(12, last)),
+        ("tcp-v6-hop-by-hop-72", v6.clone().with_hop_by_hop(72)),
+        ("tcp-v6-all-extensions", v6.with_hop_by_hop(2048).with_destination_options(64).routed(9, last)),
+        ("udp-v6-options-248", Packet::udp(Host::v6(1), Host::v6(2), vec![3; payload]).with_destination_options(248)),
+    ];
+    packets.map(|(name, packet)| (name.to_owned(), packet)).into()
+}
+
 fn frames() -> Vec<(String, Vec<u8>)> {
+    let long = long_packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
     let whole = packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
     let cut = packets(40).into_iter().map(|(name, packet)| (format!("{name}-cut-in-the-transport-header"), cut(&packet)));
     let mut extensions = packets(0)[5].1.frame();
@@ -112,7 +130,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ("a-fragment", fragment()),
         ("empty", Vec::new()),
     ];
-    whole.chain(cut).chain(named(more)).collect()
+    whole.chain(long).chain(cut).chain(named(more)).collect()
 }
 
 fn cut(packet: &Packet) -> Vec<u8> {
@@ -191,7 +209,7 @@ fn offload(receiver: u8, shape: u8, more: u16, header: [u8; 12], frame: &[u8]) -
 
 fn offloads() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
-    for (name, packet) in packets(60) {
+    for (name, packet) in packets(60).into_iter().chain(long_packets(60)) {
         let (partial, frame) = packet.partial();
         let (gso, _) = packet.gso(1000);
         seeds.push((format!("checksum-{name}"), offload(0, 0, 0, partial.bytes(), &frame)));

@@ -9,7 +9,7 @@ pub mod checksum;
 mod proofs;
 pub mod segment;
 
-use crate::frame::{Layers, NetHeader, Segmentation, TCP, UDP};
+use crate::frame::{Layers, NetHeader, Segmentation, TCP, ip_version};
 use crate::parcel::Parcel;
 use crate::stats::DropReason;
 
@@ -82,44 +82,39 @@ fn check_checksum(parcel: &Parcel, sender: &Offloads) -> Result<(), DropReason> 
 
 fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads) -> Result<(), DropReason> {
     let header = parcel.header;
-    let layers = Layers::find(parcel.start()).ok_or(DropReason::BadSegmentation)?;
-    let wanted = match kind {
-        Segmentation::Tcp4 => (Some(4), TCP, 16),
-        Segmentation::Tcp6 => (Some(6), TCP, 16),
-        Segmentation::Udp => (None, UDP, 6),
-    };
-    let fits = wanted.0.is_none_or(|version| version == layers.version)
-        && layers.protocol == wanted.1
-        && usize::from(header.csum_start()) == layers.transport
-        && header.csum_offset() == wanted.2;
-    if !fits {
+    let (protocol, field) = kind.transport();
+    let layers = Layers::said(parcel.start(), protocol, header.csum_start().into()).ok_or(DropReason::BadSegmentation)?;
+    if !kind.fits(layers.version) || header.csum_offset() != field {
         return Err(DropReason::BadSegmentation);
     }
     if !sender.allows(kind, layers.version) || (header.gso_type() & NetHeader::ECN != 0 && !sender.ecn) {
         return Err(DropReason::OffloadNotAgreed);
     }
-    let length = header_length(parcel.start(), &layers).ok_or(DropReason::BadSegmentation)?;
-    let payload = parcel.length.checked_sub(length as u32).ok_or(DropReason::BadSegmentation)?;
+    let length = header_length(parcel, &layers).ok_or(DropReason::BadSegmentation)?;
+    let payload = parcel.length.checked_sub(length.into()).ok_or(DropReason::BadSegmentation)?;
     if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
         return Err(DropReason::BadSegmentation);
     }
     // A segment is an IP packet whose length can be told; that of IPv6 is told without its header (RFC 8200, section 3).
-    let told = length - layers.network - if layers.version == 6 { 40 } else { 0 };
+    let told = usize::from(length) - layers.network - if layers.version == 6 { 40 } else { 0 };
     if told as u32 + payload.min(header.gso_size().into()) > u32::from(u16::MAX) {
         return Err(DropReason::BadSegmentation);
     }
-    parcel.header = header.cleaned(length as u16);
+    parcel.header = header.cleaned(length);
     Ok(())
 }
 
-/// Bytes before the payload; `None` if they reach past `start`.
-fn header_length(start: &[u8], layers: &Layers) -> Option<usize> {
+/// Bytes before the payload; `None` if the transport header says what cannot be.
+fn header_length(parcel: &Parcel, layers: &Layers) -> Option<u16> {
     let transport = match layers.protocol {
-        TCP => usize::from(start.get(layers.transport + 12)? >> 4) * 4,
+        TCP => {
+            let mut offset = [0];
+            let place = u32::try_from(layers.transport + 12).ok()?;
+            (parcel.read(place, &mut offset) == 1).then_some(usize::from(offset[0] >> 4) * 4).filter(|&length| length >= 20)?
+        }
         _ => 8,
     };
-    let end = layers.transport + transport;
-    (layers.protocol != TCP || transport >= 20).then_some(end).filter(|&end| end <= start.len())
+    u16::try_from(layers.transport + transport).ok()
 }
 
 /// What one receiver needs done to a frame.
@@ -153,7 +148,7 @@ fn plan_offload(parcel: &Parcel, receiver: &Offloads) -> Plan {
 
 fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
     let ecn = parcel.header.gso_type() & NetHeader::ECN != 0;
-    let version = Layers::find(parcel.start()).map_or(0, |layers| layers.version);
+    let version = ip_version(parcel.start()).unwrap_or(0);
     receiver.checksum && receiver.allows(kind, version) && (receiver.ecn || !ecn)
 }
 

@@ -1,7 +1,8 @@
 //! Cuts a large frame into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each segment has the
 //! headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
 
-use crate::frame::{Layers, NetHeader, START, TCP};
+use super::MAX_SEGMENTS;
+use crate::frame::{LONGEST_HEADERS, Layers, NetHeader, START, TCP};
 use crate::offload::checksum::Sum;
 use crate::parcel::Parcel;
 
@@ -9,12 +10,81 @@ const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
+/// The headers of a whole frame, which become those of one segment after the other.
+#[derive(Clone, Debug)]
+enum Headers {
+    /// At most as many as intake copies.
+    Short([u8; START], usize),
+    Long(Box<[u8]>),
+}
+
+impl Headers {
+    /// The first `length` bytes of `parcel`, if that is not too much to repeat in `count` segments.
+    fn read(parcel: &Parcel, length: usize, count: u32) -> Option<Self> {
+        if length <= parcel.start().len() {
+            return Some(Self::Short(parcel.start, length));
+        }
+        // All segments together repeat no more than the most segments with short headers do.
+        if length > LONGEST_HEADERS || length * count as usize > START * MAX_SEGMENTS as usize {
+            return None;
+        }
+        let mut headers = vec![0; length].into_boxed_slice();
+        (parcel.read(0, &mut headers) == length).then_some(Self::Long(headers))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes, length) => &bytes[..*length],
+            Self::Long(bytes) => bytes,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Short(bytes, length) => &mut bytes[..*length],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// What the whole frame says where each segment says something of its own.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    /// IPv4 identification.
+    id: u16,
+    /// TCP sequence number.
+    sequence: u32,
+    /// TCP flags.
+    flags: u8,
+    /// The sum of the pseudo header without a length.
+    pseudo: Sum,
+}
+
+impl Whole {
+    /// That of a frame with these headers, whose transport header and payload are `length` bytes. The sender has made the sum of the pseudo header,
+    /// with a destination that may stand elsewhere than in the IP header (RFC 8200, section 8.1), for this length.
+    fn of(headers: &[u8], layers: &Layers, field: usize, length: u32) -> Option<Self> {
+        let (ip, transport) = (headers.get(layers.network..)?, headers.get(layers.transport..)?);
+        let mut pseudo = Sum::default();
+        pseudo.add(transport.get(field..field + 2)?);
+        // The ones' complement is the negative.
+        pseudo.add(&(!length).to_be_bytes());
+        let (sequence, flags) = match layers.protocol {
+            TCP => (u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]), transport[13]),
+            _ => (0, 0),
+        };
+        Some(Self { id: u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]), sequence, flags, pseudo })
+    }
+}
+
 /// How a checked parcel is cut; made once a delivery, then asked for each segment.
 #[derive(Clone, Debug)]
 pub struct Cutter {
-    headers: [u8; START],
-    headers_length: usize,
+    headers: Headers,
+    whole: Whole,
     layers: Layers,
+    /// Where the checksum stands in the transport header.
+    field: usize,
     payload: u32,
     size: u32,
     partial: bool,
@@ -22,13 +92,11 @@ pub struct Cutter {
 
 /// One segment.
 #[derive(Debug)]
-pub struct Segment {
+pub struct Segment<'a> {
     /// What to tell the receiver.
     pub header: NetHeader,
     /// All headers; the transport checksum is partial.
-    pub headers: [u8; START],
-    /// Bytes of `headers` in use.
-    pub headers_length: usize,
+    pub headers: &'a [u8],
     /// Where its payload begins in the payload of the whole.
     pub payload_offset: u32,
     /// Bytes of payload.
@@ -38,46 +106,53 @@ pub struct Segment {
 }
 
 impl Cutter {
-    /// How to cut `parcel`; `None` if its headers are not what [`super::check`] vouched for.
+    /// How to cut `parcel`; `None` if its headers are not what [`super::check`] vouched for, or are too long for that.
     pub fn new(parcel: &Parcel, partial: bool) -> Option<Self> {
-        let layers = Layers::find(parcel.start())?;
-        let headers_length = usize::from(parcel.header.hdr_len());
-        let payload = parcel.length.checked_sub(headers_length as u32)?;
+        let (protocol, field) = parcel.header.segmentation().ok()??.transport();
+        let layers = Layers::said(parcel.start(), protocol, parcel.header.csum_start().into())?;
+        let length = usize::from(parcel.header.hdr_len());
+        let payload = parcel.length.checked_sub(length as u32)?;
         let size = u32::from(parcel.header.gso_size());
-        let whole = headers_length <= parcel.start().len() && headers_length >= layers.transport + 8 && size > 0;
-        whole.then_some(Self { headers: parcel.start, headers_length, layers, payload, size, partial })
+        let transport_length = length.checked_sub(layers.transport)?;
+        if size == 0 || transport_length < if protocol == TCP { 20 } else { 8 } {
+            return None;
+        }
+        let headers = Headers::read(parcel, length, count(payload, size))?;
+        if matches!(headers, Headers::Long(_)) && Layers::find(headers.bytes()) != Some(layers) {
+            return None;
+        }
+        let whole = Whole::of(headers.bytes(), &layers, field.into(), transport_length as u32 + payload)?;
+        Some(Self { headers, whole, layers, field: field.into(), payload, size, partial })
     }
 
     /// Number of segments, at least 1.
     pub fn count(&self) -> u32 {
-        self.payload.div_ceil(self.size).max(1)
+        count(self.payload, self.size)
     }
 
     /// Segment `index`, below [`Self::count`].
-    pub fn segment(&self, index: u32) -> Segment {
+    pub fn segment(&mut self, index: u32) -> Segment<'_> {
         let payload_offset = index * self.size;
         let payload_length = self.size.min(self.payload - payload_offset);
-        let mut segment = Segment {
-            header: NetHeader::default(),
-            headers: self.headers,
-            headers_length: self.headers_length,
-            payload_offset,
-            payload_length,
-            complete: None,
+        self.set_network(index, payload_length);
+        self.set_transport(index, payload_length);
+        let (start, field) = (self.layers.transport, self.layers.transport + self.field);
+        let (header, complete) = if self.partial {
+            (NetHeader::partial_checksum(start as u16, self.field as u16), None)
+        } else {
+            (NetHeader::default(), Some((start as u32, field as u32)))
         };
-        self.set_network(&mut segment, index);
-        self.set_transport(&mut segment, index);
-        segment
+        Segment { header, headers: self.headers.bytes(), payload_offset, payload_length, complete }
     }
 
-    fn set_network(&self, segment: &mut Segment, index: u32) {
-        let length = (self.headers_length - self.layers.network) as u32 + segment.payload_length;
+    fn set_network(&mut self, index: u32, payload_length: u32) {
         let (network, transport) = (self.layers.network, self.layers.transport);
-        let ip = &mut segment.headers[network..transport];
+        let headers = self.headers.bytes_mut();
+        let length = (headers.len() - network) as u32 + payload_length;
+        let ip = &mut headers[network..transport];
         if self.layers.version == 4 {
             ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-            let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index as u16);
-            ip[4..6].copy_from_slice(&id.to_be_bytes());
+            ip[4..6].copy_from_slice(&self.whole.id.wrapping_add(index as u16).to_be_bytes());
             ip[10..12].fill(0);
             let mut sum = Sum::default();
             sum.add(ip);
@@ -87,46 +162,27 @@ impl Cutter {
         }
     }
 
-    fn set_transport(&self, segment: &mut Segment, index: u32) {
-        let start = self.layers.transport;
-        let length = (self.headers_length - start) as u32 + segment.payload_length;
-        let pseudo = self.pseudo_header(length);
-        let transport = &mut segment.headers[start..self.headers_length];
-        let field = if self.layers.protocol == TCP {
-            self.set_tcp(transport, index);
-            16
+    fn set_transport(&mut self, index: u32, payload_length: u32) {
+        let is_last = index + 1 == self.count();
+        let Self { headers, whole, layers, field, size, .. } = self;
+        let transport = &mut headers.bytes_mut()[layers.transport..];
+        let length = transport.len() as u32 + payload_length;
+        if layers.protocol == TCP {
+            let sequence = whole.sequence.wrapping_add(index * *size);
+            transport[4..8].copy_from_slice(&sequence.to_be_bytes());
+            transport[13] = if is_last { whole.flags } else { whole.flags & !(FIN | PSH) };
+            if index > 0 {
+                transport[13] &= !CWR;
+            }
         } else {
             transport[4..6].copy_from_slice(&(length as u16).to_be_bytes());
-            6
-        };
-        transport[field..field + 2].copy_from_slice(&pseudo.partial());
-        if self.partial {
-            segment.header = NetHeader::partial_checksum(start as u16, field as u16);
-        } else {
-            segment.complete = Some((start as u32, (start + field) as u32));
         }
+        let mut pseudo = whole.pseudo;
+        pseudo.add(&length.to_be_bytes());
+        transport[*field..][..2].copy_from_slice(&pseudo.partial());
     }
+}
 
-    fn set_tcp(&self, tcp: &mut [u8], index: u32) {
-        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add(index * self.size);
-        tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
-        if index > 0 {
-            tcp[13] &= !CWR;
-        }
-        if index + 1 < self.count() {
-            tcp[13] &= !(FIN | PSH);
-        }
-    }
-
-    /// RFC 9293, section 3.1 and RFC 8200, section 8.1. A routing header's final destination is already in the sum that the sender
-    /// would have made only if it had none left to visit, as is always so for what a guest sends in large frames.
-    fn pseudo_header(&self, length: u32) -> Sum {
-        let network = self.layers.network;
-        let addresses = if self.layers.version == 4 { network + 12..network + 20 } else { network + 8..network + 40 };
-        let mut sum = Sum::default();
-        sum.add(&self.headers[addresses]);
-        sum.add(&length.to_be_bytes());
-        sum.add(&[0, self.layers.protocol]);
-        sum
-    }
+fn count(payload: u32, size: u32) -> u32 {
+    payload.div_ceil(size).max(1)
 }

@@ -217,7 +217,7 @@ impl Delivery {
 
     /// Cuts the frame and delivers as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Result<u32, Refusal> {
-        let cutter = Cutter::new(parcel, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
+        let mut cutter = Cutter::new(parcel, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
         let before = self.walked;
         while u32::from(parcel.segments_done) < cutter.count() {
             if self.walked - before >= WALK {
@@ -231,11 +231,11 @@ impl Delivery {
         Ok(cutter.count())
     }
 
-    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment) -> Result<(), Refusal> {
-        let length = segment.headers_length as u32 + segment.payload_length;
+    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> Result<(), Refusal> {
+        let length = segment.headers.len() as u32 + segment.payload_length;
         self.collect(length)?;
         let mut writer = self.write_header(segment.header);
-        writer.write(&segment.headers[..segment.headers_length]);
+        writer.write(segment.headers);
         write_payload(parcel, segment, &mut writer);
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);
@@ -323,9 +323,9 @@ impl Delivery {
 }
 
 /// Copies the payload of `segment`: what of it lies in the copied start, then the rest from the sender's memory.
-fn write_payload(parcel: &Parcel, segment: &Segment, writer: &mut Writer) {
+fn write_payload(parcel: &Parcel, segment: &Segment<'_>, writer: &mut Writer) {
     let copied = parcel.start();
-    let from = (segment.headers_length as u32 + segment.payload_offset) as usize;
+    let from = segment.headers.len() + segment.payload_offset as usize;
     let to = from + segment.payload_length as usize;
     if from < copied.len() {
         writer.write(&copied[from..to.min(copied.len())]);

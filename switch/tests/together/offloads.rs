@@ -20,6 +20,9 @@ const ALL_RECEIVE: Features = features::GUEST_CSUM
     | features::GUEST_USO6;
 const ALL_SEND: Features = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_ECN | features::HOST_USO;
 
+/// Where packets with a routing header go in the end.
+const LAST: std::net::Ipv6Addr = std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x99);
+
 fn host(index: u16, version: u8) -> Host {
     let mut host = if version == 4 { Host::v4(index + 1) } else { Host::v6(index + 1) };
     host.mac = mac(index.into());
@@ -38,11 +41,27 @@ fn packets(length: usize) -> Vec<Packet> {
         let tcp = Packet::tcp(from, to, 0xffff_f000, payload(length)).with_tcp(|tcp| (tcp.psh, tcp.fin) = (true, true));
         packets.push(tcp.clone().with_tcp(|tcp| (tcp.cwr, tcp.ece) = (true, true)));
         packets.push(tcp.clone().tagged(5));
+        packets.push(tcp.clone().double_tagged(5, 6).with_options(40));
+        packets.push(tcp.clone().routed(2, LAST));
         packets.push(tcp);
         packets.push(Packet::udp(from, to, payload(length)));
         packets.push(Packet::udp(from, to, payload(length)).tagged(77));
     }
     packets
+}
+
+/// Packets with extension headers of more bytes than are copied at intake.
+fn long_packets(length: usize) -> Vec<Packet> {
+    let (from, to) = (host(0, 6), host(1, 6));
+    let tcp = Packet::tcp(from, to, 1, payload(length));
+    vec![
+        tcp.clone().with_hop_by_hop(72).with_tcp(|tcp| tcp.set_options_raw(&[1; 12]).unwrap()),
+        tcp.clone().with_hop_by_hop(248).double_tagged(5, 6),
+        tcp.clone().routed(5, LAST),
+        tcp.clone().with_hop_by_hop(2048),
+        tcp.with_hop_by_hop(512).with_destination_options(1024).routed(20, LAST),
+        Packet::udp(from, to, payload(length)).with_destination_options(800),
+    ]
 }
 
 /// Whether a receiver with these features takes `packet` unsegmented.
@@ -108,6 +127,54 @@ fn large_frames_pass_where_the_receiver_takes_them_and_are_cut_where_it_does_not
 }
 
 #[test]
+fn headers_of_any_length_pass_and_are_cut() {
+    for receiver in [ALL_RECEIVE, features::GUEST_CSUM, 0] {
+        let (_bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
+        for layout in [Layout::whole(), Layout::pieces([12, 30, 60, 1, 999])] {
+            for packet in long_packets(30_000) {
+                let (header, bytes) = packet.gso(1200);
+                assert!(packet.header_bytes() > 144);
+                a.send_with(&header, &layout, &bytes).unwrap();
+                if receiver == ALL_RECEIVE {
+                    let got = b.receive(PATIENCE).unwrap();
+                    assert_eq!((got.header.gso, got.header.gso_size), (header.gso, 1200));
+                    assert_eq!(got.header.header_length as usize, packet.header_bytes());
+                    assert!(got.bytes == bytes);
+                } else {
+                    assert_segments(&mut b, &packet, 1200, receiver != 0);
+                }
+            }
+        }
+    }
+}
+
+/// Headers of any length pass where nothing is to be cut; where something is, what would be repeated too often is not.
+#[test]
+fn headers_that_are_too_long_to_be_repeated_cost_the_frame_and_no_more() {
+    for (receiver, packet, size) in [
+        (
+            ALL_RECEIVE,
+            Packet::tcp(host(0, 6), host(1, 6), 1, payload(9000)).with_hop_by_hop(2048).with_destination_options(2048),
+            1200,
+        ),
+        (ALL_RECEIVE, long_packets(50_000).remove(3), 48),
+        (0, Packet::tcp(host(0, 6), host(1, 6), 1, payload(9000)).with_hop_by_hop(2048).with_destination_options(2048), 1200),
+        (0, long_packets(50_000).remove(3), 48),
+    ] {
+        let (bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
+        let (header, bytes) = packet.gso(size);
+        a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+        if receiver == ALL_RECEIVE {
+            assert!(b.receive(PATIENCE).unwrap().bytes == bytes);
+        } else {
+            a.wait_sent(PATIENCE).unwrap();
+            bed.wait_for(|bed| bed.drops(1, DropReason::BadSegmentation) == 1, "the frame is dropped");
+            assert_silent(&mut b);
+        }
+    }
+}
+
+#[test]
 fn segments_are_right_for_every_size_and_layout() {
     let (_bed, mut a, mut b) = pair(0, ReceiveBuffers::SMALL, 256);
     let layouts = [Layout::whole(), Layout::pieces([12, 30, 60, 1, 999]), Layout::pieces(vec![61; 20]).indirect()];
@@ -117,9 +184,6 @@ fn segments_are_right_for_every_size_and_layout() {
             .enumerate()
     {
         for packet in packets(length) {
-            if packet.frame().len() > 65_549 {
-                continue;
-            }
             let (header, bytes) = packet.gso(size);
             a.send_with(&header, &layouts[number % layouts.len()], &bytes).unwrap();
             assert_segments(&mut b, &packet, size, false);

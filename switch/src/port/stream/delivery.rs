@@ -91,7 +91,7 @@ impl StreamDelivery {
 
     /// Cuts the frame and takes as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel) -> Placed {
-        let Some(cutter) = Cutter::new(parcel, false) else { return Placed::Refused(DropReason::BadSegmentation) };
+        let Some(mut cutter) = Cutter::new(parcel, false) else { return Placed::Refused(DropReason::BadSegmentation) };
         while u32::from(parcel.segments_done) < cutter.count() {
             if !self.place_segment(parcel, &cutter.segment(parcel.segments_done.into())) {
                 return Placed::NoRoom;
@@ -101,8 +101,8 @@ impl StreamDelivery {
         Placed::Whole(cutter.count())
     }
 
-    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment) -> bool {
-        let headers = &segment.headers[..segment.headers_length];
+    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> bool {
+        let headers = segment.headers;
         if !self.begin(headers.len() as u32 + segment.payload_length) {
             return false;
         }

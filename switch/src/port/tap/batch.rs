@@ -9,7 +9,7 @@ use std::ptr;
 
 use io_uring::{IoUring, opcode, types};
 
-use crate::frame::{NetHeader, START};
+use crate::frame::{LONGEST_HEADERS, NetHeader, START};
 use crate::memory::Piece;
 
 /// Operations of one batch.
@@ -19,8 +19,12 @@ pub(super) const MOST: usize = 64;
 const PARTS_OF_ONE: usize = 1024;
 /// Parts of all frames of a batch: enough for any one frame, and for a batch of usual ones.
 const PARTS: usize = 4 * PARTS_OF_ONE;
-/// Most that is copied of a frame: headers, and as much payload as the parcel holds itself.
-pub(super) const HEAD: usize = NetHeader::SIZE + 2 * START;
+/// Most that is copied of a usual frame: headers, and as much payload as the parcel holds itself.
+const HEAD: usize = NetHeader::SIZE + 2 * START;
+/// Most that is copied of any frame.
+const LONGEST_HEAD: usize = NetHeader::SIZE + LONGEST_HEADERS + START;
+/// Bytes that are copied of all frames of a batch.
+const HEADS: usize = MOST * HEAD + LONGEST_HEAD;
 
 /// Buffers of one operation.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +56,7 @@ impl std::fmt::Debug for Batch {
 #[derive(Debug)]
 pub(super) struct Gathered {
     /// Never more than its capacity, so that they stay where they are.
-    heads: Vec<[u8; HEAD]>,
+    heads: Vec<u8>,
     /// Likewise.
     parts: Vec<libc::iovec>,
     frames: Vec<Vectors>,
@@ -63,27 +67,27 @@ unsafe impl Send for Gathered {}
 
 impl Gathered {
     pub(super) fn new() -> Self {
-        Self { heads: Vec::with_capacity(MOST), parts: Vec::with_capacity(PARTS), frames: Vec::with_capacity(MOST) }
+        Self { heads: Vec::with_capacity(HEADS), parts: Vec::with_capacity(PARTS), frames: Vec::with_capacity(MOST) }
     }
 
     /// True if there may be no room for another frame.
     pub(super) fn is_full(&self) -> bool {
-        self.frames.len() == MOST || self.parts.len() + PARTS_OF_ONE > PARTS
+        self.frames.len() == MOST || self.parts.len() + PARTS_OF_ONE > PARTS || self.heads.len() + LONGEST_HEAD > HEADS
     }
 
-    /// Adds a frame: a head of these bytes, at most [`HEAD`], then the `pieces`. False if it has too many parts; nothing is added then.
+    /// Adds a frame: a head of these bytes, at most [`LONGEST_HEAD`], then the `pieces`. False if it has too many parts; nothing is added then.
     ///
     /// # Panics
     /// [`Self::is_full`].
     pub(super) fn add(&mut self, head: [&[u8]; 3], pieces: impl Iterator<Item = Piece>) -> bool {
         assert!(!self.is_full(), "room for a frame");
-        let begin = self.parts.len();
+        let (begin, heads) = (self.parts.len(), self.heads.len());
         let head = self.push_head(head);
         self.parts.push(head);
         for piece in pieces {
             if self.parts.len() == begin + PARTS_OF_ONE {
                 self.parts.truncate(begin);
-                self.heads.pop();
+                self.heads.truncate(heads);
                 return false;
             }
             self.parts.push(libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.length() as usize });
@@ -94,15 +98,13 @@ impl Gathered {
 
     /// Keeps these bytes as one part.
     fn push_head(&mut self, bytes: [&[u8]; 3]) -> libc::iovec {
-        let mut head = [0; HEAD];
-        let mut length = 0;
+        let begin = self.heads.len();
+        assert!(begin + bytes.iter().map(|bytes| bytes.len()).sum::<usize>() <= HEADS, "heads that stay where they are");
         for bytes in bytes {
-            head[length..][..bytes.len()].copy_from_slice(bytes);
-            length += bytes.len();
+            self.heads.extend_from_slice(bytes);
         }
-        self.heads.push(head);
-        let head = &self.heads[self.heads.len() - 1];
-        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: length }
+        let head = &self.heads[begin..];
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() }
     }
 
     fn clear(&mut self) {

@@ -38,7 +38,7 @@ impl TapDelivery {
     }
 
     fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
-        let Some(cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
+        let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
         for index in 0..cutter.count() {
             if !self.add_segment(parcel, &cutter.segment(index)) {
                 return TOO_LONG;
@@ -48,10 +48,9 @@ impl TapDelivery {
         Placed::Whole(cutter.count())
     }
 
-    fn add_segment(&mut self, parcel: &Parcel, segment: &Segment) -> bool {
-        let headers = &segment.headers[..segment.headers_length];
-        let from = segment.headers_length as u32 + segment.payload_offset;
-        self.add(segment.header, headers, parcel, from, segment.payload_length)
+    fn add_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> bool {
+        let from = segment.headers.len() as u32 + segment.payload_offset;
+        self.add(segment.header, segment.headers, parcel, from, segment.payload_length)
     }
 
     /// Gathers a frame: `header`, `headers`, then `length` bytes of the parcel's frame from byte `from` on. False if it has too many parts.

@@ -11,7 +11,7 @@ use super::layer::{GrantCopy, PAGE};
 use super::link::{Link, SharedChannel, Stage};
 use super::netif::{Gso, GsoKind, MOST_SLOTS, RX_SLOT, rx_flag, rx_request, rx_response, status};
 use super::ring::BackRing;
-use crate::frame::{Layers, MAX_FRAME, NetHeader, Segmentation};
+use crate::frame::{MAX_FRAME, NetHeader, Segmentation, ip_version};
 use crate::memory::{Fetch, Foreign, Granted, Piece};
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -112,7 +112,7 @@ impl XenDelivery {
         if self.takes.v4 == self.takes.v6 {
             return self.takes.v4;
         }
-        let version = if parcel.header.is_plain() { 4 } else { Layers::find(parcel.start()).map_or(4, |layers| layers.version) };
+        let version = if parcel.header.is_plain() { 4 } else { ip_version(parcel.start()).unwrap_or(4) };
         if version == 6 { self.takes.v6 } else { self.takes.v4 }
     }
 
@@ -157,7 +157,7 @@ impl XenDelivery {
 
     /// Cuts the frame and takes as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
-        let Some(cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
+        let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
         while u32::from(parcel.segments_done) < cutter.count() {
             if self.put_segment(parcel, &cutter.segment(parcel.segments_done.into())).is_err() {
                 return Placed::NoRoom;
@@ -167,9 +167,9 @@ impl XenDelivery {
         Placed::Whole(cutter.count())
     }
 
-    fn put_segment(&mut self, parcel: &Parcel, segment: &Segment) -> Result<(), NoRoom> {
-        let headers = &segment.headers[..segment.headers_length];
-        let from = segment.headers_length as u32 + segment.payload_offset;
+    fn put_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> Result<(), NoRoom> {
+        let headers = segment.headers;
+        let from = headers.len() as u32 + segment.payload_offset;
         let length = segment.payload_length;
         self.put(segment.header, headers.len() as u32 + length, |this| match segment.complete {
             None => this.lay_staged(headers, parcel, from, length),
