@@ -272,7 +272,7 @@ impl Packet {
     }
 
     /// The packets into which segmentation by `size` must cut this one: TCP sequence numbers and IP identifications go on,
-    /// FIN and PSH stay on the last, CWR on the first (RFC 3168 section 6.1.2).
+    /// FIN and PSH stay on the last, AE, CWR and ECE are on all (RFC 9768 section 3.3).
     pub fn segments(&self, size: u16) -> Vec<Self> {
         let count = self.payload.len().div_ceil(size.into()).max(1);
         let segment = |index: usize| {
@@ -284,7 +284,6 @@ impl Packet {
             }
             packet.with_tcp(|header| {
                 header.sequence_number = header.sequence_number.wrapping_add(start as u32);
-                header.cwr &= index == 0;
                 header.fin &= index + 1 == count;
                 header.psh &= index + 1 == count;
             })
@@ -432,7 +431,7 @@ mod tests {
             assert_eq!(payload, packet.payload);
             if let (Transport::Tcp(first), Transport::Tcp(last)) = (&segments[0].transport, &segments[3].transport) {
                 assert_eq!((first.cwr, first.fin, first.psh), (true, false, false));
-                assert_eq!((last.cwr, last.fin, last.psh), (false, true, true));
+                assert_eq!((last.cwr, last.fin, last.psh), (true, true, true));
                 assert_eq!(last.sequence_number, 3007);
             }
         }

@@ -173,10 +173,9 @@ fn judge_transport(whole: &[u8], found: Found, (index, count, size): (usize, usi
     }
     let long = |bytes: &[u8]| u32::from_be_bytes([bytes[at + 4], bytes[at + 5], bytes[at + 6], bytes[at + 7]]);
     assert_eq!(long(segment), long(whole).wrapping_add((index * size) as u32));
-    // FIN and PSH belong to the last segment, CWR to the first (RFC 3168, section 6.1.2).
+    // FIN and PSH belong to the last segment; AE, CWR and ECE to all (RFC 9768, section 3.3).
     let last = if index + 1 == count { 0 } else { 0x09 };
-    let first = if index == 0 { 0 } else { 0x80 };
-    assert_eq!(segment[at + 13], whole[at + 13] & !(last | first));
+    assert_eq!(segment[at + 13], whole[at + 13] & !last);
     assert_eq!(segment[at + 8..at + 13], whole[at + 8..at + 13]);
     assert_eq!(segment[at + 14..at + 16], whole[at + 14..at + 16]);
     let start = payload_start(whole, found);

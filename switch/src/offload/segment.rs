@@ -1,5 +1,8 @@
 //! Cuts a large frame into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each segment has the
 //! headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
+//!
+//! All ECN flags stay as they were sent: CWR is part of a counter where Accurate ECN was negotiated (RFC 9768, section 3.3), which a
+//! frame does not tell. See `docs/decisions/offloads.md`.
 
 use super::MAX_SEGMENTS;
 use crate::frame::{LONGEST_HEADERS, Layers, NetHeader, START, TCP};
@@ -8,7 +11,6 @@ use crate::parcel::Parcel;
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
-const CWR: u8 = 0x80;
 
 /// The headers of a whole frame, which become those of one segment after the other.
 #[derive(Clone, Debug)]
@@ -171,9 +173,6 @@ impl Cutter {
             let sequence = whole.sequence.wrapping_add(index * *size);
             transport[4..8].copy_from_slice(&sequence.to_be_bytes());
             transport[13] = if is_last { whole.flags } else { whole.flags & !(FIN | PSH) };
-            if index > 0 {
-                transport[13] &= !CWR;
-            }
         } else {
             transport[4..6].copy_from_slice(&(length as u16).to_be_bytes());
         }

@@ -174,6 +174,27 @@ fn headers_that_are_too_long_to_be_repeated_cost_the_frame_and_no_more() {
     }
 }
 
+/// AE, CWR and ECE are a counter where Accurate ECN was negotiated (RFC 9768, section 3.2.2), and no frame tells whether it was.
+#[test]
+fn every_segment_has_the_ecn_flags_as_sent() {
+    for receiver in [ALL_RECEIVE, ALL_RECEIVE & !features::GUEST_ECN, features::GUEST_CSUM, 0] {
+        let (_bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
+        for (ace, version) in (0..8).zip([4, 6].into_iter().cycle()) {
+            let flags = [ace & 4 != 0, ace & 2 != 0, ace & 1 != 0];
+            let packet = Packet::tcp(host(0, version), host(1, version), 1, payload(4200));
+            let packet = packet.with_tcp(|tcp| [tcp.ns, tcp.cwr, tcp.ece] = flags);
+            let (header, bytes) = packet.gso(1400);
+            let at = packet.transport_offset() + 12;
+            a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+            for _ in 0..if takes(receiver, &packet) { 1 } else { 3 } {
+                let got = b.receive(PATIENCE).unwrap().bytes;
+                let ace_field = (got[at] & 1) << 2 | got[at + 1] >> 6;
+                assert_eq!(ace_field, ace, "to a receiver with {receiver:#x}");
+            }
+        }
+    }
+}
+
 #[test]
 fn segments_are_right_for_every_size_and_layout() {
     let (_bed, mut a, mut b) = pair(0, ReceiveBuffers::SMALL, 256);
