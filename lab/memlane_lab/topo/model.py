@@ -117,7 +117,7 @@ class Impairment(Strict):
     keep_order: bool = Field(default=True, alias="keep-order")
     """Whether frames keep their order whatever the jitter."""
     loss: Share = 0.0
-    """Share of frames that get lost: 0.01 or "1%"."""
+    """Share of frames that get lost, each segment of a large TCP frame by itself: 0.01 or "1%"."""
     bursts: Bursts | None = Field(default=None, alias="gilbert-elliott")
     duplicate: Share = 0.0
     """Share of frames that come twice."""
@@ -126,7 +126,7 @@ class Impairment(Strict):
     rate: str | None = None
     """Bits a second of whole Ethernet frames, as "100Mbit"."""
     queue: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Frames that may wait for the transmitter."""
+    """Frames that may wait for the transmitter; each segment of a large TCP frame is one."""
 
     @field_validator("delay", "jitter")
     @classmethod

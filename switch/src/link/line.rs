@@ -1,4 +1,8 @@
 //! One direction of a link at work.
+//!
+//! What is emulated is a wire, whose frames are no longer than an MTU (IEEE 802.3). A frame that its sender left to be segmented is cut before it
+//! meets chance, queue and transmitter, so that each segment meets them by itself; on a path that only delays, where that makes no difference, it
+//! stays whole.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -12,8 +16,8 @@ use super::chance::happens;
 use crate::budget::{Account, Permit};
 use crate::frame::NetHeader;
 use crate::id::PortId;
+use crate::offload::segment::{Cutter, Segment};
 use crate::parcel::Parcel;
-use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 
 /// What a frame under way takes beside its bytes.
@@ -51,6 +55,27 @@ impl Ord for Flight {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.number).cmp(&(other.due, other.number))
     }
+}
+
+/// What a line was given in one go, in frames of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// All of them.
+    pub frames: u32,
+    /// Those that got lost, as the path says.
+    pub lost: u32,
+    /// Those for which there was no room.
+    pub refused: u32,
+}
+
+/// A frame of the wire.
+#[derive(Clone, Copy)]
+struct WireFrame<'a> {
+    source: PortId,
+    header: NetHeader,
+    length: u32,
+    /// Makes a copy of it.
+    copy: &'a dyn Fn() -> Box<[u8]>,
 }
 
 /// See the module.
@@ -97,34 +122,63 @@ impl Line {
         self.flights.is_empty() && self.path.is_clear()
     }
 
-    /// Sends a copy of `parcel` on its way in moment `now`, or two.
-    ///
-    /// # Errors
-    /// It gets lost, and why. A second copy that gets lost alone is no loss.
-    pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
+    /// Sends a copy of `parcel` on its way in moment `now`: as it is, or each of its segments.
+    pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Taken {
+        let mut taken = Taken::default();
+        match if self.path.only_delays() { None } else { Cutter::new(parcel, true) } {
+            Some(cutter) => self.take_segments(parcel, cutter, now, &mut taken),
+            None => {
+                let copy = &|| bytes(parcel);
+                self.take_frame(
+                    WireFrame { source: parcel.source, header: parcel.header, length: parcel.length, copy },
+                    now,
+                    &mut taken,
+                );
+            }
+        }
+        taken
+    }
+
+    /// Sends a copy of each segment on its way.
+    fn take_segments(&mut self, parcel: &Parcel, mut cutter: Cutter, now: Cycles, taken: &mut Taken) {
+        let whole = bytes(parcel);
+        for index in 0..cutter.count() {
+            let Segment { header, headers, payload_offset, payload_length, .. } = cutter.segment(index);
+            let from = headers.len() + payload_offset as usize;
+            let Some(payload) = whole.get(from..from + payload_length as usize) else { return };
+            let copy = &|| [headers, payload].concat().into_boxed_slice();
+            let length = headers.len() as u32 + payload_length;
+            self.take_frame(WireFrame { source: parcel.source, header, length, copy }, now, taken);
+        }
+    }
+
+    /// Sends a frame on its way, or two copies. A second copy that gets lost alone is no loss.
+    fn take_frame(&mut self, frame: WireFrame<'_>, now: Cycles, taken: &mut Taken) {
+        taken.frames += 1;
         if self.loses() {
-            return Err(DropReason::LinkLoss);
+            taken.lost += 1;
+            return;
         }
         let twice = happens(self.path.duplicate, &mut self.rng);
-        self.take_copy(parcel, now).ok_or(DropReason::LinkFull)?;
-        if twice {
-            let _ = self.take_copy(parcel, now);
+        if self.take_copy(frame, now).is_none() {
+            taken.refused += 1;
+        } else if twice {
+            let _ = self.take_copy(frame, now);
         }
-        Ok(())
     }
 
     /// Sends one copy on its way; `None` if there is no room for it.
-    fn take_copy(&mut self, parcel: &Parcel, now: Cycles) -> Option<()> {
-        let permit = self.account.take(u64::from(parcel.length) + OVERHEAD)?;
-        let left = self.transmit(parcel.length, now)?;
+    fn take_copy(&mut self, frame: WireFrame<'_>, now: Cycles) -> Option<()> {
+        let permit = self.account.take(u64::from(frame.length) + OVERHEAD)?;
+        let left = self.transmit(frame.length, now)?;
         let due = self.arrival(left);
         self.taken += 1;
         self.flights.push(Reverse(Flight {
             due,
             number: self.taken,
-            source: parcel.source,
-            header: parcel.header,
-            frame: bytes(parcel),
+            source: frame.source,
+            header: frame.header,
+            frame: (frame.copy)(),
             segments_done: 0,
             _permit: permit,
         }));
@@ -242,6 +296,72 @@ mod tests {
         parcel
     }
 
+    /// Whether `line` takes frame `number` at `now`.
+    fn takes(line: &mut Line, number: u32, now: Cycles) -> bool {
+        line.take(&frame(number), now) == Taken { frames: 1, ..Taken::default() }
+    }
+
+    /// A TCP frame to be cut into `segments` of 946 bytes of payload, 1000 with their headers.
+    fn large(segments: u32) -> Parcel {
+        let mut bytes = vec![0; 54 + 946 * segments as usize];
+        bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+        (bytes[23], bytes[46]) = (6, 5 << 4);
+        let mut parcel = Parcel::default();
+        let header = NetHeader::partial_checksum(34, 16).cut(NetHeader::GSO_TCPV4, 946).cleaned(54);
+        parcel.set_frame(header, Box::leak(bytes.into_boxed_slice()));
+        parcel
+    }
+
+    /// Numbers of the segments of [`large`] frames that have arrived at `now`, by their TCP sequence numbers.
+    fn segments(line: &mut Line, now: Cycles) -> Vec<u32> {
+        line.forget_placed();
+        let mut parcel = Parcel::default();
+        let number = |parcel: &mut Parcel| {
+            assert_eq!((parcel.length, parcel.header), (1000, NetHeader::partial_checksum(34, 16)));
+            (u32::from_be_bytes(bytes(parcel)[38..42].try_into().unwrap()) / 946, true)
+        };
+        std::iter::from_fn(|| line.serve(now, &mut parcel, number)).collect()
+    }
+
+    #[test]
+    fn segments_are_lost_and_come_twice_one_by_one() {
+        let mut line = line(Impairment { delay: Some("1ms".into()), loss: 0.1, duplicate: 0.1, ..Impairment::default() });
+        let (mut lost, mut arrived, mut bursts) = (0, 0, 0);
+        for round in 0..1000 {
+            let taken = line.take(&large(40), milliseconds(2 * round));
+            assert_eq!((taken.frames, taken.refused), (40, 0));
+            let mut numbers = segments(&mut line, milliseconds(2 * round + 1));
+            arrived += numbers.len();
+            numbers.dedup();
+            assert!(numbers.is_sorted() && numbers.len() as u32 == 40 - taken.lost);
+            bursts += (1..40).filter(|n| !numbers.contains(n) && numbers.contains(&(n - 1))).count();
+            lost += taken.lost;
+        }
+        let share = |count: usize| count as f64 / 40_000.0;
+        assert!((share(lost as usize) - 0.1).abs() < 0.01 && (share(arrived) - 0.99).abs() < 0.02, "{lost} {arrived}");
+        // Each by itself: a burst of them begins behind one that is not lost.
+        assert!((share(bursts) - 0.9 * 0.1).abs() < 0.01, "{bursts}");
+    }
+
+    #[test]
+    fn segments_wait_and_are_spaced_one_by_one() {
+        let mut line = line(Impairment { rate: Some("8Mbit".into()), queue: Some(9), ..Impairment::default() });
+        assert_eq!(line.take(&large(40), 0), Taken { frames: 40, lost: 0, refused: 30 });
+        for sent in 1..=10 {
+            assert_eq!(segments(&mut line, milliseconds(sent)), [sent as u32 - 1]);
+        }
+        assert!(line.is_empty());
+    }
+
+    #[test]
+    fn a_frame_stays_whole_where_all_its_segments_meet_the_same() {
+        let mut line = line(Impairment { delay: Some("1ms".into()), ..Impairment::default() });
+        assert_eq!(line.take(&large(40), 0).frames, 1);
+        let mut parcel = Parcel::default();
+        line.serve(milliseconds(1), &mut parcel, |_| ((), true)).unwrap();
+        assert_eq!((parcel.length, parcel.header), (large(40).length, large(40).header));
+    }
+
     /// Numbers of the frames that have arrived at `now`.
     fn arrived(line: &mut Line, now: Cycles) -> Vec<u32> {
         line.forget_placed();
@@ -258,7 +378,7 @@ mod tests {
     fn a_delay_is_kept_to_the_cycle() {
         let mut line = line(Impairment { delay: Some("10ms".into()), ..Impairment::default() });
         for number in 0..3 {
-            line.take(&frame(number), u64::from(number)).unwrap();
+            line.take(&frame(number), u64::from(number));
         }
         assert_eq!(line.due(), Some(milliseconds(10)));
         assert!(arrived(&mut line, milliseconds(10) - 1).is_empty());
@@ -269,13 +389,13 @@ mod tests {
     #[test]
     fn a_rate_spaces_frames_and_its_queue_is_bounded() {
         let mut line = line(Impairment { rate: Some("8Mbit".into()), queue: Some(3), ..Impairment::default() });
-        let taken = (0..10).filter(|&number| line.take(&frame(number), 0).is_ok()).count();
+        let taken = (0..10).filter(|&number| takes(&mut line, number, 0)).count();
         assert_eq!(taken, 4, "one is being sent, three wait");
         // 1000 bytes at 8 Mbit/s take a millisecond.
         for sent in 1..=4 {
             assert_eq!(arrived(&mut line, milliseconds(sent)), [sent as u32 - 1]);
         }
-        assert!(line.take(&frame(9), milliseconds(4)).is_ok());
+        assert!(takes(&mut line, 9, milliseconds(4)));
     }
 
     #[test]
@@ -284,7 +404,7 @@ mod tests {
             let jitter = Impairment { delay: Some("10ms".into()), jitter: Some("2ms".into()), keep_order, ..Impairment::default() };
             let mut line = line(jitter);
             for number in 0..500 {
-                line.take(&frame(number), 0).unwrap();
+                line.take(&frame(number), 0);
             }
             assert!(arrived(&mut line, milliseconds(8) - 1).is_empty());
             let order = arrived(&mut line, milliseconds(12) + 1);
@@ -299,7 +419,7 @@ mod tests {
         let (mut lost, mut early, mut late) = (0, 0, 0);
         for round in 0..10_000 {
             let now = milliseconds(2 * round);
-            lost += u32::from(line.take(&frame(0), now) == Err(DropReason::LinkLoss));
+            lost += line.take(&frame(0), now).lost;
             early += arrived(&mut line, now).len();
             late += arrived(&mut line, now + milliseconds(1)).len();
         }
@@ -315,7 +435,7 @@ mod tests {
         let path = Impairment { delay: Some("1s".into()), ..Impairment::default() };
         let budget = Budget::new(10_000);
         let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&budget), 1);
-        let taken = (0..100).filter(|&number| line.take(&frame(number), 0).is_ok()).count();
+        let taken = (0..100).filter(|&number| takes(&mut line, number, 0)).count();
         assert_eq!(taken, 10_000 / 2 / (1000 + OVERHEAD as usize), "half of it: the rest is for others");
         drop(line);
         assert_eq!(budget.left(), budget.most());
@@ -325,12 +445,12 @@ mod tests {
     fn what_finds_no_memory_does_not_occupy_the_transmitter() {
         let path = Impairment { rate: Some("8Mbit".into()), ..Impairment::default() };
         let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
-        let taken = (0..100).filter(|&number| line.take(&frame(number), 0).is_ok()).count();
+        let taken = (0..100).filter(|&number| takes(&mut line, number, 0)).count();
         assert_eq!(taken, 1, "half of the memory is for others");
         // Its millisecond at the transmitter is all that there was.
         assert_eq!(arrived(&mut line, milliseconds(1)).len(), 1);
         line.forget_placed();
-        line.take(&frame(100), milliseconds(1)).unwrap();
+        assert!(takes(&mut line, 100, milliseconds(1)));
         assert!(line.due().is_some_and(|due| due.abs_diff(milliseconds(2)) <= 1), "{:?}", line.due());
     }
 
@@ -338,14 +458,14 @@ mod tests {
     fn a_second_copy_that_finds_no_room_is_no_loss() {
         let path = Impairment { duplicate: 1.0, ..Impairment::default() };
         let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
-        assert_eq!(line.take(&frame(1), 0), Ok(()));
+        assert!(takes(&mut line, 1, 0));
         assert_eq!(arrived(&mut line, 0).len(), 1);
     }
 
     #[test]
     fn what_finds_no_room_stays_first() {
         let mut line = line(Impairment::default());
-        line.take(&frame(5), 0).unwrap();
+        line.take(&frame(5), 0);
         let mut parcel = Parcel::default();
         assert_eq!(
             line.serve(0, &mut parcel, |parcel| {

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use chance::{Distribution, GilbertElliott};
-pub use line::Line;
+pub use line::{Line, Taken};
 
 use crate::policy::parse_rate;
 use crate::time::{Cycles, in_cycles};
@@ -40,7 +40,7 @@ pub struct Impairment {
     pub distribution: Distribution,
     /// Frames keep their order whatever the jitter; otherwise each has its own delay, and may overtake.
     pub keep_order: bool,
-    /// Share of frames that get lost, each by itself (0 to 1).
+    /// Share of frames that get lost, each by itself (0 to 1). Here and below, frames are those of a wire: each segment of a large TCP or UDP frame is one.
     pub loss: f64,
     /// Losses in bursts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Impairment {
     /// Bits a second of whole Ethernet frames, as "100Mbit".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Frames that may wait for the transmitter, by default 1000.
+    /// Frames of the wire that may wait for the transmitter, by default 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<u32>,
 }
@@ -117,6 +117,12 @@ impl Path {
     pub fn is_clear(&self) -> bool {
         let Self { delay, jitter, loss, bursts, duplicate, rate, .. } = self;
         (*delay, *jitter, *rate) == (0, 0, 0) && *loss == 0.0 && *duplicate == 0.0 && bursts.is_none()
+    }
+
+    /// True if all frames that leave at the same moment arrive at the same moment.
+    fn only_delays(&self) -> bool {
+        let Self { delay: _, jitter, distribution: _, keep_order: _, loss, bursts, duplicate, reorder, rate, queue: _ } = self;
+        (*jitter, *rate) == (0, 0) && [*loss, *duplicate, *reorder] == [0.0; 3] && bursts.is_none()
     }
 }
 

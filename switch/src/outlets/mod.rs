@@ -24,7 +24,6 @@ use crate::time::{Cycles, in_cycles};
 pub(crate) use outlet::{Health, Outlet, Sent};
 use outlet::{TURN, Times, Work};
 pub(crate) use sink::Sink;
-use sink::fetched;
 
 /// Frames of a sender that may wait at a receiver when one that was flooded joins them.
 const FLOODS: u32 = 8;
@@ -205,19 +204,13 @@ impl Outlets {
     #[inline]
     pub(crate) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
         let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
-        if let Some(line) = &mut outlet.line {
-            let taken = if parcel.is_foreign() {
-                let take = |parcel: &mut Parcel| line.take(parcel, self.now);
-                fetched(parcel, outlet.port.foreign(), &mut Vec::new(), take).unwrap_or(Err(DropReason::GrantRefused))
-            } else {
-                line.take(parcel, self.now)
-            };
-            self.work.effort += effort::FRAME + u64::from(parcel.length);
+        if outlet.line.is_some() {
+            let sent = outlet.send_along_line(parcel, self.now, &mut self.work);
             outlet.touch(slot, &mut self.touched);
             if let Some(due) = outlet.arrival().filter(|_| !outlet.at_hand) {
                 self.arrivals.expect(slot, due.saturating_sub(self.times.early));
             }
-            return taken.map_or_else(Sent::Dropped, |()| Sent::Done);
+            return sent;
         }
         if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now, &mut self.races) {
             return Sent::MustWait;

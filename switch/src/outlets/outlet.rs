@@ -23,6 +23,9 @@ pub(super) const TURN: usize = BATCH;
 /// Fetched frames that are kept until they are shown, at most.
 const MOST_FETCHED: usize = 64;
 
+/// No frame was lost on a line.
+const NOTHING_OFF_LINE: [(DropReason, u32); 2] = [(DropReason::LinkLoss, 0), (DropReason::LinkFull, 0)];
+
 /// A sink and its circumstances.
 #[derive(Debug)]
 pub(crate) struct Outlet {
@@ -56,6 +59,8 @@ pub(crate) struct Outlet {
     pub(super) line: Option<Box<Line>>,
     /// It is among the lines that are served in every pass.
     pub(super) at_hand: bool,
+    /// Frames of the wire that its link lost, and those that it had no room for, since the counters were last told.
+    off_line: [(DropReason, u32); 2],
     /// Frames and bytes since the counters were last told.
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -152,6 +157,7 @@ impl Outlet {
             race: None,
             line: port.line(pair).map(Box::new),
             at_hand: false,
+            off_line: NOTHING_OFF_LINE,
             frames: 0,
             bytes: 0,
             slot: Slot::default(),
@@ -223,6 +229,23 @@ impl Outlet {
             self.stalled = true;
             self.turns.remove_if(parking, |_| true, |parcel| dropped(parcel, DropReason::ReceiverStalled));
         }
+    }
+
+    /// Sends a copy of `parcel` along the line. What gets lost is counted here: of a frame that is cut, some segments may be.
+    pub(super) fn send_along_line(&mut self, parcel: &mut Parcel, now: Cycles, work: &mut Work) -> Sent {
+        let Some(line) = &mut self.line else { return Sent::Dropped(DropReason::ReceiverAbsent) };
+        let taken = if parcel.is_foreign() {
+            fetched(parcel, self.port.foreign(), &mut Vec::new(), |parcel| line.take(parcel, now))
+        } else {
+            Some(line.take(parcel, now))
+        };
+        let Some(taken) = taken else { return Sent::Dropped(DropReason::GrantRefused) };
+        self.off_line[0].1 += taken.lost;
+        self.off_line[1].1 += taken.refused;
+        // The sender pays for as many frames as it had cut.
+        parcel.segments_done += taken.frames as u16;
+        work.effort += u64::from(taken.frames) * effort::FRAME + u64::from(parcel.length);
+        Sent::Done
     }
 
     /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after the patience gives up what finds no
@@ -488,7 +511,8 @@ impl Outlet {
         counters.delivery_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
-        for (reason, count) in self.sink.take_refused() {
+        let off_line = std::mem::replace(&mut self.off_line, NOTHING_OFF_LINE);
+        for (reason, count) in self.sink.take_refused().into_iter().chain(off_line) {
             counters.drop_frames(reason, count);
         }
         if calls > 0 || bad > 0 {

@@ -255,6 +255,50 @@ fn checksums_are_completed_only_for_receivers_that_do_not_do_it() {
     }
 }
 
+/// A guest that takes everything, behind this link, and one that sends to it.
+fn behind_a_link(link: &str) -> (Bed, ToyGuest, ToyGuest) {
+    let bed = Bed::with("", &["", &format!("link = {link}")]);
+    let guest = |index| bed.guest_like(index, bed.builder(index).features(features::LINUX | ALL_SEND | ALL_RECEIVE));
+    let (mut a, mut b) = (guest(0), guest(1));
+    b.send(&frame(mac(1), BROADCAST, 60, 0)).unwrap();
+    a.receive(PATIENCE).unwrap();
+    (bed, a, b)
+}
+
+/// A wire's frames are no longer than an MTU (IEEE 802.3), and so are an emulated one's, whatever the guests at its ends take.
+#[test]
+fn a_link_loses_segments_of_large_frames_one_by_one() {
+    let (bed, mut a, mut b) = behind_a_link("{ loss = 0.1 }");
+    let (header, bytes) = Packet::tcp(host(0, 4), host(1, 4), 1, payload(40_000)).gso(1000);
+    let (mut arrived, frames) = (0, 100);
+    for number in 1..=frames {
+        a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+        let met = |bed: &Bed| bed.totals(1).delivery_frames + bed.drops(1, DropReason::LinkLoss);
+        bed.wait_for(|bed| met(bed) == 40 * number, "each segment arrives or is lost");
+        let before = arrived;
+        while let Some(got) = b.try_receive().unwrap() {
+            check(&got.header, &got.bytes).unwrap();
+            arrived += 1;
+        }
+        assert!(arrived > before, "all segments of frame {number} in a row");
+    }
+    let lost = bed.drops(1, DropReason::LinkLoss);
+    assert_eq!(arrived + lost, 40 * frames);
+    // Four standard deviations of 4000 draws.
+    assert!((lost as f64 - 400.0).abs() < 76.0, "{lost}");
+}
+
+#[test]
+fn segments_of_a_large_frame_wait_for_a_links_transmitter_one_by_one() {
+    let (bed, mut a, mut b) = behind_a_link("{ rate = \"10Mbit\", queue = 8 }");
+    let (header, bytes) = Packet::tcp(host(0, 4), host(1, 4), 1, payload(40_000)).gso(1000);
+    a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+    // One is being sent, eight wait.
+    bed.wait_for(|bed| bed.drops(1, DropReason::LinkFull) == 31, "the others find no room");
+    (0..9).for_each(|_| drop(b.receive(PATIENCE).unwrap()));
+    assert_silent(&mut b);
+}
+
 #[test]
 fn each_receiver_of_a_flooded_frame_gets_what_it_can_take() {
     let bed = Bed::new(3);
