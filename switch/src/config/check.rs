@@ -14,7 +14,7 @@ use serde::de::IntoDeserializer;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::claim::Claim;
+use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry};
 use super::uplink::{MOST_VNI, OVERHEAD, UplinkConfig};
 use crate::frame::MacAddress;
@@ -274,7 +274,7 @@ impl<'t> Checker<'t> {
         for (entry, place) in &ports {
             self.check_port(entry, place);
         }
-        self.check_unique(&ports);
+        self.check_unique(document.control.as_deref(), &ports);
         let places = Place::of_list(whole.get_ref(), "segment");
         let segments: Vec<_> =
             document.segment.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
@@ -488,13 +488,18 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_unique(&mut self, ports: &[(&PortEntry, &Place)]) {
-        let mut seen: HashMap<Claim, &str> = HashMap::new();
+    fn check_unique(&mut self, control: Option<&Path>, ports: &[(&PortEntry, &Place)]) {
+        let (folder, mut places) = (self.folder, Places::default());
+        let mut seen: HashMap<Claim, String> = HashMap::new();
+        if let Some(control) = control {
+            seen.insert(places.socket(folder, control), "control".into());
+        }
         for (entry, place) in ports {
-            let name = entry.name.as_deref().unwrap_or_default();
-            for (key, claim) in entry.claims() {
-                if let Some(first) = seen.insert(claim, name) {
-                    self.note(place, key, claim.taken(first));
+            let name = format!("port '{}'", entry.name.as_deref().unwrap_or_default());
+            for (key, claim) in entry.claims(folder, &mut places) {
+                match seen.get(&claim) {
+                    Some(first) => self.note(place, key, claim.taken(first)),
+                    None => drop(seen.insert(claim, name.clone())),
                 }
             }
         }
@@ -734,6 +739,33 @@ local = "10.0.0.1"
         assert_eq!(found.list.iter().map(|mistake| mistake.line).collect::<Vec<_>>(), [1, 2, 3, 6]);
         let text = found.in_file(Path::new("net.toml")).to_string();
         assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn a_socket_is_one_however_its_path_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let sub = folder.path().join("sub");
+        std::fs::create_dir(&sub).unwrap();
+        std::os::unix::fs::symlink("sub", folder.path().join("link")).unwrap();
+        for (first, second) in [
+            ("a.sock", "./a.sock"),
+            ("a.sock", "x/../a.sock"),
+            ("a.sock", "sub/../a.sock"),
+            ("sub/a.sock", "link/a.sock"),
+            ("sub/a.sock", sub.join("a.sock").to_str().unwrap()),
+            ("x/a.sock", "x/./a.sock"),
+        ] {
+            let ports =
+                format!("[[port]]\nname = \"a\"\nvhost-user = \"{first}\"\n[[port]]\nname = \"b\"\nstream = \"{second}\"\n");
+            let found = check_in(&ports, folder.path()).unwrap_err().list;
+            assert_eq!((found.len(), found[0].line), (1, 6), "{first} {second}: {found:?}");
+            assert_eq!(found[0].text, format!("socket {second} is used twice, first by port 'a'"));
+            let control = format!("control = \"{first}\"\n[[port]]\nname = \"b\"\nvhost-user = \"{second}\"\n");
+            let found = check_in(&control, folder.path()).unwrap_err().list;
+            assert_eq!(found[0].text, format!("socket {second} is used twice, first by control"));
+        }
+        let apart = "[[port]]\nname = \"a\"\nvhost-user = \"sub/a.sock\"\n[[port]]\nname = \"b\"\nvhost-user = \"a.sock\"\n";
+        assert!(check_in(apart, folder.path()).is_ok());
     }
 
     #[test]

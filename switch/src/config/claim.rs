@@ -1,18 +1,20 @@
 //! What only one port can have: its name, its socket, its interface, its address on a segment.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::hash::{Hash, Hasher};
+use std::path::{Component, Path, PathBuf};
 
 use super::{PortConfig, PortEntry, PortKind};
 use crate::frame::MacAddress;
 
 /// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Claim<'p> {
     /// The port's name.
     Name(&'p str),
     /// A Unix socket.
-    Socket(&'p Path),
+    Socket(SocketPath<'p>),
     /// A network interface, and the namespace that it is in.
     Tap(&'p str, &'p str),
     /// A Xen domain's network interface.
@@ -21,10 +23,77 @@ pub enum Claim<'p> {
     Address(MacAddress, &'p str),
 }
 
+/// The path of a socket as it is stated, and its [`place`], by which it is compared.
+#[derive(Clone, Debug)]
+pub struct SocketPath<'p> {
+    stated: &'p Path,
+    place: PathBuf,
+}
+
+impl PartialEq for SocketPath<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.place == other.place
+    }
+}
+
+impl Eq for SocketPath<'_> {}
+
+impl Hash for SocketPath<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.place.hash(state);
+    }
+}
+
+/// Places of sockets, of which many lie in one folder.
+#[derive(Debug, Default)]
+pub struct Places(HashMap<PathBuf, PathBuf>);
+
+impl Places {
+    /// The claim to the socket `stated`, seen from `folder`.
+    pub fn socket<'p>(&mut self, folder: &Path, stated: &'p Path) -> Claim<'p> {
+        let whole = folder.join(stated);
+        let place = match (whole.parent(), whole.file_name()) {
+            (Some(parent), Some(name)) => self.0.entry(parent.into()).or_insert_with(|| real(parent)).join(name),
+            _ => real(&whole),
+        };
+        Claim::Socket(SocketPath { stated, place })
+    }
+}
+
+/// The one path of the file that `path` names: that of its folder without `.`, `..` and symbolic links, and its name. The name is no link
+/// that is followed, for relative paths in a network's file begin where its link lies.
+pub fn place(path: &Path) -> PathBuf {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => real(parent).join(name),
+        _ => real(path),
+    }
+}
+
+/// The absolute path of the folder `path`, without `.`, `..` and symbolic links. A component that does not exist is no link.
+fn real(path: &Path) -> PathBuf {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let mut found = PathBuf::new();
+    for component in whole.components() {
+        match component {
+            Component::CurDir => {}
+            // There is no link in `found`, so its parent is the folder that it lies in.
+            Component::ParentDir => drop(found.pop()),
+            other => {
+                found.push(other);
+                if found.is_symlink() {
+                    found = found.canonicalize().unwrap_or(found);
+                }
+            }
+        }
+    }
+    found
+}
+
 impl Claim<'_> {
-    /// The sentence for another port that claims what `first` has.
+    /// The sentence for another port that claims what `first`, a port or the key `control`, has.
     pub fn taken(&self, first: &str) -> String {
-        format!("{self} is used twice, first by port '{first}'")
+        format!("{self} is used twice, first by {first}")
     }
 }
 
@@ -32,7 +101,7 @@ impl fmt::Display for Claim<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "port name {name}"),
-            Self::Socket(path) => write!(f, "socket {}", path.display()),
+            Self::Socket(path) => write!(f, "socket {}", path.stated.display()),
             Self::Tap(name, netns) => write!(f, "tap {name} in namespace '{netns}'"),
             Self::Vif(domain, vif) => write!(f, "interface {vif} of domain {domain}"),
             Self::Address(mac, segment) => write!(f, "address {mac} on segment {segment}"),
@@ -41,24 +110,25 @@ impl fmt::Display for Claim<'_> {
 }
 
 impl PortEntry {
-    /// What the port claims, as far as it can be read, each with the key that says so.
-    pub(super) fn claims(&self) -> Vec<(&'static str, Claim<'_>)> {
+    /// What the port claims, as far as it can be read, each with the key that says so; relative paths lie in `folder`.
+    pub(super) fn claims(&self, folder: &Path, places: &mut Places) -> Vec<(&'static str, Claim<'_>)> {
         let name = self.name.as_deref().filter(|name| !name.is_empty()).map(|name| ("name", Claim::Name(name)));
         let tap = self.tap.as_deref().map(|tap| ("tap", Claim::Tap(tap, self.netns.as_deref().unwrap_or_default())));
         let vif = self.xen.as_deref().map(|domain| ("xen", Claim::Vif(domain, self.vif)));
         let mac = self.mac.as_deref().and_then(|mac| mac.parse().ok()).map(|mac| ("mac", Claim::Address(mac, &self.segment)));
         let sockets = [("vhost-user", &self.vhost_user), ("stream", &self.stream)];
-        let sockets = sockets.into_iter().filter_map(|(key, path)| Some((key, Claim::Socket(path.as_deref()?))));
+        let sockets = sockets.into_iter().filter_map(|(key, path)| Some((key, places.socket(folder, path.as_deref()?))));
         [name, tap, vif, mac].into_iter().flatten().chain(sockets).collect()
     }
 }
 
 impl PortConfig {
     /// What the port claims, each with the key that says so.
-    pub fn claims(&self) -> Vec<(&'static str, Claim<'_>)> {
+    pub fn claims(&self, places: &mut Places) -> Vec<(&'static str, Claim<'_>)> {
+        let mut socket = |path| places.socket(Path::new(""), path);
         let of_kind = match &self.kind {
-            PortKind::VhostUser { path, .. } => Some(("vhost-user", Claim::Socket(path))),
-            PortKind::Stream { path, .. } => Some(("stream", Claim::Socket(path))),
+            PortKind::VhostUser { path, .. } => Some(("vhost-user", socket(path))),
+            PortKind::Stream { path, .. } => Some(("stream", socket(path))),
             PortKind::Tap { name, netns } => Some(("tap", Claim::Tap(name, netns.as_deref().unwrap_or_default()))),
             PortKind::Xen { domain, vif } => Some(("xen", Claim::Vif(domain, *vif))),
             PortKind::Passt(_) | PortKind::Null | PortKind::Loopback => None,
@@ -69,11 +139,12 @@ impl PortConfig {
 
     /// What of this port one of `others` has: the key of it here, and the sentence that says so.
     pub fn clashes<'p>(&self, others: impl Iterator<Item = &'p Self>) -> Vec<(&'static str, String)> {
-        let own = self.claims();
+        let mut places = Places::default();
+        let own = self.claims(&mut places);
         let found = others.flat_map(|other| {
-            let theirs = other.claims();
+            let theirs = other.claims(&mut places);
             let mine = own.iter().filter(move |(_, claim)| theirs.iter().any(|(_, taken)| taken == claim));
-            mine.map(|(key, claim)| (*key, claim.taken(&other.name)))
+            mine.map(|(key, claim)| (*key, claim.taken(&format!("port '{}'", other.name))))
         });
         found.collect()
     }
@@ -81,7 +152,29 @@ impl PortConfig {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn a_path_has_one_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(folder.join("deep/er")).unwrap();
+        std::os::unix::fs::symlink("deep/er", folder.join("link")).unwrap();
+        for (stated, leads_to) in [
+            ("a", "a"),
+            ("./a", "a"),
+            (".//./a", "a"),
+            ("none/../a", "a"),
+            ("deep/../a", "a"),
+            ("link/a", "deep/er/a"),
+            ("link/../a", "deep/a"),
+            ("none/b/a", "none/b/a"),
+            ("a/../link", "link"),
+        ] {
+            assert_eq!(place(&folder.join(stated)), folder.join(leads_to), "{stated}");
+        }
+    }
 
     #[test]
     fn what_one_port_has_no_other_can() {
