@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::budget::{Account, Permit};
 use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::descriptors::{self, Descriptors, OF_NEW_PORT, USUAL};
+use crate::folder;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::network::{AddError, Network, PortTerms};
@@ -561,11 +562,11 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
 }
 
 fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access) -> io::Result<T>) -> Result<T, StartError> {
-    if let Some(folder) = path.parent()
-        && !folder.as_os_str().is_empty()
-    {
-        // Where this fails, listening fails too and says why.
-        let _ = std::fs::create_dir_all(folder);
+    let failed = |cause, remedy| StartError::Listen { port: port.name.clone(), path: path.display().to_string(), cause, remedy };
+    folder::provide(path, !port.access.is_private())
+        .map_err(|cause| failed(cause, "Make the folder, or correct the path: memlane makes only its run-time folder."))?;
+    if let Some(note) = port.shut_out() {
+        tracing::warn!(port = %port.name, "{note}");
     }
     listen(path, &port.access).map_err(|cause| {
         let remedy = match cause.kind() {
@@ -576,6 +577,6 @@ fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access)
             io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
             _ => "Check that the folder exists and is on a local filesystem.",
         };
-        StartError::Listen { port: port.name.clone(), path: path.display().to_string(), cause, remedy }
+        failed(cause, remedy)
     })
 }

@@ -90,3 +90,4 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod descriptors;
+pub mod folder;

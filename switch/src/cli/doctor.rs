@@ -14,7 +14,9 @@ use super::{Failure, libvirt, output};
 use crate::config::runtime_folder;
 use crate::control::{Client, ControlError, Report};
 use crate::descriptors::{self, DescriptorReport};
+use crate::folder;
 use crate::memory::Region;
+use crate::port::vhost_user::access::Access;
 use crate::port::xen::device;
 use crate::system::Machine;
 
@@ -79,6 +81,7 @@ impl Doctor {
         findings.extend(networks());
         findings.extend(device::is_there().then(xen));
         findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
+        findings.extend(sockets_folder(&folder::runtime()));
         if self.json {
             output::print_json(&findings)?;
         } else {
@@ -318,6 +321,22 @@ fn libvirts_qemu(group: &str) -> Finding {
         "let it connect to ports' sockets, unless memlane runs as the same user: access = {{ group = \"{group}\" }} in the network's file"
     );
     Finding::note("libvirt", format!("its QEMU runs in the group {group}"), &remedy)
+}
+
+/// Whether users with access to a socket in the run-time folder can enter that.
+fn sockets_folder(path: &Path) -> Option<Finding> {
+    let everybody = Access { mode: Some("0666".into()), ..Access::default() };
+    let (name, subject) = (path.display(), "run-time folder");
+    if !path.is_dir() {
+        return None;
+    }
+    Some(match everybody.shut_folder(&path.join("any.sock")) {
+        None => Finding::good(subject, format!("{name} can be entered by users that `access` names")),
+        Some((shut, _)) => {
+            let remedy = format!("needed only where `access` names others for a socket in it: chmod o+x {}", shut.display());
+            Finding::note(subject, format!("{name} cannot be entered by other users"), &remedy)
+        }
+    })
 }
 
 fn cpus() -> Finding {

@@ -179,7 +179,7 @@ fn interface(meeting: &Meeting, qemu: qemu::Qemu) -> String {
         1 => String::new(),
         pairs => format!(" queues='{pairs}'"),
     };
-    let note = access_note(meeting);
+    let note = access_note(meeting) + &wait_note(meeting);
     let properties = properties(&meeting.port, qemu);
     let alias = if properties.is_empty() { String::new() } else { format!("  <alias name='{}'/>\n", alias(&meeting.port.name)) };
     format!(
@@ -200,6 +200,19 @@ fn access_note(meeting: &Meeting) -> String {
         "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say (or as \
          access to `memlane attach`):\n  \
          access = {{ group = \"{group}\" }}"
+    )
+}
+
+/// That a domain waits for memlane, and a folder that its QEMU cannot enter.
+fn wait_note(meeting: &Meeting) -> String {
+    // Two hyphens end a comment.
+    let shut = meeting.port.shut_out().map(|text| format!("\n  and {}", text.replace("--", "-\u{2010}"))).unwrap_or_default();
+    if meeting.connect {
+        return shut;
+    }
+    format!(
+        "{shut}\n  and memlane to run: until it does, `virsh start` waits for it. Where memlane is a service, have it start before libvirt's:\n  \
+         Before=virtqemud.service libvirtd.service libvirt-guests.service in its unit"
     )
 }
 
@@ -294,6 +307,26 @@ mod tests {
         for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
             assert!(!interface(&meeting(&format!("{PLAIN}{let_in}")), NEW).contains("cannot connect"), "{let_in}");
         }
+    }
+
+    #[test]
+    fn whoever_has_libvirt_is_told_that_a_domain_waits_for_memlane() {
+        assert!(interface(&meeting(PLAIN), NEW).contains("`virsh start` waits for it"));
+        assert!(interface(&meeting(PLAIN), NEW).contains("Before=virtqemud.service"));
+        assert!(!interface(&meeting(&format!("{PLAIN}connect = true\n")), NEW).contains("virsh start"));
+    }
+
+    #[test]
+    fn whoever_has_libvirt_is_told_which_folder_is_shut() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("web.sock");
+        let text = PLAIN.replace("/run/web.sock", socket.to_str().unwrap()) + "access = { group = \"4243\" }\n";
+        assert!(
+            interface(&meeting(&text), NEW).contains(&format!("group 4243 may connect to {}, but cannot enter", socket.display()))
+        );
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+        assert!(!interface(&meeting(&text), NEW).contains("cannot enter"));
     }
 
     #[test]

@@ -219,7 +219,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check { net } => {
             let config = Config::load(&net)?;
             let (ports, segments) = (config.ports.len(), config.segments().len());
-            output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n", net.display()))
+            let notes = config.ports.iter().filter_map(|port| Some(format!("note: port {}: {}\n", port.name, port.shut_out()?)));
+            let notes: String = notes.collect();
+            output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n{notes}", net.display()))
         }
         Command::Schema { api: false } => output::print_json(&document::schema()),
         Command::Schema { api: true } => output::print_json(&control::document()),

@@ -22,6 +22,7 @@ pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 pub use uplink::UplinkConfig;
 
+pub use crate::folder::runtime as runtime_folder;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::policy::Allowance;
@@ -279,6 +280,20 @@ impl Document {
 }
 
 impl PortConfig {
+    /// Which users that may connect to its socket cannot, since a folder is shut to them, and what to do about it.
+    pub fn shut_out(&self) -> Option<String> {
+        let (PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. }) = &self.kind else {
+            return None;
+        };
+        let (folder, who) = self.access.shut_folder(path)?;
+        let folder = folder.display();
+        Some(format!(
+            "{who} may connect to {}, but cannot enter the folder {folder} (unless an ACL lets it in): chmod o+x {folder}, or have the \
+             socket in another, such as /run/memlane",
+            path.display()
+        ))
+    }
+
     fn from_entry(entry: &PortEntry, folder: &Path, general: &Access) -> Self {
         let kind = PortKind::of(entry, folder);
         Self {

@@ -18,13 +18,13 @@ pub mod state;
 pub mod vifs;
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::net::UnixListener;
 
+use crate::folder;
 use crate::port;
 use crate::port::vhost_user::access::Access;
 pub use client::Client;
@@ -82,22 +82,14 @@ pub enum ControlError {
 /// [`ControlError::Listen`].
 pub fn listen(path: &Path) -> Result<UnixListener, ControlError> {
     let failed = |cause| ControlError::Listen { path: path.into(), cause };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        make_folder(folder).map_err(failed)?;
+    folder::provide(path, false).map_err(failed)?;
+    // Another user could put a socket of its own in the place of ours.
+    if path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && !folder::is_ours(folder)) {
+        return Err(failed(io::Error::other("the folder belongs to another user")));
     }
     let listener = port::vhost_user::socket::bind(path, Access::PRIVATE).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     UnixListener::from_std(listener).map_err(failed)
-}
-
-/// Makes `folder` for us alone; one that is there must not be another user's, who could replace what is in it.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    if !folder.exists() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let us = nix::unistd::geteuid().as_raw();
-    let owner = std::fs::metadata(folder)?.uid();
-    if owner == us || owner == 0 { Ok(()) } else { Err(io::Error::other("the folder belongs to another user")) }
 }
 
 /// Answers at `listener` until cancelled.

@@ -147,6 +147,20 @@ fn the_commands_of_the_readme_work_on_its_first_network() {
 }
 
 #[test]
+fn completion_is_installed_on_an_account_without_folders() {
+    let page = Page::read("README.md");
+    let block = page.blocks("sh").into_iter().find(|block| block.contains("memlane completion")).unwrap();
+    let lines: Vec<&str> = block.lines().filter(|line| line.contains("completion")).collect();
+    let home = tempfile::tempdir().unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_memlane"));
+    let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let status = Command::new("sh").args(["-ec", &lines.join("\n")]).env("HOME", home.path()).env("PATH", path).status().unwrap();
+    assert!(status.success());
+    let script = std::fs::read_to_string(home.path().join(".local/share/bash-completion/completions/memlane")).unwrap();
+    assert!(script.contains("complete"));
+}
+
+#[test]
 fn the_commands_for_a_network_that_runs_work() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("net.toml"), &Page::read("README.md").blocks("toml")[0]).unwrap();

@@ -1,16 +1,17 @@
 //! Access: who may connect to a port's socket. Whoever may is that port's guest.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::ffi::CString;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nix::fcntl::AtFlags;
-use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid};
+use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid, getgrouplist};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,42 @@ impl Access {
     /// True if nobody beside who runs memlane is let in.
     pub fn is_private(&self) -> bool {
         self.owner.is_none() && self.mode().is_ok_and(|mode| mode & 0o022 == 0)
+    }
+
+    /// The outermost folder of the socket `path` that users who may connect cannot enter, and which users: as far as permissions tell, an ACL may
+    /// let them in.
+    pub fn shut_folder(&self, path: &Path) -> Option<(PathBuf, String)> {
+        if self.is_private() {
+            return None;
+        }
+        let whole = std::path::absolute(path).ok()?;
+        let mut folders: Vec<&Path> = whole.ancestors().skip(1).collect();
+        folders.reverse();
+        folders.into_iter().find_map(|folder| {
+            let metadata = std::fs::metadata(folder).ok()?;
+            self.shut_out(&metadata).map(|who| (folder.to_path_buf(), who))
+        })
+    }
+
+    /// Users who may connect and cannot enter the folder with this `metadata`.
+    fn shut_out(&self, metadata: &Metadata) -> Option<String> {
+        let mode = metadata.mode();
+        if mode & 0o001 != 0 {
+            return None;
+        }
+        let owner = self.owner.as_deref().filter(|name| {
+            let known = user(name).ok();
+            known.is_some_and(|user| {
+                user != 0 && !(user == metadata.uid() && mode & 0o100 != 0) && !is_member(user, metadata.gid(), mode)
+            })
+        });
+        let may_connect = self.mode().unwrap_or_default();
+        let named = self.group.as_deref().filter(|name| {
+            let enters = |group: u32| group == metadata.gid() && mode & 0o010 != 0;
+            may_connect & 0o020 != 0 && group(name).is_ok_and(|group| !enters(group))
+        });
+        let others = (may_connect & 0o002 != 0).then(|| "other users".to_owned());
+        owner.map(|name| format!("user {name}")).or_else(|| named.map(|name| format!("group {name}"))).or(others)
     }
 
     /// What is wrong with it, as far as can be said without asking this machine for users and groups.
@@ -98,6 +135,15 @@ fn own_socket(path: &Path) -> io::Result<File> {
 
 fn user(name: &str) -> io::Result<u32> {
     number("user", name, |name| Ok(User::from_name(name)?.map(|user| user.uid.as_raw())))
+}
+
+/// Whether `user` enters a folder of `mode` as a member of its group, as far as the name service tells in time.
+fn is_member(user: u32, folder: u32, mode: u32) -> bool {
+    let groups = move || {
+        let found = User::from_uid(Uid::from_raw(user)).ok().flatten()?;
+        getgrouplist(&CString::new(found.name).ok()?, found.gid).ok()
+    };
+    mode & 0o010 != 0 && within(PATIENCE, groups).flatten().is_some_and(|groups| groups.contains(&Gid::from_raw(folder)))
 }
 
 fn group(name: &str) -> io::Result<u32> {
@@ -188,6 +234,31 @@ mod tests {
         let own = std::fs::metadata(folder.path()).unwrap();
         access(&own.uid().to_string(), &own.gid().to_string(), "0640").apply(&socket).unwrap();
         assert_eq!(mode(&socket), 0o640);
+    }
+
+    #[test]
+    fn the_outermost_folder_that_is_shut_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (outer, inner) = (folder.path().join("outer"), folder.path().join("outer/inner"));
+        std::fs::create_dir_all(&inner).unwrap();
+        let socket = inner.join("a.sock");
+        let shut = |mode: [u32; 3], access: &Access| {
+            for (path, mode) in [folder.path(), &outer, &inner].into_iter().zip(mode) {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+            access.shut_folder(&socket)
+        };
+        let own = std::fs::metadata(&inner).unwrap();
+        let (user, group) = (own.uid().to_string(), own.gid().to_string());
+        let stranger = access("4242", "4243", "");
+        assert_eq!(shut([0o711, 0o711, 0o711], &stranger), None);
+        assert_eq!(shut([0o711, 0o700, 0o700], &stranger), Some((outer.clone(), "user 4242".into())));
+        assert_eq!(shut([0o711, 0o711, 0o750], &access("", "4243", "")), Some((inner.clone(), "group 4243".into())));
+        assert_eq!(shut([0o711, 0o711, 0o750], &access("", &group, "")), None);
+        assert_eq!(shut([0o711, 0o711, 0o700], &access("", &group, "")), Some((inner.clone(), format!("group {group}"))));
+        assert_eq!(shut([0o711, 0o711, 0o700], &access(&user, "", "")), None);
+        assert_eq!(shut([0o711, 0o711, 0o700], &access("", "", "0666")), Some((inner.clone(), "other users".into())));
+        assert_eq!(shut([0o700, 0o700, 0o700], &Access::default()), None);
     }
 
     #[test]

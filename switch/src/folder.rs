@@ -1,0 +1,98 @@
+//! Folders of sockets. memlane makes its run-time folder and no other: a slip in a path is to be told, not to make folders.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Its owner does everything, others pass through: who may connect to a socket in it is said by the socket.
+const MODE: u32 = 0o711;
+
+/// The user's run-time folder, where sockets are that no file places.
+pub fn runtime() -> PathBuf {
+    let user = nix::unistd::geteuid();
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
+        _ if user.is_root() => PathBuf::from("/run/memlane"),
+        // Each user has one: in the first one's, others could not make any.
+        _ => std::env::temp_dir().join(format!("memlane-{user}")),
+    }
+}
+
+/// Run-time folders of all users, as far as this one sees them.
+pub fn of_all_users() -> Vec<PathBuf> {
+    let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    // What a login has is its user's alone: only root can look into it, and others learn nothing from its being shut.
+    let logins = below(Path::new("/run/user")).map(|user| user.join("memlane")).filter(|folder| folder.symlink_metadata().is_ok());
+    let is_ours = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("memlane-"));
+    let temporary = below(&std::env::temp_dir()).filter(is_ours);
+    std::iter::once(PathBuf::from("/run/memlane")).chain(logins).chain(temporary).collect()
+}
+
+/// Sees to it that there is a folder for the socket `path`: the run-time folder is made, and opened to others if `shared` is true.
+///
+/// # Errors
+/// There is none.
+pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !is_same(folder, &runtime()) {
+        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no folder {}", folder.display()));
+        return if folder.is_dir() { Ok(()) } else { Err(missing()) };
+    }
+    make(folder)?;
+    let metadata = std::fs::metadata(folder)?;
+    let mode = metadata.mode() & 0o7777;
+    if shared && mode & 0o011 != 0o011 && metadata.uid() == nix::unistd::geteuid().as_raw() {
+        std::fs::set_permissions(folder, Permissions::from_mode(mode | 0o011))?;
+    }
+    Ok(())
+}
+
+/// Makes the folder if it is missing.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn make(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(MODE).create(folder)?;
+    // The umask may have taken from it.
+    std::fs::set_permissions(folder, Permissions::from_mode(MODE))
+}
+
+/// Whether `folder` is this user's, or root's: no other user can replace what is in it.
+pub fn is_ours(folder: &Path) -> bool {
+    let us = nix::unistd::geteuid().as_raw();
+    std::fs::metadata(folder).is_ok_and(|metadata| metadata.uid() == us || metadata.uid() == 0)
+}
+
+/// Whether both paths are of one folder, which may be missing.
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_in_a_path_makes_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["no/a.sock", "no/such/a.sock"] {
+            let told = provide(&folder.path().join(path), true).unwrap_err();
+            assert!(told.kind() == io::ErrorKind::NotFound && told.to_string().contains("no folder /"), "{told}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        provide(&folder.path().join("a.sock"), true).unwrap();
+        assert_ne!(std::fs::metadata(folder.path()).unwrap().mode() & 0o777, MODE, "no other folder is opened");
+    }
+
+    #[test]
+    fn others_pass_through_a_folder_that_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = folder.path().join("run/memlane");
+        make(&made).unwrap();
+        assert_eq!(std::fs::metadata(&made).unwrap().mode() & 0o777, 0o711);
+    }
+}
