@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use kvm_bindings::kvm_userspace_memory_region;
@@ -36,6 +36,26 @@ impl ThreadId {
         // SAFETY: three numbers; the kernel looks for the thread in this process only.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::pid_t::from(nix::unistd::getpid()), self.0, signal) };
     }
+}
+
+/// Whether a program has the regular file `file`, which is open for reading, open for writing; `None` if the kernel does not say: the file is another
+/// user's, or on a file system without leases.
+pub fn is_open_for_writing(file: &File) -> Option<bool> {
+    /// fcntl(2): the signal that tells of another opening the file; of Linux, where all architectures agree.
+    const F_SETSIG: libc::c_int = 10;
+    let fd = file.as_raw_fd();
+    // SAFETY: numbers only. A program that opens the file while the lease is held waits until it is given back, just below; the signal that tells
+    // us so is one that is ignored by default.
+    let leased = unsafe {
+        libc::fcntl(fd, F_SETSIG, libc::SIGURG);
+        libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
+    };
+    if leased == 0 {
+        // SAFETY: numbers only.
+        unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+        return Some(false);
+    }
+    (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }
 
 /// Reads what `stream` has, up to `bytes.len()` bytes; returns how many. What descriptors came with them, at most `MOST`, goes to `files`.

@@ -119,7 +119,8 @@ enum Command {
     ///
     /// Ports that differ in their limits, weight, storm, link, mac, mtu or enabled change in place; others are detached and attached anew. Ports
     /// that the file does not have go, those too that were attached while the network ran. If settings beside the ports differ, nothing is done:
-    /// only a restart changes them. A file with mistakes changes nothing. Without a file, the network reads its own again.
+    /// only a restart changes them. A file with mistakes changes nothing, nor does one that would detach every port, unless by --force. Without a file,
+    /// the network reads its own again.
     #[command(
         after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml\n  kill -HUP $(pidof memlane)"
     )]

@@ -5,7 +5,7 @@ use hyper::Method;
 
 use super::net::Net;
 use super::{Failure, output};
-use crate::config::Document;
+use crate::config::Reread;
 use crate::control::reload::Reloaded;
 use crate::control::routes::ReloadOrder;
 
@@ -20,6 +20,9 @@ pub(super) struct Reload {
     /// Change the ports though other keys differ, which only a restart changes.
     #[arg(long)]
     ports_only: bool,
+    /// Also where no port that runs would stay, where the file ends in the middle of a line, or while another program is writing it.
+    #[arg(long)]
+    force: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -27,9 +30,11 @@ pub(super) struct Reload {
 
 impl Reload {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let document = self.net.file().map(Document::load).transpose()?;
-        let document = document.map(serde_json::to_value).transpose().map_err(Failure::running)?;
-        let order = ReloadOrder { document, dry_run: self.dry_run, ports_only: self.ports_only };
+        let &Self { dry_run, ports_only, force, .. } = self;
+        let read = self.net.file().map(|file| Reread::load(file, force)).transpose()?;
+        let cut_off = read.as_ref().is_some_and(|read| read.cut_off);
+        let document = read.map(|read| serde_json::to_value(read.document)).transpose().map_err(Failure::running)?;
+        let order = ReloadOrder { document, dry_run, ports_only, force, cut_off };
         let done: Reloaded = self.net.client()?.ask(Method::POST, "/v1/reload", Some(&order))?;
         if self.json {
             output::print_json(&done)?
@@ -67,6 +72,7 @@ fn told(done: &Reloaded) -> String {
     if !done.restart.is_empty() {
         line("restart", &format!("only a restart changes {}", done.restart.join(", ")));
     }
+    done.refused.iter().for_each(|cause| line("refused", cause));
     if done.dry_run {
         text.push_str("Nothing was done yet.\n");
     }
@@ -90,12 +96,14 @@ mod tests {
             restart: vec!["workers".into()],
             failed: vec![Failed { name: "e".into(), error: "it is taken".into() }],
             dry_run: true,
+            refused: Some("no port stays".into()),
         };
         let text = told(&done);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 9, "{text}");
+        assert_eq!(lines.len(), 10, "{text}");
         assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached anew");
         assert_eq!(lines[3..5], ["ends here  segment back", "leads on   segment lan"]);
         assert!(lines[5].contains("e: it is taken") && lines[6].ends_with("1 port") && lines[7].ends_with("workers"));
+        assert_eq!(lines[8], "refused    no port stays");
     }
 }

@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::net::DEFAULT_NAME;
 use super::{Failure, output};
 use crate::config::{Config, Mistakes, runtime_folder};
+use crate::control::reload::ReloadOptions;
 use crate::control::server::THREADS;
 use crate::control::{self, Managed, Origin};
 use crate::descriptors;
@@ -99,7 +100,7 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
 
 /// Reads the network's file again, as SIGHUP asks.
 fn reload(managed: &Managed) {
-    match managed.reload_from(None, false, false) {
+    match managed.reload_from(None, ReloadOptions::default()) {
         Ok(done) => {
             let (added, removed, changed) = (done.added.len(), done.removed.len(), done.changed.len());
             tracing::info!(added, removed, changed, untouched = done.untouched.len(), "the file was read again");

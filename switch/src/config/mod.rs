@@ -3,7 +3,7 @@
 //! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
 //! 2. [`check`]: every mistake in the file, each with its line.
 //! 3. [`Config`]: what the rest of the program works with.
-//! 4. [`uplink`]: segments that go on at other hosts.
+//! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: segments that go on at other hosts.
 //! 5. [`claim`]: what only one port can have. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
 //!    another.
 
@@ -11,6 +11,7 @@ pub mod check;
 pub mod claim;
 pub mod difference;
 pub mod document;
+pub mod file;
 pub mod json;
 pub mod uplink;
 
@@ -193,8 +194,7 @@ impl Config {
     /// # Errors
     /// All [`Mistakes`] at once; an unreadable file is one.
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
-        let document = Document::load(path)?;
-        Ok(Self::from_document(&document, "net", Path::new("")))
+        Ok(Document::load(path)?.config())
     }
 
     /// Checks `text`; the network is called `default_name` if the text does not name it. Relative paths are the working directory's.
@@ -260,15 +260,28 @@ impl Document {
     /// # Errors
     /// All [`Mistakes`] at once; an unreadable file is one.
     pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let text = std::fs::read_to_string(path).map_err(|error| Mistakes::unreadable(path, &error))?;
+        Self::parse(&text, path)
+    }
+
+    /// The network that a document with a name and whole paths describes.
+    pub fn config(&self) -> Config {
+        Config::from_document(self, "net", Path::new(""))
+    }
+
+    /// As [`Self::load`], from the text of the file.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Mistakes> {
         let unreadable = |error: std::io::Error| Mistakes::unreadable(path, &error);
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let whole = std::path::absolute(path).map_err(unreadable)?;
         let folder = whole.parent().unwrap_or(Path::new("/"));
         if folder.to_str().is_none() {
             // Paths are told and kept as text.
             return Err(Mistakes::unreadable(path, &std::io::Error::other("its folder's path is not UTF-8: move it elsewhere")));
         }
-        let mut document = check::check_in(&text, folder).map_err(|mistakes| mistakes.in_file(path))?;
+        let mut document = check::check_in(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
         let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);
         for socket in sockets.chain([&mut document.control]).flatten() {
             *socket = folder.join(&*socket);
@@ -276,6 +289,27 @@ impl Document {
         let stem = || path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
         document.name.get_or_insert_with(stem);
         Ok(document)
+    }
+}
+
+/// A network's file as it is for a network that runs.
+#[derive(Clone, Debug)]
+pub struct Reread {
+    /// What it says.
+    pub document: Document,
+    /// Its last line has no end: it may have been cut off.
+    pub cut_off: bool,
+}
+
+impl Reread {
+    /// Reads and checks the file at `path`, as [`Document::load`] does, once no program is writing it; with `force`, at once.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once.
+    pub fn load(path: &Path, force: bool) -> Result<Self, Mistakes> {
+        let read = if force { std::fs::read_to_string(path) } else { file::read_settled(path) };
+        let text = read.map_err(|error| Mistakes::unreadable(path, &error))?;
+        Ok(Self { document: Document::parse(&text, path)?, cut_off: !force && file::has_open_line(&text) })
     }
 }
 

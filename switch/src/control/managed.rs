@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::problem::Refusal;
-use super::reload::{self, Reloaded};
+use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 
 use super::state::State;
 use crate::config::difference::{self, Difference};
-use crate::config::{Config, Mistakes, PortConfig, PortEntry};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::{Daemon, NoSuchPort, Prepared};
 
 /// Longest wait in which it is not looked at whether the network ends.
@@ -222,20 +222,25 @@ impl Managed {
         }
     }
 
-    /// Makes the network what `wanted` says, or only tells what would be done (`dry`). Settings that only a restart changes refuse it, unless
-    /// only the ports are asked for (`ports_only`).
+    /// Makes the network what `wanted` says, or only tells what would be done. Refused where settings differ that only a restart changes, or where
+    /// every port would be detached, unless `options` allow it.
     ///
     /// # Errors
     /// Nothing has changed then.
-    pub fn reload(&self, wanted: &Config, dry: bool, ports_only: bool) -> Result<Reloaded, Refusal> {
+    pub fn reload(&self, wanted: &Config, options: ReloadOptions) -> Result<Reloaded, Refusal> {
         let mut base = self.changing();
-        let difference = Difference::between(&self.config()?, wanted);
-        if dry {
-            return Ok(Reloaded::planned(&difference));
+        let now = self.config()?;
+        let difference = Difference::between(&now, wanted);
+        let refused = options.refuse(&difference, now.ports.len());
+        if options.dry_run {
+            return Ok(Reloaded::planned(&difference, refused));
         }
-        if !difference.restart.is_empty() && !ports_only {
+        if !difference.restart.is_empty() && !options.ports_only {
             let keys = difference.restart.join(", ");
             let text = format!("only a restart changes {keys}: restart the network, or ask for the ports alone (--ports-only)");
+            return Err(Refusal::new(StatusCode::CONFLICT, text));
+        }
+        if let Some(text) = refused {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
         let reloaded = self.ask(|daemon| reload::carry_out(daemon, &difference))?;
@@ -248,26 +253,27 @@ impl Managed {
     ///
     /// # Errors
     /// The document or file has mistakes; there is no file; as [`Self::reload`].
-    pub fn reload_from(&self, document: Option<&Value>, dry: bool, ports_only: bool) -> Result<Reloaded, Refusal> {
-        let wanted = match document {
-            Some(document) => Config::from_json(document, &self.config()?.name, &self.origin.folder)?,
-            None => self.load_file()?,
-        };
-        self.reload(&wanted, dry, ports_only)
+    pub fn reload_from(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
+        if let Some(document) = document {
+            let wanted = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
+            return self.reload(&wanted, options);
+        }
+        let Reread { document, cut_off } = self.load_file(options.force)?;
+        self.reload(&document.config(), ReloadOptions { cut_off, ..options })
     }
 
-    fn load_file(&self) -> Result<Config, Refusal> {
+    fn load_file(&self, force: bool) -> Result<Reread, Refusal> {
         let none = || {
             Refusal::new(StatusCode::CONFLICT, "the network was started without a file: name one, as `memlane reload FILE` does")
         };
         let file: &Path = self.origin.file.as_deref().ok_or_else(none)?;
-        // With their lines, in the file that may not be the one that who asks thinks of.
+        // With their lines, in the file that may not be the one that the operator thinks of.
         let told = |mistakes: Mistakes| {
             let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, mistakes.to_string());
             refusal.problem.mistakes = Refusal::from(mistakes).problem.mistakes;
             refusal
         };
-        Config::load(file).map_err(told)
+        Reread::load(file, force).map_err(told)
     }
 
     /// Keeps what is different from the file, if the operator wants that.

@@ -8,6 +8,36 @@ use crate::config::difference::{self, Changed, Difference};
 use crate::config::{Config, PortConfig, UplinkConfig};
 use crate::daemon::{Daemon, PortChange};
 
+/// How far a reload may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReloadOptions {
+    /// Only tell what would be done.
+    pub dry_run: bool,
+    /// Change the ports though keys beside them differ, which only a restart changes.
+    pub ports_only: bool,
+    /// Detach all ports that run, too, and take over a file that may have been cut off.
+    pub force: bool,
+    /// The file ends in the middle of a line.
+    pub cut_off: bool,
+}
+
+impl ReloadOptions {
+    /// Why a network of `ports` ports is not changed by so much, if so.
+    pub(super) fn refuse(&self, difference: &Difference, ports: usize) -> Option<String> {
+        let removed = &difference.removed;
+        if removed.is_empty() || self.force {
+            return None;
+        }
+        if removed.len() == ports {
+            let text = "the file has none of the ports that run, so that all of them would be detached";
+            return Some(format!("{text} ({ports} now). Check the file, or use --force if that is meant"));
+        }
+        let names: Vec<&str> = removed.iter().map(|port| port.name.as_str()).collect();
+        let text = "the file ends in the middle of a line and may have been cut off: it does not have the ports";
+        self.cut_off.then(|| format!("{text} {}. End its last line, or use --force", names.join(", ")))
+    }
+}
+
 /// What a reload did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
@@ -30,6 +60,9 @@ pub struct Reloaded {
     pub failed: Vec<Failed>,
     /// Nothing was done: this is what would be.
     pub dry_run: bool,
+    /// Why it would be refused, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// A port that differs.
@@ -55,8 +88,8 @@ pub struct Failed {
 }
 
 impl Reloaded {
-    /// What would be done.
-    pub fn planned(difference: &Difference) -> Self {
+    /// What would be done, or why not.
+    pub fn planned(difference: &Difference, refused: Option<String>) -> Self {
         let names = |ports: &[PortConfig]| ports.iter().map(|port| port.name.clone()).collect();
         Self {
             added: names(&difference.added),
@@ -68,6 +101,7 @@ impl Reloaded {
             restart: difference.restart.iter().map(|&key| key.into()).collect(),
             failed: Vec::new(),
             dry_run: true,
+            refused,
         }
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::api::{About, Api, Sent};
 use super::managed::Managed;
 use super::problem::Refusal;
-use super::reload::Reloaded;
+use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use crate::config::{Document, PortEntry};
 use crate::link::Impairment;
@@ -93,6 +93,10 @@ pub struct ReloadOrder {
     pub dry_run: bool,
     /// Change the ports though other keys differ, which only a restart changes.
     pub ports_only: bool,
+    /// Detach all ports that run, too, and take over a document that may have been cut off.
+    pub force: bool,
+    /// The file that the document was read from ends in the middle of a line: no port is detached then, unless by force.
+    pub cut_off: bool,
 }
 
 fn about(id: &'static str, summary: &'static str, problems: &'static [u16]) -> About {
@@ -192,7 +196,8 @@ fn segment(managed: &Managed, name: &str, (): ()) -> Result<SegmentView, Refusal
 }
 
 fn reload(managed: &Managed, _: &str, Sent(order): Sent<ReloadOrder>) -> Result<Reloaded, Refusal> {
-    managed.reload_from(order.document.as_ref(), order.dry_run, order.ports_only)
+    let ReloadOrder { document, dry_run, ports_only, force, cut_off } = order;
+    managed.reload_from(document.as_ref(), ReloadOptions { dry_run, ports_only, force, cut_off })
 }
 
 fn openapi(_: &Managed, _: &str, (): ()) -> Result<Value, Refusal> {

@@ -1,7 +1,11 @@
 //! The commands for a network that runs: its ports are looked at, come, change and go; its file is read again; its state comes back.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::command::{Running, memlane, network, port, printed, told, wait_until, write};
 use nix::sys::signal::{Signal, kill};
@@ -180,6 +184,49 @@ fn a_file_that_changed_is_taken_over() {
     write(folder, "net.toml", &format!("{fewer}[[port]]\nname = \"db\"\nvhost-user = \"taken.sock\"\n"));
     assert!(fails(folder, &["reload", "net.toml"], 1).contains("one port"));
     assert_eq!(names(folder, &["net"]), ["web"]);
+}
+
+#[test]
+fn a_file_that_is_being_written_costs_no_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |index: usize| format!("[[port]]\nname = \"p{index}\"\nnull = true\n");
+    let text: String = (0..20).map(port).collect();
+    write(folder, "net.toml", &text);
+    let running = up(folder, &["net.toml"]);
+    // Somebody is in the middle of it: neither a command nor a signal takes over what is there so far.
+    let mut half = File::create(folder.join("net.toml")).unwrap();
+    half.write_all(port(0).as_bytes()).unwrap();
+    assert!(fails(folder, &["reload", "net.toml"], 2).contains("another program is writing it"));
+    signal(&running, Signal::SIGHUP);
+    assert_eq!(names(folder, &["net"]).len(), 20);
+    drop(half);
+    // Cut off: at a line's end it is the file of another network, within a line it is told.
+    write(folder, "net.toml", "");
+    assert!(fails(folder, &["reload", "net.toml"], 1).contains("all of them would be detached (20 now)"));
+    write(folder, "net.toml", port(0).trim_end());
+    assert!(fails(folder, &["reload", "net.toml"], 1).contains("may have been cut off"));
+    assert_eq!(json(folder, &["ls", "net.toml", "--json"]).as_array().unwrap().len(), 20);
+    // Written again and again: each reload meets a whole file, or says that it does not.
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                write(folder, "net.toml", &text);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for _ in 0..20 {
+            let output = memlane(folder, &["reload", "net.toml", "--json"]).output().unwrap();
+            let done =
+                serde_json::from_slice::<Value>(&output.stdout).map_or(20, |done| done["untouched"].as_array().unwrap().len());
+            assert_eq!(done, 20, "{}", told(&output));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    write(folder, "net.toml", "");
+    printed(folder, &["reload", "net.toml", "--force"]);
+    assert!(names(folder, &["net"]).is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::*;
 use hyper::{Method, StatusCode};
 use memlane::config::Config;
-use memlane::control::reload::{Reloaded, is_same};
+use memlane::control::reload::{ReloadOptions, Reloaded, is_same};
 use memlane::control::routes::{DrainOrder, Drained};
 use memlane::control::{Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
@@ -346,7 +346,7 @@ fn answers_are_what_the_document_says() {
     let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"\nlink = { delay = \"1ms\" }")]));
     let document = document();
     let port = json!({ "name": "b", "vhost-user": "b.sock", "intake": { "rate": "1Gbit" } });
-    let whole = json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true });
+    let whole = json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true, "force": true });
     for (method, path, uri, status, body) in [
         ("get", "/v1/network", "/v1/network", 200, json!({})),
         ("get", "/v1/ports", "/v1/ports", 200, json!({})),
@@ -439,7 +439,7 @@ fn a_reload_loses_no_frame_of_ports_that_it_does_not_touch() {
         });
         for (from, to) in (0..6).map(|round| if round % 2 == 0 { (&one, &two) } else { (&two, &one) }) {
             let wanted = net.config(&format!("workers = 2\n{to}"));
-            let done = net.managed.reload(&wanted, false, false).unwrap();
+            let done = net.managed.reload(&wanted, ReloadOptions::default()).unwrap();
             assert_eq!((done.untouched.len(), done.failed.len()), (2, 0), "{from} {done:?}");
             assert_eq!(done.changed.iter().filter(|port| port.anew).count(), 1);
             assert!(is_same(&net.managed.config().unwrap(), &wanted));
@@ -475,16 +475,39 @@ fn a_dry_run_and_a_bad_document_change_nothing() {
 }
 
 #[test]
+fn a_reload_detaches_all_ports_only_by_force() {
+    let net = Net::of(&ports(&[("a", ""), ("b", ""), ("c", "")]));
+    let before = net.managed.config().unwrap();
+    let (none, others) = (json!({}), json!({ "port": [{ "name": "z", "null": true }] }));
+    for document in [&none, &others] {
+        let refused = net.post("/v1/reload", &json!({ "document": document })).unwrap_err();
+        assert_eq!(refused.status, StatusCode::CONFLICT);
+        assert!(refused.problem.error.contains("all of them would be detached (3 now)"), "{refused}");
+        let plan = net.post("/v1/reload", &json!({ "document": document, "dry-run": true })).unwrap();
+        assert!(plan["refused"].as_str().unwrap().contains("--force"), "{plan}");
+    }
+    // A file that was cut off may still be a good one, of fewer ports.
+    let fewer = json!({ "port": [{ "name": "a", "vhost-user": "a.sock" }] });
+    let refused = net.post("/v1/reload", &json!({ "document": fewer, "cut-off": true })).unwrap_err();
+    assert!(refused.problem.error.contains("middle of a line") && refused.problem.error.contains("b, c"), "{refused}");
+    assert_eq!(net.managed.config().unwrap(), before);
+    net.post("/v1/reload", &json!({ "document": fewer })).unwrap();
+    net.post("/v1/reload", &json!({ "document": none, "force": true })).unwrap();
+    assert!(net.managed.config().unwrap().ports.is_empty());
+    net.post("/v1/reload", &json!({ "document": none })).unwrap();
+}
+
+#[test]
 fn two_ports_swap_their_addresses_and_sockets() {
     let (one, two) = ("mac = \"02:00:00:00:00:01\"", "mac = \"02:00:00:00:00:02\"");
     let net = Net::of(&ports(&[("a", one), ("b", two)]));
     let wanted = net.config(&ports(&[("a", two), ("b", one)]));
-    assert_eq!(net.managed.reload(&wanted, false, false).unwrap().failed, []);
+    assert_eq!(net.managed.reload(&wanted, ReloadOptions::default()).unwrap().failed, []);
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
     let text =
         ports(&[("a", two), ("b", one)]).replace("/a.sock", "/x.sock").replace("/b.sock", "/a.sock").replace("/x.sock", "/b.sock");
     let wanted = net.config(&text);
-    assert_eq!(net.managed.reload(&wanted, false, false).unwrap().failed, []);
+    assert_eq!(net.managed.reload(&wanted, ReloadOptions::default()).unwrap().failed, []);
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
 }
 
@@ -493,7 +516,7 @@ fn what_cannot_be_attached_is_told_and_the_port_is_as_it_was() {
     let net = Net::of(&ports(&[("a", ""), ("b", "")]));
     let _taken = std::os::unix::net::UnixListener::bind(net.socket("taken")).unwrap();
     let text = ports(&[("a", ""), ("b", "weight = 7"), ("c", "")]).replace("/a.sock", "/taken.sock");
-    let done = net.managed.reload(&net.config(&text), false, false).unwrap();
+    let done = net.managed.reload(&net.config(&text), ReloadOptions::default()).unwrap();
     assert_eq!((done.failed.len(), done.failed[0].name.as_str()), (1, "a"));
     assert!(done.failed[0].error.contains("taken.sock") && done.failed[0].error.contains("as it was"), "{:?}", done.failed);
     assert_eq!((done.added, done.changed[0].name.as_str()), (vec!["c".to_owned()], "b"));
@@ -517,7 +540,7 @@ fn what_was_changed_comes_back_with_the_state() {
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
     // A reload makes the file win, for the next start too.
     let wanted = net.config(&file);
-    net.managed.reload(&wanted, false, false).unwrap();
+    net.managed.reload(&wanted, ReloadOptions::default()).unwrap();
     let net = net.restart(&file).unwrap();
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
     std::fs::write(net.folder.path().join("state.toml"), "nonsense").unwrap();
@@ -526,7 +549,7 @@ fn what_was_changed_comes_back_with_the_state() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_told() {
+fn a_change_that_cannot_be_saved_is_applied_told_and_saved_later() {
     let mut net = Net::in_folder(tempfile::tempdir().unwrap(), "", true).unwrap();
     std::fs::create_dir_all(net.folder.path().join(".state.toml.new/in the way")).unwrap();
     let told = net.post("/v1/ports", &json!({ "name": "a", "null": true })).unwrap_err();
@@ -582,7 +605,7 @@ proptest! {
         let net = Net::in_folder(tempfile::tempdir().unwrap(), &first, true).unwrap();
         for text in [&second, &third] {
             let wanted = net.config(text);
-            let done = net.managed.reload(&wanted, false, false).unwrap();
+            let done = net.managed.reload(&wanted, ReloadOptions { force: true, ..ReloadOptions::default() }).unwrap();
             prop_assert_eq!(&done.failed, &[]);
             prop_assert!(is_same(&net.managed.config().unwrap(), &wanted));
         }
