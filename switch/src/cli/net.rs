@@ -1,5 +1,6 @@
 //! Which network a command is about.
 
+use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -62,17 +63,22 @@ fn named(net: Option<&Path>) -> Named<'_> {
     }
 }
 
+/// Tells on standard error what does not keep a command from success.
+fn tell(text: &str) {
+    // Where nobody can be told, the command has done its work all the same.
+    let _ = writeln!(std::io::stderr(), "memlane: {text}");
+}
+
 impl Net {
     /// Who asks it.
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        if let Some(control) = &self.socket.control {
-            return Ok(Client::new(control));
-        }
-        Ok(Client::new(&match named(self.net.as_deref()) {
-            Named::File(path) => Config::load(path)?.control,
-            Named::Socket(path) => path.into(),
-            Named::Name(name) => default_control(&name),
-        }))
+        let socket = match (&self.socket.control, named(self.net.as_deref())) {
+            (Some(control), _) => control.clone(),
+            (None, Named::File(path)) => Config::load(path)?.control,
+            (None, Named::Socket(path)) => path.into(),
+            (None, Named::Name(name)) => default_control(&name),
+        };
+        Ok(Client::new(&socket).telling(tell))
     }
 
     /// Its file, if it is named by one.

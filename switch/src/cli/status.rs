@@ -27,10 +27,9 @@ impl Status {
 }
 
 fn table(report: &Report) -> String {
-    let mut text = format!(
-        "network {}, memlane {}, up for {} s\nTX is what a guest transmits, RX what it receives.\n\n",
-        report.name, report.version, report.uptime
-    );
+    let mut text = format!("network {}, memlane {}, up for {} s\n", report.name, report.version, report.uptime);
+    text.extend(report.unsaved.iter().map(|unsaved| format!("not saved: {unsaved}\n")));
+    text.push_str("TX is what a guest transmits, RX what it receives.\n\n");
     let heading = ["port", "segment", "state", "TX\nframes", "TX\nbytes", "RX\nframes", "RX\nbytes", "dropped", "CPU s"];
     let rows = report.ports.iter().map(|port| port_row(port, report.cycles_per_second));
     text.push_str(&Table::new(3, heading, rows).narrow());
@@ -256,6 +255,12 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
         ] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
+    }
+
+    #[test]
+    fn a_state_that_is_not_saved_is_told() {
+        let report = Report { unsaved: Some("the state file /s cannot be written: it is full".into()), ..report(json!({})) };
+        assert!(table(&report).contains("not saved: the state file /s cannot be written: it is full\n"), "{}", table(&report));
     }
 
     #[test]

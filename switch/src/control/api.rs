@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use axum::{Json, Router};
@@ -110,13 +110,17 @@ impl Api {
         let operation = self.describe::<I, A>(path, about);
         self.paths.entry(path).or_default().insert(method.as_str().to_lowercase(), operation);
         let (bounds, lane) = (Arc::clone(&self.bounds), Lane::of(&method, path));
+        let changes = method != Method::GET;
         // Every method that stands in the table of routes has a filter.
         let Ok(filter) = MethodFilter::try_from(method) else { return self };
         let answer = move |State(managed): State<Arc<Managed>>, Path(names): Path<HashMap<String, String>>, request: Request| {
             let bounds = Arc::clone(&bounds);
             async move {
                 let name = names.get("name").cloned().unwrap_or_default();
-                let run = move |bytes: &[u8]| Ok((about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response());
+                    let run = move |bytes: &[u8]| {
+                        let answer = (about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response();
+                    Ok(if changes { with_unsaved(answer, managed.unsaved()) } else { answer })
+                };
                 respond(&bounds, lane, request, run).await.unwrap_or_else(Refusal::into_response)
             }
         };
@@ -179,6 +183,17 @@ fn meaning(status: u16) -> &'static str {
         500 => "The machine refuses, or what was done cannot be kept.",
         _ => "The network ends, or does as much as it may at a time.",
     }
+}
+
+/// The header of an answer whose change is applied but not in the state file: why not.
+pub const UNSAVED: &str = "memlane-unsaved";
+
+fn with_unsaved(mut answer: Response, unsaved: Option<String>) -> Response {
+    let value = unsaved.and_then(|text| HeaderValue::from_bytes(text.replace(char::is_control, "?").as_bytes()).ok());
+    if let Some(value) = value {
+        answer.headers_mut().insert(UNSAVED, value);
+    }
+    answer
 }
 
 /// Reads what is sent, and has `run` answer to it on another thread, in `lane`.

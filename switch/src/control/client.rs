@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::ControlError;
+use super::api::UNSAVED;
 use super::problem::{Problem, Refusal};
 
 /// Longest wait for what is only looked at, and for a change.
@@ -23,17 +24,23 @@ pub struct Client {
     path: PathBuf,
     /// How long an answer may take, where that is not as usual.
     patience: Option<Duration>,
+    tell: fn(&str),
 }
 
 impl Client {
     /// Who asks at the socket `path`; each question connects anew.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.into(), patience: None }
+        Self { path: path.into(), patience: None, tell: |_| {} }
     }
 
     /// Has answers take so long at most.
     pub fn within(self, patience: Duration) -> Self {
         Self { patience: Some(patience), ..self }
+    }
+
+    /// Has `tell` called with the sentence for an answer whose change is applied but not saved.
+    pub fn telling(self, tell: fn(&str)) -> Self {
+        Self { tell, ..self }
     }
 
     /// The socket.
@@ -75,6 +82,9 @@ impl Client {
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| ControlError::Answer(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(nonsense)?;
         let status = response.status();
+        if let Some(unsaved) = response.headers().get(UNSAVED) {
+            (self.tell)(&String::from_utf8_lossy(unsaved.as_bytes()));
+        }
         let answer = response.into_body().collect().await.map_err(nonsense)?.to_bytes().to_vec();
         if status.is_success() {
             return Ok(answer);

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
-
 use super::state::State;
+use super::state_file::StateFile;
 use crate::config::difference::{self, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::{Daemon, NoSuchPort, Prepared};
@@ -38,6 +38,7 @@ pub struct Managed {
     /// What the file says; held by whoever changes something.
     base: Mutex<Config>,
     origin: Origin,
+    state: Option<StateFile>,
     started: Instant,
 }
 
@@ -48,16 +49,16 @@ impl Managed {
     /// The state cannot be read, makes no sense or cannot be kept; the network cannot be started.
     pub fn start(base: Config, origin: Origin) -> Result<Self, Refusal> {
         let unkept = |error: super::state::StateError| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
-        let config = match &origin.state {
-            Some(path) => State::load(path).and_then(|state| state.applied_to(&base, path)).map_err(unkept)?,
-            None => base.clone(),
-        };
+        let (mut config, mut kept) = (base.clone(), None);
         if let Some(path) = &origin.state {
+            let (file, state) = StateFile::open(path).map_err(unkept)?;
+            config = state.applied_to(&base, path).map_err(unkept)?;
             // What cannot be kept later is better told now.
-            State::between(&base, &config).save(path).map_err(unkept)?;
+            file.begin(&state, &State::between(&base, &config)).map_err(unkept)?;
+            kept = Some(file);
         }
         let daemon = RwLock::new(Some(Arc::new(Daemon::start(&config)?)));
-        Ok(Self { daemon, base: Mutex::new(base), origin, started: Instant::now() })
+        Ok(Self { daemon, base: Mutex::new(base), origin, state: kept, started: Instant::now() })
     }
 
     /// Ends the network; what is asked for from then on is refused.
@@ -66,6 +67,14 @@ impl Managed {
         if let Some(daemon) = daemon {
             daemon.stop();
         }
+        if let Some(state) = &self.state {
+            state.end();
+        }
+    }
+
+    /// Why changes are not saved in the state file, if they should be and are not.
+    pub fn unsaved(&self) -> Option<String> {
+        self.state.as_ref()?.unsaved()
     }
 
     /// Asks the daemon.
@@ -103,9 +112,10 @@ impl Managed {
     /// # Errors
     /// The network ends.
     pub fn report(&self) -> Result<Report, Refusal> {
+        let unsaved = self.unsaved();
         self.ask(|daemon| {
             let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
-            Report { uplinks: daemon.uplinks(), ..report }
+            Report { uplinks: daemon.uplinks(), unsaved, ..report }
         })
     }
 
@@ -278,10 +288,9 @@ impl Managed {
 
     /// Keeps what is different from the file, if the operator wants that.
     fn keep(&self, base: &Config) -> Result<(), Refusal> {
-        let Some(path) = &self.origin.state else { return Ok(()) };
-        let kept = State::between(base, &self.config()?).save(path);
-        kept.map_err(|error| {
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("it is done, but after a restart it is not: {error}"))
-        })
+        if let Some(state) = &self.state {
+            state.save(&State::between(base, &self.config()?));
+        }
+        Ok(())
     }
 }

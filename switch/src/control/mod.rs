@@ -1,6 +1,6 @@
 //! The control interface: HTTP on a Unix socket that only its owner may use.
 //!
-//! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`]: what outlives it. [`vifs`]: ports that
+//! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`], [`state_file`]: what outlives it. [`vifs`]: ports that
 //!    come with Xen guests.
 //! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
 //! 3. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing.
@@ -15,6 +15,7 @@ pub mod report;
 pub mod routes;
 pub mod server;
 pub mod state;
+pub mod state_file;
 pub mod vifs;
 
 use std::io;

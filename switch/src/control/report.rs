@@ -44,6 +44,9 @@ pub struct Report {
     /// Descriptors of the process.
     #[serde(default)]
     pub descriptors: DescriptorReport,
+    /// Why the state file does not have the latest changes, if so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unsaved: Option<String>,
     /// Ports, in the order in which they came.
     pub ports: Vec<PortReport>,
     /// Segments that go on at other hosts.
@@ -213,6 +216,7 @@ impl Report {
                 touched: HostMemory::of_this_process().touched(),
             },
             descriptors: shared.descriptors.report(),
+            unsaved: None,
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
             uplinks: Vec::new(),
             workers: workers.collect(),

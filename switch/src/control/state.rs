@@ -1,12 +1,10 @@
 //! The state file: what is different from the network's file, because it was attached, detached or changed while the network ran.
 //!
 //! It holds differences only, so that the network's file can change too: `removed` ports do not come, a `[[change]]` holds keys that are other
-//! than the file's (and, in `unset`, keys that are not there), a `[[port]]` comes beside the file's or in place of the one of its name. It is
-//! written whole beside its place and moved there, so that no reader ever sees half of it.
+//! than the file's (and, in `unset`, keys that are not there), a `[[port]]` comes beside the file's or in place of the one of its name.
+//! [`super::state_file`] locks and writes it.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +36,14 @@ pub enum StateError {
         path: PathBuf,
         /// All of them, by their keys.
         mistakes: String,
+    },
+    /// Another network has it.
+    #[error("the state file {path} is in use by {holder}. Give each network a state file of its own")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The other network, as far as it is known.
+        holder: String,
     },
     /// It cannot be written.
     #[error("the state file {path} cannot be written: {cause}")]
@@ -123,27 +129,20 @@ impl State {
         Ok(Config { ports: read.map_err(unfit)?.ports, ..file.clone() })
     }
 
-    /// Reads the state at `path`; there is no difference where there is no file.
+    /// Reads the state from `text`; `path` is told in errors.
     ///
     /// # Errors
     /// [`StateError::Read`].
-    pub fn load(path: &Path) -> Result<Self, StateError> {
-        let unreadable = |cause: String| StateError::Read { path: path.into(), cause };
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            read => read.map_err(|error| unreadable(error.to_string()))?,
-        };
-        toml::from_str(&text).map_err(|error| unreadable(error.to_string().trim_end().into()))
+    pub fn parse(text: &str, path: &Path) -> Result<Self, StateError> {
+        toml::from_str(text).map_err(|error| StateError::Read { path: path.into(), cause: error.to_string().trim_end().into() })
     }
 
-    /// Keeps it at `path`, for its owner alone; when this returns it outlives a loss of power.
+    /// As it stands in a file.
     ///
     /// # Errors
-    /// [`StateError::Write`]; the old one stands then.
-    pub fn save(&self, path: &Path) -> Result<(), StateError> {
-        let text = toml::to_string(self).map_err(io::Error::other);
-        let written = text.and_then(|text| replace(path, &format!("{HEADING}{text}")));
-        written.map_err(|cause| StateError::Write { path: path.into(), cause })
+    /// It cannot be written as TOML.
+    pub fn text(&self) -> io::Result<String> {
+        toml::to_string(self).map(|text| format!("{HEADING}{text}")).map_err(io::Error::other)
     }
 }
 
@@ -156,30 +155,6 @@ fn sentences(mistakes: &Mistakes, names: &[String]) -> String {
         port.map_or_else(|| format!("  {}", mistake.text), |port| format!("  port {port}: {}", mistake.text))
     };
     mistakes.list.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// Puts `text` in place of what is at `path`, whole or not at all.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| io::Error::other("this is no file's name"))?;
-    let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
-    // What a crash left there goes; nobody else's file is followed or written to.
-    match std::fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = file
-        .set_permissions(Permissions::from_mode(0o600))
-        .and_then(|()| file.write_all(text.as_bytes()))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        // The next write would remove it too.
-        let _ = std::fs::remove_file(&beside);
-        return written;
-    }
-    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
@@ -222,15 +197,11 @@ mod tests {
 
     #[test]
     fn a_state_makes_of_the_file_what_was() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state");
+        let path = Path::new("state");
         let state = State::between(&config(FILE), &config(NOW));
-        state.save(&path).unwrap();
-        let read = State::load(&path).unwrap();
+        let read = State::parse(&state.text().unwrap(), path).unwrap();
         assert_eq!(read, state);
-        assert_eq!(read.applied_to(&config(FILE), &path).unwrap().ports, config(NOW).ports);
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(read.applied_to(&config(FILE), path).unwrap().ports, config(NOW).ports);
     }
 
     #[test]
@@ -253,22 +224,10 @@ mod tests {
 
     #[test]
     fn a_broken_state_is_an_error_and_none_is_no_difference() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state");
-        assert_eq!(State::load(&path).unwrap(), State::default());
+        assert_eq!(State::parse("", Path::new("state")).unwrap(), State::default());
         for broken in ["removed = 3", "[[port]", "colour = 1", "\u{0}"] {
-            std::fs::write(&path, broken).unwrap();
-            let told = State::load(&path).unwrap_err().to_string();
+            let told = State::parse(broken, Path::new("state")).unwrap_err().to_string();
             assert!(told.contains("cannot be read") && told.contains("move it away"), "{told}");
         }
-        std::fs::write(&path, [0xff, 0xfe]).unwrap();
-        assert!(State::load(&path).is_err());
-        assert!(State::load(folder.path()).is_err(), "a folder is no state");
-    }
-
-    #[test]
-    fn where_it_cannot_be_written_the_old_one_stands() {
-        let told = State::default().save(Path::new("/proc/no/state")).unwrap_err().to_string();
-        assert!(told.contains("/proc/no/state"), "{told}");
     }
 }

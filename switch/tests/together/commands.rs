@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::command::{Running, memlane, network, port, printed, told, wait_until, write};
+use crate::common::in_namespaces;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -125,11 +126,11 @@ fn a_port_that_takes_long_to_come_holds_up_no_other_command_and_no_end() {
 
 #[test]
 fn a_fifo_in_place_of_a_namespace_is_refused_at_once() {
-    crate::common::in_namespaces(&["--mount", "--net"], "commands::a_fifo_in_place_of_a_namespace_is_refused_at_once", || {
+    in_namespaces(&["--mount", "--net"], "commands::a_fifo_in_place_of_a_namespace_is_refused_at_once", || {
         let folder = network("web.sock");
         let folder = folder.path();
         let shell = "mount -t tmpfs none /run && mkdir /run/netns && mkfifo /run/netns/fifo";
-        assert!(std::process::Command::new("sh").args(["-c", shell]).status().unwrap().success());
+        assert!(Command::new("sh").args(["-c", shell]).status().unwrap().success());
         let _running = up(folder, &["net.toml"]);
         let refused = fails(folder, &["attach", "net.toml", "t", "--tap", "t0", "--netns", "fifo"], 1);
         assert!(refused.contains("/run/netns/fifo is no namespace"), "{refused}");
@@ -253,6 +254,34 @@ fn what_was_attached_comes_back_with_the_state() {
     assert!(told.contains("state.toml cannot be read") && told.contains("move it away"), "{told}");
     assert_eq!(std::fs::read_to_string(folder.join("state.toml")).unwrap(), "removed = \"web\"\n");
     assert!(!folder.join("web.sock").exists(), "nothing was started");
+}
+
+#[test]
+fn a_full_disk_costs_no_network_and_no_port() {
+    in_namespaces(&["--mount"], "commands::a_full_disk_costs_no_network_and_no_port", || {
+        let folder = tempfile::tempdir().unwrap();
+        let (folder, disk) = (folder.path(), folder.path().join("disk"));
+        std::fs::create_dir(&disk).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "memlane"]).arg(&disk).status().unwrap();
+        assert!(mounted.success());
+        let arguments = ["--state", "disk/state.toml"];
+        let running = up(folder, &arguments);
+        printed(folder, &["attach", "a", "--null"]);
+        drop(running);
+        let filling = File::create(disk.join("filling")).unwrap().write_all(&[1; 1 << 20]).unwrap_err();
+        assert_eq!(filling.kind(), std::io::ErrorKind::StorageFull);
+
+        let _running = up(folder, &arguments);
+        assert_eq!(names(folder, &[]), ["a"], "what was saved is there");
+        let attached = memlane(folder, &["attach", "b"]).output().unwrap();
+        assert!(attached.status.success() && !attached.stdout.is_empty(), "{}", told(&attached));
+        assert!(told(&attached).contains("disk/state.toml cannot be written: No space left"), "{}", told(&attached));
+        assert_eq!(names(folder, &[]), ["a", "b"]);
+        assert!(printed(folder, &["status"]).contains("not saved: the state file"));
+        std::fs::remove_file(disk.join("filling")).unwrap();
+        wait_until(|| !printed(folder, &["status"]).contains("not saved"), "the state is saved");
+        assert!(std::fs::read_to_string(disk.join("state.toml")).unwrap().contains("name = \"b\""));
+    });
 }
 
 #[test]

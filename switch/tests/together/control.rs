@@ -228,14 +228,19 @@ fn a_socket_that_cannot_be_had_leaves_no_half_port() {
 
 /// What this asker sends byte by byte, answered with a status.
 fn raw(net: &Net, bytes: &[u8]) -> String {
+    raw_answer(net, bytes)[9..12].to_owned()
+}
+
+/// The start of the answer to these bytes, its headers among them.
+fn raw_answer(net: &Net, bytes: &[u8]) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(net.client.path()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // What is refused early may not be read to its end.
     let _ = stream.write_all(bytes);
-    let mut start = [0; 12];
-    stream.read_exact(&mut start).unwrap();
-    String::from_utf8_lossy(&start[9..]).into_owned()
+    let mut start = [0; 4096];
+    let length = stream.read(&mut start).unwrap();
+    String::from_utf8_lossy(&start[..length]).into_owned()
 }
 
 #[test]
@@ -551,13 +556,34 @@ fn what_was_changed_comes_back_with_the_state() {
 #[test]
 fn a_change_that_cannot_be_saved_is_applied_told_and_saved_later() {
     let mut net = Net::in_folder(tempfile::tempdir().unwrap(), "", true).unwrap();
-    std::fs::create_dir_all(net.folder.path().join(".state.toml.new/in the way")).unwrap();
-    let told = net.post("/v1/ports", &json!({ "name": "a", "null": true })).unwrap_err();
-    assert_eq!(told.status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(told.problem.error.contains("it is done, but after a restart it is not"), "{told}");
+    let state = net.folder.path().join("state.toml");
+    let obstacle = net.folder.path().join(".state.toml.new");
+    std::fs::create_dir_all(obstacle.join("in the way")).unwrap();
+    net.post("/v1/ports", &json!({ "name": "a", "null": true })).unwrap();
     assert_eq!(net.managed.config().unwrap().ports.len(), 1);
+    let told = net.get("/v1/network").unwrap();
+    let told = told["unsaved"].as_str().expect("status tells it");
+    assert!(told.contains("state.toml cannot be written") && told.contains("tries again"), "{told}");
+    // Told with each change, too, beside what was done.
+    let answer =
+        raw_answer(&net, b"POST /v1/ports HTTP/1.1\r\nhost: m\r\ncontent-length: 29\r\n\r\n{ \"name\": \"b\", \"null\": true }");
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.contains("memlane-unsaved: the state file"), "{answer}");
+    std::fs::remove_dir_all(obstacle).unwrap();
+    wait_until(|| net.get("/v1/network").unwrap().get("unsaved").is_none(), "the state is saved");
+    assert!(std::fs::read_to_string(state).unwrap().contains("name = \"b\""));
     net.end();
     assert_eq!(net.managed.config().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[test]
+fn two_networks_share_no_state_file() {
+    let net = Net::in_folder(tempfile::tempdir().unwrap(), "", true).unwrap();
+    let origin = Origin { state: Some(net.folder.path().join("state.toml")), ..Origin::default() };
+    let told = Managed::start(Config::parse("", "other").unwrap(), origin).unwrap_err().to_string();
+    assert!(told.contains("state.toml is in use by") && told.contains(&format!("process {}", std::process::id())), "{told}");
+    net.post("/v1/ports", &json!({ "name": "a", "null": true })).unwrap();
+    let net = net.restart("").unwrap();
+    assert_eq!(net.managed.config().unwrap().ports.len(), 1);
 }
 
 /// A port of the network that [`any_network`] makes, as its lines in the file.

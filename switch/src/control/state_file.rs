@@ -1,0 +1,426 @@
+//! The state file of a running network: locked against other networks, replaced as a whole, and written again when that failed.
+//!
+//! The lock (flock) is on the file itself, so that starting writes nothing where nothing differs, and a full disk is no obstacle. Each new
+//! version is locked before it takes the place of the old one. A state that cannot be written stays pending: a thread tries again
+//! until it is written or the network ends.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::state::{State, StateError};
+
+/// Time between two attempts to write what is pending.
+const RETRY: Duration = Duration::from_secs(1);
+/// Most symbolic links from the path to the file, as the kernel has it.
+const MOST_LINKS: usize = 40;
+/// Longest wait for a network that is ending, or a program that it has just started and that has not let go of its files yet.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two attempts to lock the file.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// See the module.
+#[derive(Debug)]
+pub struct StateFile {
+    shared: Arc<Shared>,
+    retries: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Where the file is, behind all symbolic links.
+    path: PathBuf,
+    file: Mutex<Kept>,
+    /// Why something is pending; apart, since the file may be waited for as long as a disk takes.
+    cause: Mutex<Option<String>>,
+    /// Rings when the network ends.
+    end: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The file, locked; none if it could not be made yet.
+    locked: Option<File>,
+    /// What is to be written.
+    pending: Option<State>,
+    ended: bool,
+}
+
+impl StateFile {
+    /// Locks the state file at `path`, and reads it. A missing file is made, and its folder too; where the disk is full, there is none yet.
+    ///
+    /// # Errors
+    /// A [`StateError`]: another network has it, it cannot be read or not be made.
+    pub fn open(path: &Path) -> Result<(Self, State), StateError> {
+        let path = target(path);
+        make_folder(&path).map_err(|cause| StateError::Write { path: path.clone(), cause })?;
+        let mut kept = Kept::default();
+        let state = match kept.lock(&path) {
+            Ok(file) => State::parse(&text(file, &path)?, &path)?,
+            Err(StateError::Write { cause, .. }) if is_full(&cause) => State::default(),
+            Err(error) => return Err(error),
+        };
+        let shared = Arc::new(Shared { path, file: Mutex::new(kept), cause: Mutex::default(), end: Condvar::new() });
+        Ok((Self { shared, retries: Mutex::default() }, state))
+    }
+
+    /// Writes the first state of a network that has read `before`.
+    ///
+    /// # Errors
+    /// [`StateError::Write`], but for a full disk: the state stays pending then.
+    pub fn begin(&self, before: &State, state: &State) -> Result<(), StateError> {
+        if before == state && self.shared.lock().locked.is_some() {
+            return Ok(());
+        }
+        match self.shared.write(state) {
+            Err(StateError::Write { cause, .. }) if is_full(&cause) => {
+                self.retry(state, &cause.to_string());
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Writes `state`, now or later; when this returns and nothing is pending, it outlives a loss of power.
+    pub fn save(&self, state: &State) {
+        if let Err(error) = self.shared.write(state) {
+            let cause = match error {
+                StateError::Write { cause, .. } => cause.to_string(),
+                other => other.to_string(),
+            };
+            self.retry(state, &cause);
+        }
+    }
+
+    /// Why the state is not in its file, if so.
+    pub fn unsaved(&self) -> Option<String> {
+        let cause = self.shared.cause();
+        let cause = cause.as_ref()?;
+        let path = self.shared.path.display();
+        Some(format!(
+            "the state file {path} cannot be written: {cause}. Until it is, the changes are lost at a restart; memlane tries again every second"
+        ))
+    }
+
+    /// Tries a last time if something is pending, and unlocks the file.
+    pub fn end(&self) {
+        self.shared.lock().ended = true;
+        self.shared.end.notify_all();
+        let thread = self.retries.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A thread that panicked has said so on standard error.
+        thread.map(JoinHandle::join);
+        self.shared.try_again();
+        self.shared.lock().locked = None;
+    }
+
+    fn retry(&self, state: &State, cause: &str) {
+        tracing::error!(state = %self.shared.path.display(), "changes are applied but not saved: {cause}");
+        let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.lock().pending = Some(state.clone());
+        *self.shared.cause() = Some(cause.into());
+        if retries.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("state".into()).stack_size(256 * 1024);
+        // Without a thread, the next change tries again.
+        *retries = thread.spawn(move || shared.retry()).ok();
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cause(&self) -> MutexGuard<'_, Option<String>> {
+        self.cause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, state: &State) -> Result<(), StateError> {
+        let mut kept = self.lock();
+        if kept.ended {
+            return Ok(());
+        }
+        kept.write(&self.path, state)?;
+        kept.pending = None;
+        *self.cause() = None;
+        Ok(())
+    }
+
+    /// Tries to write what is pending until it is written or the network ends.
+    fn retry(&self) {
+        loop {
+            let kept = self.lock();
+            let waited = self.end.wait_timeout_while(kept, RETRY, |kept| !kept.ended);
+            let (kept, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if kept.ended {
+                return;
+            }
+            drop(kept);
+            if self.try_again() {
+                return;
+            }
+        }
+    }
+
+    /// True if nothing is pending any more.
+    fn try_again(&self) -> bool {
+        let mut kept = self.lock();
+        let Some(state) = kept.pending.take() else { return true };
+        match kept.write(&self.path, &state) {
+            Ok(()) => {
+                *self.cause() = None;
+                tracing::info!(state = %self.path.display(), "changes are saved again");
+                true
+            }
+            Err(_) => {
+                kept.pending = Some(state);
+                false
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// The locked file at `path`, which is made if it is missing.
+    fn lock(&mut self, path: &Path) -> Result<&File, StateError> {
+        let unwritable = |cause| StateError::Write { path: path.into(), cause };
+        if !self.locked.as_ref().is_some_and(|file| is_at(file, path)) {
+            self.locked = None;
+            let deadline = Instant::now() + PATIENCE;
+            while self.locked.is_none() {
+                let file = open(path)?;
+                match file.try_lock() {
+                    Ok(()) if is_at(&file, path) => self.locked = Some(file),
+                    Err(TryLockError::Error(cause)) => return Err(unwritable(cause)),
+                    _ if Instant::now() >= deadline => return Err(StateError::InUse { path: path.into(), holder: holder(&file) }),
+                    // Locked, or replaced just now.
+                    _ => std::thread::sleep(GLANCE),
+                }
+            }
+        }
+        self.locked.as_ref().ok_or_else(|| unwritable(io::Error::other("it is not locked")))
+    }
+
+    /// Puts `state` in place of what is at `path`, whole or not at all.
+    fn write(&mut self, path: &Path, state: &State) -> Result<(), StateError> {
+        self.lock(path)?;
+        let written = state.text().and_then(|text| replace(path, &text));
+        self.locked = Some(written.map_err(|cause| StateError::Write { path: path.into(), cause })?);
+        Ok(())
+    }
+}
+
+/// True for a disk, or a user's part of it, that has no room: others make room, or the operator does.
+fn is_full(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Where `path` leads: links are followed also to a file that does not exist yet.
+fn target(path: &Path) -> PathBuf {
+    let mut path = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        let Ok(next) = std::fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("/")).join(next);
+    }
+    path
+}
+
+/// Makes the folder of `path` if only that is missing; a path of several missing folders is more likely a slip.
+fn make_folder(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            DirBuilder::new().mode(0o700).create(folder).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => io::Error::new(error.kind(), "its folder is not there, nor the one around it"),
+                _ => error,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens the file at `path`, for reading, since that is enough for a lock; a missing one is made.
+fn open(path: &Path) -> Result<File, StateError> {
+    let unreadable = |cause: &dyn std::fmt::Display| StateError::Read { path: path.into(), cause: cause.to_string() };
+    // A pipe without a writer would have the opening wait.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    let file = match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let made = options.write(true).create(true).mode(0o600).open(path);
+            made.map_err(|cause| StateError::Write { path: path.into(), cause })?
+        }
+        opened => opened.map_err(|error| unreadable(&error))?,
+    };
+    match file.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok(file),
+        Ok(_) => Err(unreadable(&"it is no regular file")),
+        Err(error) => Err(unreadable(&error)),
+    }
+}
+
+fn text(mut file: &File, path: &Path) -> Result<String, StateError> {
+    let mut text = String::new();
+    let read = file.read_to_string(&mut text);
+    read.map_err(|error| StateError::Read { path: path.into(), cause: error.to_string() })?;
+    Ok(text)
+}
+
+/// Whether `file` is the one at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |there: std::fs::Metadata, here: std::fs::Metadata| (there.dev(), there.ino()) == (here.dev(), here.ino());
+    std::fs::symlink_metadata(path).and_then(|there| Ok(same(there, file.metadata()?))).unwrap_or(false)
+}
+
+/// The process that has locked `file`, as an operator knows it.
+fn holder(file: &File) -> String {
+    let unknown = || "another network".to_owned();
+    let Ok(inode) = file.metadata().map(|metadata| metadata.ino().to_string()) else { return unknown() };
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let pid = locks.lines().find_map(|line| locker(line, &inode));
+    let Some(pid) = pid else { return unknown() };
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ").replace(char::is_control, "?");
+    if line.is_empty() { format!("another network (process {pid})") } else { format!("another network (process {pid}: {line})") }
+}
+
+/// The process of a line of /proc/locks (proc_locks(5)), if it tells of a lock on the whole of the file `inode`.
+fn locker<'l>(line: &'l str, inode: &str) -> Option<&'l str> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        [_, "FLOCK", _, _, pid, file, ..] => (file.rsplit(':').next() == Some(inode)).then_some(pid),
+        _ => None,
+    }
+}
+
+/// Puts `text` in place of what is at `path`, whole or not at all; the new file is locked.
+fn replace(path: &Path, text: &str) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io::Error::other("this is no file's name"))?;
+    let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
+    // A file that a crash left there goes; no other is followed or written to.
+    match std::fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = file
+        .set_permissions(Permissions::from_mode(0o600))
+        .and_then(|()| file.try_lock().map_err(io::Error::from))
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| std::fs::rename(&beside, path));
+    if let Err(error) = written {
+        // The next write would remove it too.
+        let _ = std::fs::remove_file(&beside);
+        return Err(error);
+    }
+    File::open(folder)?.sync_all()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn state(ports: &str) -> State {
+        State::between(&Config::parse("", "net").unwrap(), &Config::parse(ports, "net").unwrap())
+    }
+
+    const A: &str = "[[port]]\nname = \"a\"\nnull = true\n";
+
+    fn read(path: &Path) -> State {
+        State::parse(&std::fs::read_to_string(path).unwrap(), path).unwrap()
+    }
+
+    #[test]
+    fn a_state_is_for_its_owner_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (file, before) = StateFile::open(&path).unwrap();
+        assert_eq!(before, State::default());
+        file.save(&state(A));
+        assert_eq!((file.unsaved(), read(&path)), (None, state(A)));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_second_network_is_refused_until_the_first_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (first, _) = StateFile::open(&path).unwrap();
+        for round in 0..2 {
+            let told = StateFile::open(&path).unwrap_err().to_string();
+            let process = format!("process {}", std::process::id());
+            assert!(told.contains(&process) && told.contains("of its own"), "{round}: {told}");
+            // The file that takes its place is locked, too.
+            first.save(&state(A));
+        }
+        first.end();
+        assert_eq!(StateFile::open(&path).unwrap().1, state(A));
+    }
+
+    #[test]
+    fn a_link_stays_and_its_target_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, file) = (folder.path().join("link"), folder.path().join("elsewhere"));
+        std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+        StateFile::open(&link).unwrap().0.save(&state(A));
+        assert!(link.is_symlink() && !file.is_symlink());
+        assert_eq!(read(&file), state(A));
+    }
+
+    #[test]
+    fn the_folder_is_made_if_only_that_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(StateFile::open(&folder.path().join("lib/state")).is_ok());
+        let told = StateFile::open(&folder.path().join("no/such/state")).unwrap_err().to_string();
+        assert!(told.contains("no/such/state"), "{told}");
+        assert!(!folder.path().join("no").exists());
+    }
+
+    #[test]
+    fn what_is_no_file_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [folder.path(), &pipe, Path::new("/proc/no/state")] {
+            let told = StateFile::open(path).unwrap_err().to_string();
+            assert!(told.contains(&path.display().to_string()), "{told}");
+        }
+        std::fs::write(folder.path().join("bytes"), [0xff, 0xfe]).unwrap();
+        assert!(StateFile::open(&folder.path().join("bytes")).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_pending_until_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let (file, _) = StateFile::open(&path).unwrap();
+        let obstacle = folder.path().join(".state.new/in the way");
+        std::fs::create_dir_all(&obstacle).unwrap();
+        file.save(&state(A));
+        assert!(file.unsaved().unwrap().contains("cannot be written"));
+        assert_eq!(read(&path), State::default());
+        std::fs::remove_dir_all(obstacle.parent().unwrap()).unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while file.unsaved().is_some() {
+            assert!(std::time::Instant::now() < deadline, "nothing tries again");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(read(&path), state(A));
+    }
+}
