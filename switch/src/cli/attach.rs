@@ -134,7 +134,7 @@ enum Print {
 
 impl Attach {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let client = self.port.net().client()?;
+        let client = self.port.net()?.client()?;
         let entry = self.entry(client.path())?;
         let view: PortView = client.ask(Method::POST, "/v1/ports", Some(&entry))?;
         if self.json {
@@ -148,7 +148,7 @@ impl Attach {
             (None, PortKind::VhostUser { .. }) => Print::Qemu,
             (None, _) => return output::print(&format!("{}: attached\n", port.name)),
         };
-        let report = self.port.net().report()?;
+        let report = self.port.net()?.report()?;
         let meeting = Meeting::of(&port, &report.name)?;
         output::print(&match print {
             Print::Qemu => meeting.qemu(&self.qemu, self.qemu.version.find()),

@@ -8,6 +8,7 @@ mod doctor;
 mod evpn;
 mod guest;
 mod libvirt;
+mod list;
 mod net;
 mod output;
 mod ports;
@@ -42,7 +43,9 @@ use crate::control::{self, ControlError};
                   memlane reload net.toml        make the running network what the file says now\n\n  \
                   memlane up                     run a network without a file, called 'memlane'\n  \
                   memlane attach web             give it a port, and print QEMU arguments for its guest\n  \
-                  memlane ls                     its ports\n\n  \
+                  memlane ls                     its ports\n  \
+                  memlane down                   end it\n\n  \
+                  memlane list                   the networks that run\n  \
                   memlane doctor                 what this machine offers and lacks"
 )]
 struct Arguments {
@@ -59,6 +62,14 @@ enum Command {
     /// the file, and where both say something of a port, the state wins; `memlane reload` makes the file win, and empties the state.
     #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml")]
     Up(up::Up),
+    /// List the networks that run: this user's, and for root those of all users.
+    ///
+    /// Networks are found by their control sockets in run-time folders. One whose XDG_RUNTIME_DIR is unusual is found where that is set.
+    #[command(after_help = "Examples:\n  memlane list\n  memlane list --json | jq -r .[].control")]
+    List(list::List),
+    /// End a network that runs, and wait until it has ended.
+    #[command(after_help = "Examples:\n  memlane down net.toml\n  memlane down")]
+    Down(list::Down),
     /// Check a file without running it: every mistake with its line.
     #[command(after_help = "Example:\n  memlane check net.toml")]
     Check {
@@ -226,6 +237,8 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Schema { api: false } => output::print_json(&document::schema()),
         Command::Schema { api: true } => output::print_json(&control::document()),
+        Command::List(list) => list.run(),
+        Command::Down(down) => down.run(),
         Command::Status(status) => status.run(),
         Command::Ls(list) => list.run(),
         Command::Show(show) => show.run(),

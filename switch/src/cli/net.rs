@@ -9,6 +9,7 @@ use clap::Args;
 use super::Failure;
 use crate::config::{Config, PortConfig, default_control};
 use crate::control::client::name_in_path;
+use crate::control::running::{self, NetFile};
 use crate::control::{Client, ControlError, PortView, Report};
 
 /// The name of a network that no file names.
@@ -47,20 +48,24 @@ pub(super) struct Socket {
 enum Named<'p> {
     File(&'p Path),
     Socket(&'p Path),
-    Name(String),
+    Name(&'p str),
 }
 
 fn named(net: Option<&Path>) -> Named<'_> {
-    let Some(path) = net else { return Named::Name(DEFAULT_NAME.into()) };
+    let Some(path) = net else { return Named::Name(DEFAULT_NAME) };
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => Named::Socket(path),
         Ok(metadata) if !metadata.is_dir() => Named::File(path),
         // What is not there and looks like no file's path is a name.
         _ => match path.to_str() {
-            Some(name) if !name.contains('/') && !name.ends_with(".toml") => Named::Name(name.into()),
+            Some(name) if !looks_like_a_file(name) => Named::Name(name),
             _ => Named::File(path),
         },
     }
+}
+
+fn looks_like_a_file(word: &str) -> bool {
+    word.contains('/') || word.ends_with(".toml")
 }
 
 /// Tells on standard error what does not keep a command from success.
@@ -72,13 +77,19 @@ fn tell(text: &str) {
 impl Net {
     /// Who asks it.
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        let socket = match (&self.socket.control, named(self.net.as_deref())) {
+        let named = named(self.net.as_deref());
+        let socket = match (&self.socket.control, &named) {
             (Some(control), _) => control.clone(),
-            (None, Named::File(path)) => Config::load(path)?.control,
-            (None, Named::Socket(path)) => path.into(),
-            (None, Named::Name(name)) => default_control(&name),
+            (None, Named::File(path)) => socket_of(path)?,
+            (None, Named::Socket(path)) => path.to_path_buf(),
+            (None, Named::Name(name)) => socket_called(name)?,
         };
-        Ok(Client::new(&socket).telling(tell))
+        let file = match named {
+            // Where there is none, nothing is compared.
+            Named::File(path) => NetFile::at(path).ok(),
+            Named::Socket(_) | Named::Name(_) => None,
+        };
+        Ok(Client::new(&socket).telling(tell).about(file))
     }
 
     /// Its file, if it is named by one.
@@ -95,9 +106,41 @@ impl Net {
     }
 }
 
+/// The control socket of the network of `file`: if it runs, whatever its file says by now.
+fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
+    match running::of_file(file) {
+        Some(socket) => Ok(socket),
+        None => Ok(Config::load(file)?.control_socket(Some(file))),
+    }
+}
+
+/// The control socket of the network called `name`.
+fn socket_called(name: &str) -> Result<PathBuf, Failure> {
+    let usual = default_control(name, None);
+    let mut sockets = running::called(name);
+    if sockets.len() > 1 && name == DEFAULT_NAME {
+        sockets.retain(|socket| *socket == usual);
+    }
+    match &mut sockets[..] {
+        [] => Ok(usual),
+        [socket] => Ok(std::mem::take(socket)),
+        _ => {
+            let told: Vec<String> = running::identify(sockets).iter().map(|running| running.identity.told()).collect();
+            let text = format!("more than one network is called {name}: {}", told.join(", "));
+            Err(Failure::Running(format!("{text}. Name one by its file, or its control socket by --control")))
+        }
+    }
+}
+
 impl PortOfNet {
-    pub(super) fn net(&self) -> Net {
-        Net { net: self.net.clone(), socket: self.socket.clone() }
+    /// The network; refused where only a file is named, which would be taken for the name of a port.
+    pub(super) fn net(&self) -> Result<Net, Failure> {
+        if self.net.is_none() && looks_like_a_file(&self.port) {
+            let text =
+                format!("'{0}' is a network's file, and no port is named: write the port after it, as in `{0} web`", self.port);
+            return Err(Failure::Configuration(text));
+        }
+        Ok(Net { net: self.net.clone(), socket: self.socket.clone() })
     }
 
     /// Where the port is asked, with this behind it.
@@ -107,12 +150,12 @@ impl PortOfNet {
 
     /// What is to be seen of the port.
     pub(super) fn view(&self) -> Result<PortView, Failure> {
-        Ok(self.net().client()?.get(&self.uri(""))?)
+        Ok(self.net()?.client()?.get(&self.uri(""))?)
     }
 
     /// The port and the name of its network: as the network has it if it runs, else as its file says.
     pub(super) fn find(&self) -> Result<(PortConfig, String), Failure> {
-        let net = self.net();
+        let net = self.net()?;
         let found = net.client()?.get::<PortView>(&self.uri(""));
         match (found, net.file()) {
             (Ok(view), _) => {
@@ -158,10 +201,10 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(named(Some(&file)), Named::File(&file));
         assert_eq!(named(Some(&socket)), Named::Socket(&socket));
-        assert_eq!(named(Some(Path::new("no-such-net"))), Named::Name("no-such-net".into()));
+        assert_eq!(named(Some(Path::new("no-such-net"))), Named::Name("no-such-net"));
         for missing in ["missing.toml", "no/such"] {
             assert_eq!(named(Some(Path::new(missing))), Named::File(Path::new(missing)));
         }
-        assert_eq!(named(None), Named::Name("memlane".into()));
+        assert_eq!(named(None), Named::Name("memlane"));
     }
 }

@@ -119,7 +119,7 @@ impl PortOfNet {
     /// Disables the port and waits until it is drained.
     fn drain(&self, seconds: u64) -> Result<(), Failure> {
         let order = DrainOrder { timeout_ms: seconds * 1000 };
-        let client = self.net().client()?.within(Duration::from_secs(seconds) + MARGIN);
+        let client = self.net()?.client()?.within(Duration::from_secs(seconds) + MARGIN);
         let answer: Drained = client.ask(Method::POST, &self.uri("/drain"), Some(&order))?;
         if answer.drained {
             return Ok(());
@@ -134,7 +134,7 @@ impl Detach {
         if let Some(seconds) = self.drain {
             self.port.drain(seconds)?;
         }
-        let entry: PortEntry = self.port.net().client()?.ask(Method::DELETE, &self.port.uri(""), None::<&()>)?;
+        let entry: PortEntry = self.port.net()?.client()?.ask(Method::DELETE, &self.port.uri(""), None::<&()>)?;
         if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: detached\n", self.port.port)) }
     }
 }

@@ -69,7 +69,7 @@ impl Set {
             enabled: self.enabled,
         };
         let port = &self.port;
-        let entry: PortEntry = port.net().client()?.ask(Method::PATCH, &port.uri(""), Some(&change))?;
+        let entry: PortEntry = port.net()?.client()?.ask(Method::PATCH, &port.uri(""), Some(&change))?;
         if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: {}\n", port.port, terms(&entry))) }
     }
 }

@@ -12,6 +12,7 @@ use super::net::DEFAULT_NAME;
 use super::{Failure, output};
 use crate::config::{Config, Mistakes, runtime_folder};
 use crate::control::reload::ReloadOptions;
+use crate::control::running::Record;
 use crate::control::server::THREADS;
 use crate::control::{self, Managed, Origin};
 use crate::descriptors;
@@ -39,6 +40,8 @@ impl Up {
         let file = self.net.map(absolute).transpose()?;
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
         let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
+        // Before anything is made: later it would be told as a port's socket that is in use.
+        control::check_free(&config.control_socket(origin.file.as_deref())).map_err(Failure::running)?;
         log_to_stderr();
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "the soft limit of open files stays as it is");
@@ -63,7 +66,8 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
-    let (name, socket, takes_vifs) = (config.name.clone(), config.control.clone(), config.xen_vifs);
+    let (name, takes_vifs, file) = (config.name.clone(), config.xen_vifs, origin.file.clone());
+    let socket = config.control_socket(file.as_deref());
     let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
     if takes_vifs && let Err(refusal) = control::vifs::take(&managed) {
         managed.stop();
@@ -76,6 +80,10 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
             return Err(Failure::running(error));
         }
     };
+    let _record = Record::make(&socket, &name, file.as_deref()).unwrap_or_else(|error| {
+        tracing::warn!("`memlane list` will not find this network: {error}");
+        None
+    });
     let ports = managed.config().map_err(Failure::running)?.ports.len();
     let up = format!("memlane: network {name} is up, {ports} ports, control at {}\n", socket.display());
     if let Err(Failure::Running(cause)) = output::print(&up) {

@@ -30,7 +30,7 @@ pub struct Document {
     /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame whose receiver has no room then holds up those
     /// behind it. By default only with poll = "always".
     pub in_order: Option<bool>,
-    /// Path of the control socket, from the file's folder; by default NAME.control in the user's run-time folder.
+    /// Path of the control socket, from the file's folder; by default one of its own in the user's run-time folder, see `memlane list`.
     pub control: Option<PathBuf>,
     /// Who may connect to the ports' sockets, as { group = "libvirt-qemu" }; by default only who runs memlane.
     pub access: Access,

@@ -16,6 +16,7 @@ pub mod json;
 pub mod uplink;
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub use crate::folder::runtime as runtime_folder;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
 use crate::policy::Allowance;
+use crate::port::short_hash;
 use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 use crate::settings::{Poll, Settings};
@@ -44,8 +46,8 @@ pub struct Config {
     pub poll: Option<Poll>,
     /// Data path settings.
     pub settings: Settings,
-    /// Where the control socket is.
-    pub control: PathBuf,
+    /// Where the control socket is, if the file says so; else see [`Self::control_socket`].
+    pub control: Option<PathBuf>,
     /// Whether interfaces of Xen guests get ports as they come.
     pub xen_vifs: bool,
     /// Segments that go on at other hosts, in the order of the file.
@@ -215,7 +217,7 @@ impl Config {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
         let (poll, usual) = (document.poll(), Settings::default());
         Self {
-            control: document.control.as_ref().map_or_else(|| default_control(&name), |path| folder.join(path)),
+            control: document.control.as_ref().map(|path| folder.join(path)),
             name,
             workers: document.workers,
             cpus: document.cpus.clone(),
@@ -235,6 +237,11 @@ impl Config {
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }
+    }
+
+    /// Where the control socket of this network is, which was read from `file`, if from any.
+    pub fn control_socket(&self, file: Option<&Path>) -> PathBuf {
+        self.control.clone().unwrap_or_else(|| default_control(&self.name, file))
     }
 
     /// Names of the segments, in the order in which ports name them.
@@ -346,18 +353,18 @@ impl PortConfig {
     }
 }
 
-/// Where the control socket of the network `name` is unless the file says otherwise: in the user's run-time folder.
-pub fn default_control(name: &str) -> PathBuf {
-    runtime_folder().join(format!("{name}.control"))
+/// Where the control socket of the network `name` is unless its `file` says otherwise: in the user's run-time folder. The whole path of the file is in its
+/// name, since many networks are called `net`.
+pub fn default_control(name: &str, file: Option<&Path>) -> PathBuf {
+    let mark = file.map(|file| format!("-{}", file_mark(file))).unwrap_or_default();
+    runtime_folder().join(format!("{name}{mark}.control"))
 }
 
-/// Where a network's sockets are that no file places: the user's run-time folder.
-pub fn runtime_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
-        _ if nix::unistd::geteuid().is_root() => PathBuf::from("/run/memlane"),
-        _ => std::env::temp_dir().join("memlane"),
-    }
+/// What tells networks of different files apart: eight digits that follow from the file's path.
+pub fn file_mark(file: &Path) -> String {
+    let path = claim::place(file);
+    let hash = short_hash(path.as_os_str().as_bytes().iter().copied());
+    format!("{:08x}", (hash ^ hash >> 32) as u32)
 }
 
 #[cfg(test)]
@@ -372,6 +379,18 @@ mod tests {
         assert_eq!((config.workers, config.cpus.len(), config.name.as_str()), (1, 0, "net"));
         assert_eq!(config.segments(), ["lan", "other"]);
         assert_eq!(config.port("b").unwrap().kind, PortKind::Tap { name: "tap0".into(), netns: None });
+    }
+
+    #[test]
+    fn networks_of_two_files_have_two_control_sockets() {
+        let at = |file: &str| default_control("net", Some(Path::new(file)));
+        assert_ne!(at("/a/net.toml"), at("/b/net.toml"));
+        assert_eq!(at("/a/net.toml"), at("/a/./x/../net.toml"));
+        let name = at("/a/net.toml").file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(name.starts_with("net-") && name.len() == "net-01234567.control".len(), "{name}");
+        assert!(default_control("net", None).ends_with("memlane/net.control"));
+        let stated = Config::parse("control = \"/run/here\"\n", "net").unwrap();
+        assert_eq!(stated.control_socket(Some(Path::new("/a/net.toml"))), Path::new("/run/here"));
     }
 
     #[test]

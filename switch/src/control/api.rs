@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use axum::{Json, Router};
@@ -117,8 +117,10 @@ impl Api {
             let bounds = Arc::clone(&bounds);
             async move {
                 let name = names.get("name").cloned().unwrap_or_default();
-                    let run = move |bytes: &[u8]| {
-                        let answer = (about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response();
+                let headers = request.headers().clone();
+                let run = move |bytes: &[u8]| {
+                    check_file(&managed, &headers)?;
+                    let answer = (about.status, Json(run(&managed, &name, I::read(bytes)?)?)).into_response();
                     Ok(if changes { with_unsaved(answer, managed.unsaved()) } else { answer })
                 };
                 respond(&bounds, lane, request, run).await.unwrap_or_else(Refusal::into_response)
@@ -183,6 +185,16 @@ fn meaning(status: u16) -> &'static str {
         500 => "The machine refuses, or what was done cannot be kept.",
         _ => "The network ends, or does as much as it may at a time.",
     }
+}
+
+/// The header of a question that names the network's file, as JSON: a network of another file refuses it.
+pub const FILE: &str = "memlane-file";
+
+/// Refuses what is asked of the network of another file.
+fn check_file(managed: &Managed, headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(file) = headers.get(FILE) else { return Ok(()) };
+    let wrong = |error| Refusal::new(StatusCode::BAD_REQUEST, format!("the header {FILE} is no file: {error}"));
+    managed.check_file(&serde_json::from_slice(file.as_bytes()).map_err(wrong)?)
 }
 
 /// The header of an answer whose change is applied but not in the state file: why not.

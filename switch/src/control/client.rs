@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
+use axum::http::HeaderValue;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
@@ -11,8 +12,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::ControlError;
-use super::api::UNSAVED;
+use super::api::{FILE, UNSAVED};
 use super::problem::{Problem, Refusal};
+use super::running::{self, NetFile};
+
+/// Most bytes that are read of an answer: a network of the most ports answers with fewer.
+const MOST_BYTES: usize = 64 << 20;
 
 /// Longest wait for what is only looked at, and for a change.
 const LOOK: Duration = Duration::from_secs(5);
@@ -25,17 +30,38 @@ pub struct Client {
     /// How long an answer may take, where that is not as usual.
     patience: Option<Duration>,
     tell: fn(&str),
+    file: Option<NetFile>,
+    most_bytes: usize,
+}
+
+/// The process that listens at a control socket, as the kernel tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its user.
+    pub user: u32,
+    /// Its number; none if it is in another PID namespace.
+    pub pid: Option<u32>,
 }
 
 impl Client {
     /// Who asks at the socket `path`; each question connects anew.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.into(), patience: None, tell: |_| {} }
+        Self { path: path.into(), patience: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES }
     }
 
     /// Has answers take so long at most.
     pub fn within(self, patience: Duration) -> Self {
         Self { patience: Some(patience), ..self }
+    }
+
+    /// Reads so many bytes of an answer at most.
+    pub(super) fn reading(self, most_bytes: usize) -> Self {
+        Self { most_bytes, ..self }
+    }
+
+    /// Has what is asked refused by a network of another file than `file`.
+    pub fn about(self, file: Option<NetFile>) -> Self {
+        Self { file, ..self }
     }
 
     /// Has `tell` called with the sentence for an answer whose change is applied but not saved.
@@ -67,27 +93,54 @@ impl Client {
         let patience = self.patience.unwrap_or(if method == Method::GET { LOOK } else { CHANGE });
         let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: patience.as_secs() };
         let answer =
-            runtime.block_on(async { tokio::time::timeout(patience, self.fetch(method, uri, body)).await.map_err(silent)? })?;
+            runtime.block_on(async { tokio::time::timeout(patience, self.fetch(method, uri, body)).await.map_err(silent)? });
+        let (answer, _) = answer.map_err(|error| self.hinted(error))?;
         serde_json::from_slice(&answer).map_err(nonsense)
     }
 
-    async fn fetch(&self, method: Method, uri: &str, body: Vec<u8>) -> Result<Vec<u8>, ControlError> {
-        let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause };
+    /// `error`, with what else runs by the name of a network that does not.
+    fn hinted(&self, mut error: ControlError) -> ControlError {
+        if let (ControlError::Unreachable { hint, .. }, Some(file)) = (&mut error, &self.file) {
+            let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
+            let others = running::identify(running::called(&name));
+            *hint = others
+                .iter()
+                .map(|other| format!("What runs is {}, not {}. ", other.identity.told(), file.path.display()))
+                .collect();
+        }
+        error
+    }
+
+    /// As [`Self::ask`], to the bytes of the answer and the process that answers.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(super) async fn fetch(&self, method: Method, uri: &str, body: Vec<u8>) -> Result<(Vec<u8>, Peer), ControlError> {
+        let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause, hint: String::new() };
         let nonsense = |error: hyper::Error| ControlError::Answer(error.to_string());
         let stream = tokio::net::UnixStream::connect(&self.path).await.map_err(unreachable)?;
+        let credentials = stream.peer_cred()?;
+        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
+        let peer = Peer { user: credentials.uid(), pid };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(nonsense)?;
         tokio::spawn(connection);
         let request = Request::builder().method(method).uri(uri);
         let request = request.header("host", "memlane").header("content-type", "application/json");
+        // A path that no header can have is compared no further.
+        let file = self.file.as_ref().and_then(|file| serde_json::to_vec(file).ok());
+        let file = file.and_then(|file| HeaderValue::from_bytes(&file).ok());
+        let request = file.into_iter().fold(request, |request, file| request.header(FILE, file));
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| ControlError::Answer(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(nonsense)?;
         let status = response.status();
         if let Some(unsaved) = response.headers().get(UNSAVED) {
             (self.tell)(&String::from_utf8_lossy(unsaved.as_bytes()));
         }
-        let answer = response.into_body().collect().await.map_err(nonsense)?.to_bytes().to_vec();
+        let nonsense = |error: Box<dyn std::error::Error + Send + Sync>| ControlError::Answer(error.to_string());
+        let body = Limited::new(response.into_body(), self.most_bytes).collect().await.map_err(nonsense)?;
+        let answer = body.to_bytes().to_vec();
         if status.is_success() {
-            return Ok(answer);
+            return Ok((answer, peer));
         }
         let plain = |_| Problem { error: String::from_utf8_lossy(&answer).into_owned(), mistakes: Vec::new() };
         let problem = serde_json::from_slice(&answer).unwrap_or_else(plain);

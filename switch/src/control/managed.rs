@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
+use super::running::{Identity, NetFile};
 use super::state::State;
 use super::state_file::StateFile;
 use crate::config::difference::{self, Difference};
@@ -38,6 +39,8 @@ pub struct Managed {
     /// What the file says; held by whoever changes something.
     base: Mutex<Config>,
     origin: Origin,
+    /// The file as it was at the start.
+    file: Option<NetFile>,
     state: Option<StateFile>,
     started: Instant,
 }
@@ -58,7 +61,8 @@ impl Managed {
             kept = Some(file);
         }
         let daemon = RwLock::new(Some(Arc::new(Daemon::start(&config)?)));
-        Ok(Self { daemon, base: Mutex::new(base), origin, state: kept, started: Instant::now() })
+        let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
+        Ok(Self { daemon, base: Mutex::new(base), origin, file, state: kept, started: Instant::now() })
     }
 
     /// Ends the network; what is asked for from then on is refused.
@@ -117,6 +121,37 @@ impl Managed {
             let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
             Report { uplinks: daemon.uplinks(), unsaved, ..report }
         })
+    }
+
+    /// Which network it is.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn identity(&self) -> Result<Identity, Refusal> {
+        let config = self.config()?;
+        Ok(Identity {
+            name: config.name,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime: self.started.elapsed().as_secs(),
+            file: self.file.as_ref().map(NetFile::now),
+            ports: config.ports.len(),
+        })
+    }
+
+    /// Refuses what is asked of the network of `file`, if this one has another file.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn check_file(&self, file: &NetFile) -> Result<(), Refusal> {
+        match &self.file {
+            Some(own) if !own.now().is(file) => {
+                let identity = self.identity()?;
+                let text = format!("this is {}, not the network of {}", identity.told(), file.path.display());
+                Err(Refusal::new(StatusCode::CONFLICT, format!("{text}. Name it by its own file, or by its name alone")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What is to be seen of its ports.

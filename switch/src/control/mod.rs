@@ -3,7 +3,8 @@
 //! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`], [`state_file`]: what outlives it. [`vifs`]: ports that
 //!    come with Xen guests.
 //! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
-//! 3. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing.
+//! 3. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing. [`running`]: which
+//!    networks run.
 
 pub mod api;
 pub mod client;
@@ -13,6 +14,7 @@ mod reach;
 pub mod reload;
 pub mod report;
 pub mod routes;
+pub mod running;
 pub mod server;
 pub mod state;
 pub mod state_file;
@@ -47,13 +49,26 @@ pub enum ControlError {
         /// What the kernel says.
         cause: io::Error,
     },
+    /// Another network listens there.
+    #[error(
+        "cannot listen for control at {path}: {holder} listens there. End it with `memlane down --control {path}`, or set another path with \
+         control = \"...\""
+    )]
+    Taken {
+        /// The socket.
+        path: PathBuf,
+        /// The network or program.
+        holder: String,
+    },
     /// Nothing answers there, or it may not be asked.
-    #[error("no network answers at {path}: {cause}. {}", reach::remedy(path, cause))]
+    #[error("no network answers at {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
     Unreachable {
         /// The socket.
         path: PathBuf,
         /// What the kernel says.
         cause: io::Error,
+        /// Sentences on networks of that name that run.
+        hint: String,
     },
     /// It does not answer in time.
     #[error(
@@ -75,6 +90,14 @@ pub enum ControlError {
     /// The kernel refuses something else.
     #[error(transparent)]
     System(#[from] io::Error),
+}
+
+/// Refuses a control socket at which a network listens already.
+///
+/// # Errors
+/// [`ControlError::Taken`].
+pub fn check_free(path: &Path) -> Result<(), ControlError> {
+    running::told(path).map_or(Ok(()), |holder| Err(ControlError::Taken { path: path.into(), holder }))
 }
 
 /// Makes the control socket, in place of one that nobody listens at any more.

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
+use crate::folder;
+
 /// The remedy for a connection to the control socket `path` that failed by `cause`.
 pub(super) fn remedy(path: &Path, cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => as_its_user(path),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => not_running(path, &folders()),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => not_running(path, &folder::of_all_users()),
         io::ErrorKind::WouldBlock => "It is busy: try again in a moment".into(),
         _ => "Check that it is the control socket of a network".into(),
     }
@@ -51,14 +53,6 @@ fn lower(text: &str) -> String {
     text.replacen('S', "s", 1)
 }
 
-/// Folders in which networks have their control sockets by default, of all users.
-fn folders() -> Vec<PathBuf> {
-    let users = std::fs::read_dir("/run/user").into_iter().flatten().flatten().map(|user| user.path().join("memlane"));
-    // What a login has is its user's alone: only root can look into it, and others learn nothing from its being shut.
-    let users = users.filter(|folder| folder.symlink_metadata().is_ok());
-    [PathBuf::from("/run/memlane"), std::env::temp_dir().join("memlane")].into_iter().chain(users).collect()
-}
-
 fn name(uid: u32) -> String {
     let known = User::from_uid(Uid::from_raw(uid)).ok().flatten();
     known.map_or_else(|| uid.to_string(), |user| user.name)
@@ -72,8 +66,12 @@ mod tests {
     fn a_socket_that_is_another_users_is_no_network_that_does_not_run() {
         let folder = tempfile::tempdir().unwrap();
         let (socket, user) = (folder.path().join("net.control"), name(nix::unistd::geteuid().as_raw()));
-        let told =
-            crate::control::ControlError::Unreachable { path: socket, cause: io::ErrorKind::PermissionDenied.into() }.to_string();
+        let told = crate::control::ControlError::Unreachable {
+            path: socket,
+            cause: io::ErrorKind::PermissionDenied.into(),
+            hint: String::new(),
+        }
+        .to_string();
         let wanted =
             format!("belongs to user {user}, and so does its network: run this command as that user, as by `sudo -u {user}`");
         assert!(told.ends_with(&wanted) && told.contains(folder.path().to_str().unwrap()), "{told}");

@@ -12,6 +12,7 @@ use super::managed::Managed;
 use super::problem::Refusal;
 use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
+use super::running::Identity;
 use crate::config::{Document, PortEntry};
 use crate::link::Impairment;
 use crate::policy::Limit;
@@ -108,6 +109,7 @@ pub fn api() -> Api {
     let created = |about: About| About { status: StatusCode::CREATED, ..about };
     Api::default()
         .route(Method::GET, "/v1/network", about("network", "The network, its ports and its workers.", &[503]), network)
+        .route(Method::GET, "/v1/identity", about("identity", "Which network this is: its name, its file, its process.", &[503]), identity)
         .route(Method::GET, "/v1/ports", about("ports", "The ports, in the order in which they came.", &[503]), ports)
         .route(
             Method::POST,
@@ -160,6 +162,10 @@ pub fn document() -> Value {
 
 fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {
     managed.report()
+}
+
+fn identity(managed: &Managed, _: &str, (): ()) -> Result<Identity, Refusal> {
+    managed.identity()
 }
 
 fn ports(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortReport>, Refusal> {

@@ -525,12 +525,14 @@ fn named(peer: Option<&Peer>) -> String {
 /// The address that a port offers to its guest if none is configured: locally administered, and the same in every run, so that a guest
 /// keeps it over reboots.
 pub fn default_address(network: &str, port: &str) -> MacAddress {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in network.bytes().chain([0]).chain(port.bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let hash = short_hash(network.bytes().chain([0]).chain(port.bytes()));
     let [_, _, _, a, b, c, d, e] = (hash ^ hash >> 29).to_be_bytes();
     MacAddress::new([0x02, a, b, c, d, e])
+}
+
+/// FNV-1a: short, the same in every version, and no protection against those who look for two that collide.
+pub fn short_hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

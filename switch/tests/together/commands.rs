@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -100,7 +100,8 @@ fn what_cannot_be_done_has_its_exit_code() {
     assert!(fails(folder, &["show", "missing.toml", "web"], 2).contains("missing.toml"));
     fails(folder, &["attach", "net.toml", "x", "--null", "--loopback"], 2);
     assert!(fails(folder, &["ls", "--control", "none.sock"], 1).contains("none.sock"));
-    assert_eq!(names(folder, &["--control", "memlane/net.control"]), ["web"]);
+    let control = listed(folder)[0]["control"].as_str().unwrap().to_owned();
+    assert_eq!(names(folder, &["--control", &control]), ["web"]);
     assert_eq!(names(folder, &["net"]), ["web"]);
 }
 
@@ -148,6 +149,105 @@ fn a_network_that_does_not_answer_is_told_after_a_moment() {
     assert!(told.contains("gives no answer within 5 s"), "{told}");
     signal(&running, Signal::SIGCONT);
     assert_eq!(names(folder, &["net.toml"]), ["web"]);
+}
+
+#[test]
+fn a_port_that_is_a_file_is_told() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let _running = up(folder, &[]);
+    for command in ["attach", "show", "detach", "drain", "set", "qemu", "uml", "libvirt"] {
+        let more = if command == "set" { &["--weight", "3"][..] } else { &[] };
+        let told = fails(folder, &[&[command, "net.toml"], more].concat(), 2);
+        assert!(told.contains("'net.toml' is a network's file, and no port is named"), "{command}: {told}");
+    }
+    assert!(names(folder, &[]).is_empty());
+}
+
+/// The networks that run in this folder; root sees those of others, too.
+fn listed(folder: &Path) -> Vec<Value> {
+    let all = json(folder, &["list", "--json"]);
+    let here = |one: &&Value| Path::new(one["control"].as_str().unwrap()).starts_with(folder);
+    all.as_array().unwrap().iter().filter(here).cloned().collect()
+}
+
+/// Networks of two files that are both called net.toml.
+fn two_networks(folder: &Path) -> [PathBuf; 2] {
+    ["a", "b"].map(|name| {
+        let folder = folder.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        write(&folder, "net.toml", &port(&format!("{name}.sock"), "").replace("web", name))
+    })
+}
+
+#[test]
+fn networks_of_files_of_one_name_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let [a, b] = two_networks(&folder).map(|path| path.to_str().unwrap().to_owned());
+    let _first = up(&folder, &[&a]);
+    // One file's commands do not reach the network of the other, which is named.
+    for command in [&["reload", "b/net.toml"][..], &["status", &b], &["attach", &b, "x", "--null"], &["ls", "b/../b/net.toml"]] {
+        let told = fails(&folder, command, 1);
+        assert!(told.contains(&a) && told.contains(&b), "{command:?}: {told}");
+    }
+    let control = listed(&folder)[0]["control"].as_str().unwrap().to_owned();
+    let told = fails(&folder, &["reload", &b, "--control", &control], 1);
+    assert!(told.contains(&a) && told.contains(&b), "{told}");
+    let told = fails(&folder, &["up", &a], 1);
+    assert!(told.contains(&format!("network net of {a} (process ")) && told.contains("memlane down"), "{told}");
+
+    let second = up(&folder, &[&b]);
+    assert_eq!((names(&folder, &[&a]), names(&folder, &[&b])), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    let told = fails(&folder, &["ls", "net"], 1);
+    assert!(told.contains("more than one network is called net") && told.contains(&a) && told.contains(&b), "{told}");
+    let list = listed(&folder);
+    let files: Vec<_> = list.iter().map(|one| one["file"]["path"].as_str().unwrap()).collect();
+    assert_eq!(files, [&a, &b]);
+    assert_eq!((&list[1]["name"], &list[1]["pid"], &list[1]["ports"]), (&"net".into(), &second.0.id().into(), &1.into()));
+    assert!(printed(&folder, &["list"]).lines().any(|line| line.starts_with("net ") && line.ends_with(&b)));
+    // Addresses follow from the network's name, not from where its file lies.
+    let address = |file: &str, port: &str| json(&folder, &["show", file, port, "--json"])["address"].clone();
+    assert_eq!(address(&a, "a"), memlane::port::default_address("net", "a").to_string());
+}
+
+#[test]
+fn a_network_is_ended_by_a_command_that_waits() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let stated = format!("control = \"here.control\"\n{}", port("web.sock", ""));
+    for (round, text) in [port("web.sock", ""), stated].iter().enumerate() {
+        write(folder, "net.toml", text);
+        let mut running = up(folder, &["net.toml"]);
+        // While the file has a mistake, the network that runs is found all the same.
+        write(folder, "net.toml", "name = \n");
+        assert_eq!(names(folder, &["net.toml"]), ["web"], "{round}");
+        assert!(printed(folder, &["status", "net.toml"]).contains("network net"));
+        assert_eq!(names(folder, &["net"]), ["web"]);
+        assert_eq!(printed(folder, &["down", "net.toml"]), "net: ended\n");
+        assert!(running.0.try_wait().unwrap().is_some_and(|status| status.success()));
+        assert!(!folder.join("web.sock").exists() && !folder.join("here.control").exists());
+        assert_eq!(std::fs::read_dir(folder.join("memlane")).unwrap().count(), 0, "nothing is left in the run-time folder");
+        assert!(listed(folder).is_empty());
+        assert!(fails(folder, &["status", "net.toml"], 2).contains("net.toml:1"));
+    }
+}
+
+#[test]
+fn a_network_that_was_killed_is_not_listed() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    write(folder, "net.toml", &format!("control = \"deep/here.control\"\n{}", port("web.sock", "")));
+    std::fs::create_dir(folder.join("deep")).unwrap();
+    drop(up(folder, &["net.toml"]));
+    assert!(listed(folder).is_empty());
+    assert!(fails(folder, &["down", "net.toml"], 1).contains("Start it with `memlane up`"));
+    std::fs::remove_dir_all(folder.join("deep")).unwrap();
+    // The next network takes away what leads nowhere.
+    write(folder, "other.toml", "control = \"other.control\"\n");
+    let _running = up(folder, &["other.toml"]);
+    let left: Vec<_> = std::fs::read_dir(folder.join("memlane")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]
