@@ -29,6 +29,8 @@ const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 const TYPE_VLAN: u16 = 0x8100;
 const TYPE_QINQ: u16 = 0x88a8;
+/// The bits of a tag that are the VLAN's identifier.
+const VLAN: u16 = 0xfff;
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
@@ -131,6 +133,20 @@ impl Head {
     #[inline]
     pub fn source(self) -> MacAddress {
         MacAddress(((self.0 & Self::SOURCE) >> 48) as u64)
+    }
+
+    /// The VLAN of its outer tag, and the bits that tell it. Frames without a tag are in VLAN 0, and so are those whose tag states a priority only
+    /// (IEEE 802.1Q, section 6.9). Of a type that is no tag, only what tells it from one is read, so that IPv4 and ARP are alike.
+    #[inline]
+    pub fn vlan(self) -> (u16, u128) {
+        let at = 8 * (ETHERNET - 2);
+        let (kind, tag) = ((self.0 >> at) as u16, (self.0 >> (at + 16)) as u16);
+        let (kind, tag) = (u16::from_be(kind), u16::from_be(tag));
+        // The highest bit in which the type differs from this one.
+        let apart = |tag_type: u16| 0x8000_u16.checked_shr((kind ^ tag_type).leading_zeros()).unwrap_or(0);
+        let (of_vlan, of_qinq) = (apart(TYPE_VLAN), apart(TYPE_QINQ));
+        let bits = |mask: u16| u128::from(mask.to_be()) << at;
+        if of_vlan == 0 || of_qinq == 0 { (tag & VLAN, bits(u16::MAX) | bits(VLAN) << 16) } else { (0, bits(of_vlan | of_qinq)) }
     }
 }
 

@@ -125,7 +125,7 @@ mod tests {
         segment.pin(address(1), PortId(0)).unwrap();
         segment.table().learn(address(2), PortId(0), 0);
         assert!(!segment.leave(PortId(0)));
-        assert!(segment.table().entries().is_empty());
+        assert!(segment.table().records().is_empty());
         assert_eq!(segment.pin(address(1), PortId(1)), Ok(()));
         assert!(segment.leave(PortId(1)));
     }

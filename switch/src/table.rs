@@ -1,7 +1,12 @@
 //! The forwarding table of one segment: which port a station is behind, learned from the frames it sends (IEEE 802.1Q, section 8.7).
 //!
-//! The table is a fixed array of **buckets**, one cache line each; an address can be in one bucket only, which its keyed hash
-//! names. An entry is one word, so workers read without locks and change entries by compare-and-swap.
+//! VLANs learn independently (section 8.8): an address may be behind one port in one VLAN and behind another in the next. An entry holds in one
+//! VLAN if it was **learned**, and in all of them if it is **pinned** by the operator or **told** by the routing protocol of an uplink; a pinned
+//! entry goes before a learned one, a learned one before a told one.
+//!
+//! The table is a fixed array of **buckets**, one cache line each; a station can be in one bucket only, which a keyed permutation of VLAN and
+//! address names. An entry is one word, so workers read without locks and change entries by compare-and-swap. It holds what the bucket's number
+//! does not say of the permuted key (a quotient filter's remainder), so that VLAN, address and port fit into it.
 //!
 //! Learning is fair: a port that holds its **share** of entries replaces its own, and a full bucket gives up an entry of the port that
 //! holds most, so no guest can push another's address out by inventing addresses.
@@ -9,9 +14,9 @@
 #![expect(unsafe_code, reason = "zeroes that cost no memory until they are written")]
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::frame::MacAddress;
 use crate::id::PortId;
@@ -22,6 +27,65 @@ const WAYS: usize = 8;
 pub const DEFAULT_AGE: u32 = 300;
 /// Most entries of one table.
 const MOST: usize = 1 << 20;
+/// Second of the last confirmation of entries that do not age.
+const NEVER: u32 = u32::MAX;
+/// VLAN identifiers: those of 12 bits, of which 0 stands for frames without a VLAN.
+const VLANS: u16 = 1 << 12;
+
+/// Bits of an address, and of the VLAN above it.
+const KEY_BITS: u32 = 48 + 12;
+const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
+/// Bits of an entry's kind, the lowest ones, and of its port. Loom's tables are small: fewer bits of the key are said by the bucket.
+const KIND_BITS: u32 = 2;
+const PORT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
+/// The remainder of the key begins above both.
+const REMAINDER: u32 = KIND_BITS + PORT_BITS;
+/// Least buckets, for what they say of the key has no room in an entry.
+const LEAST_BUCKETS: usize = 1 << (KEY_BITS + REMAINDER - 64);
+const _: () = assert!(cfg!(loom) || crate::id::MAX_PORTS <= 1 << PORT_BITS);
+/// The second factor of the permutation: 2^64 divided by the golden ratio, odd.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+const FACTOR_INVERSE: u64 = inverse(FACTOR);
+
+/// A station: an address in a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Station {
+    /// Its address.
+    pub address: MacAddress,
+    /// Its VLAN; 0 for frames without a tag, and for those whose tag states a priority only.
+    pub vlan: u16,
+}
+
+impl From<MacAddress> for Station {
+    /// The station with this address outside of VLANs.
+    fn from(address: MacAddress) -> Self {
+        Self { address, vlan: 0 }
+    }
+}
+
+/// How an entry came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The routing protocol of an uplink told it; for all VLANs in which nothing was learned.
+    Told,
+    /// A frame came from there.
+    Learned,
+    /// The operator tied the address to the port, in all VLANs.
+    Pinned,
+}
+
+/// An entry, as [`Table::records`] tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The station. VLAN 0 stands for all VLANs unless the entry was learned.
+    pub station: Station,
+    /// The port that it is behind.
+    pub port: PortId,
+    /// Second in which it was last heard.
+    pub confirmed: u32,
+    /// How it came about.
+    pub kind: Kind,
+}
 
 #[repr(align(64))]
 #[derive(Debug, Default)]
@@ -36,9 +100,20 @@ pub struct Table {
     /// Entries that each port holds.
     held: Box<[AtomicU32]>,
     share: u32,
+    /// Bits of a permuted key below those that name the bucket.
     shift: u32,
     key: u64,
+    key_inverse: u64,
     generation: AtomicU32,
+    /// Anything was ever learned in a VLAN.
+    has_vlans: AtomicBool,
+}
+
+/// Where a station's entry can be, and what stands there of it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    bucket: usize,
+    remainder: u64,
 }
 
 /// What [`Table::learn`] did.
@@ -54,37 +129,38 @@ pub enum Learned {
     Pinned,
 }
 
-/// An entry: address, port, and whether it may change. Zero is no entry.
+/// An entry: remainder of the key, port, kind. Zero is no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry(u64);
 
 impl Entry {
-    const PINNED: u64 = 0x8000;
+    const TOLD: u64 = 1;
+    const LEARNED: u64 = 2;
+    const PINNED: u64 = 3;
 
-    fn new(address: MacAddress, port: PortId) -> Self {
-        Self(address.number() << 16 | u64::from(port.0))
+    fn new(place: Place, port: PortId, kind: u64) -> Self {
+        Self(place.remainder << REMAINDER | u64::from(port.0) << KIND_BITS | kind)
     }
 
-    fn is(self, address: MacAddress) -> bool {
-        self.0 >> 16 == address.number() && self.0 != 0
-    }
-
-    fn address(self) -> MacAddress {
-        let [a, b, c, d, e, f, ..] = (self.0 >> 16).to_le_bytes();
-        MacAddress::new([a, b, c, d, e, f])
+    fn is(self, place: Place) -> bool {
+        self.0 >> REMAINDER == place.remainder && self.0 != 0
     }
 
     fn port(self) -> PortId {
-        PortId((self.0 & 0x7fff) as u16)
+        PortId((self.0 >> KIND_BITS & ((1 << PORT_BITS) - 1)) as u16)
+    }
+
+    fn kind(self) -> u64 {
+        self.0 & ((1 << KIND_BITS) - 1)
     }
 
     fn is_pinned(self) -> bool {
-        self.0 & Self::PINNED != 0
+        self.kind() == Self::PINNED
     }
 }
 
 impl Table {
-    /// An empty table for ports numbered below `ports` (at most 32767), each of which may hold `share` entries. `key` makes the hash
+    /// An empty table for ports numbered below `ports`, each of which may hold `share` entries. `key` makes the hash
     /// unpredictable to guests.
     pub fn new(ports: usize, share: u32, key: u64) -> Self {
         Self::for_members(ports, ports, share, key)
@@ -92,16 +168,19 @@ impl Table {
 
     /// The same for a segment of which only `members` of the ports are: it has room for theirs, so that many small segments take little memory.
     pub fn for_members(ports: usize, members: usize, share: u32, key: u64) -> Self {
-        let wanted = (2 * members.max(1) * share as usize).clamp(WAYS * 2, MOST).next_power_of_two();
+        let wanted = (2 * members.max(1) * share as usize).clamp(WAYS * LEAST_BUCKETS.max(2), MOST).next_power_of_two();
         let buckets = wanted / WAYS;
+        let key = key | 1;
         Self {
             buckets: zeroed(buckets),
             confirmed: zeroed(wanted),
             held: zeroed(ports.max(1)),
             share,
-            shift: 64 - buckets.trailing_zeros(),
-            key: key | 1,
+            shift: KEY_BITS - buckets.trailing_zeros(),
+            key,
+            key_inverse: inverse(key),
             generation: AtomicU32::new(0),
+            has_vlans: AtomicBool::new(false),
         }
     }
 
@@ -112,47 +191,100 @@ impl Table {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The port behind which `address` was last seen.
+    /// The port that frames to `station` go to.
     #[inline]
-    pub fn find(&self, address: MacAddress) -> Option<PortId> {
-        let bucket = &self.buckets[self.bucket(address)];
-        bucket.0.iter().map(|way| Entry(way.load(Ordering::Relaxed))).find(|entry| entry.is(address)).map(Entry::port)
+    pub fn find(&self, station: impl Into<Station>) -> Option<PortId> {
+        self.look_up(station.into()).1.map(|(_, entry)| entry.port())
     }
 
-    /// Notes in second `now` that `address` is behind `port`.
+    /// Notes in second `now` that a frame of `station` came from `port`.
     #[inline]
-    pub fn learn(&self, address: MacAddress, port: PortId, now: u32) -> Learned {
-        let bucket = self.bucket(address);
-        for (way, slot) in self.buckets[bucket].0.iter().enumerate() {
-            let entry = Entry(slot.load(Ordering::Relaxed));
-            if entry.is(address) {
-                let confirmed = &self.confirmed[bucket * WAYS + way];
-                if entry.port() == port {
-                    confirmed.store(now, Ordering::Relaxed);
-                    return Learned::Known;
+    pub fn learn(&self, station: impl Into<Station>, port: PortId, now: u32) -> Learned {
+        let station = station.into();
+        let (place, found) = self.look_up(station);
+        match found {
+            Some((way, entry)) if entry.port() == port => {
+                if entry.kind() == Entry::LEARNED {
+                    self.confirmed[place.bucket * WAYS + way].store(now, Ordering::Relaxed);
                 }
-                return self.move_entry(slot, confirmed, entry, Entry::new(address, port), now);
+                Learned::Known
+            }
+            Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
+            Some((way, entry)) if entry.kind() == Entry::LEARNED => self.move_entry(place, way, entry, port, now),
+            // What was told of another port stays beside it.
+            _ => self.insert(station, Entry::new(place, port, Entry::LEARNED), now),
+        }
+    }
+
+    /// Where an entry of `station` would be, and the one that counts for it, with its way.
+    #[inline]
+    fn look_up(&self, station: Station) -> (Place, Option<(usize, Entry)>) {
+        let common = self.place(station.address.into());
+        if station.vlan == 0 {
+            return (common, self.first(common, |_| true));
+        }
+        self.look_up_in_vlan(station, common)
+    }
+
+    fn look_up_in_vlan(&self, station: Station, common: Place) -> (Place, Option<(usize, Entry)>) {
+        let of_all = self.first(common, |entry| entry.kind() != Entry::LEARNED);
+        if of_all.is_some_and(|(_, entry)| entry.is_pinned()) {
+            return (common, of_all);
+        }
+        let place = self.place(station);
+        (place, self.first(place, |_| true).or(of_all))
+    }
+
+    /// The first entry of `place` that is `wanted`; one that was told only if there is no other.
+    #[inline]
+    fn first(&self, place: Place, wanted: impl Fn(Entry) -> bool) -> Option<(usize, Entry)> {
+        let mut told = None;
+        for (way, slot) in self.buckets[place.bucket].0.iter().enumerate() {
+            let entry = Entry(slot.load(Ordering::Relaxed));
+            if entry.is(place) && wanted(entry) {
+                if entry.kind() != Entry::TOLD {
+                    return Some((way, entry));
+                }
+                told = Some((way, entry));
             }
         }
-        self.insert(bucket, Entry::new(address, port), now)
+        told
     }
 
-    /// Ties `address` to `port` for good; frames from it on other ports are refused.
+    /// Ties `address` to `port` for good, in all VLANs; frames from it on other ports are refused.
     pub fn pin(&self, address: MacAddress, port: PortId) {
-        let bucket = self.bucket(address);
-        let entry = Entry(Entry::new(address, port).0 | Entry::PINNED);
-        let ways = &self.buckets[bucket].0;
-        let place = ways
+        let place = self.place(address.into());
+        let entry = Entry::new(place, port, Entry::PINNED);
+        let ways = &self.buckets[place.bucket].0;
+        let free = ways
             .iter()
-            .position(|way| Entry(way.load(Ordering::Relaxed)).is(address))
+            .position(|way| Entry(way.load(Ordering::Relaxed)).is(place))
             .or_else(|| ways.iter().position(|way| way.load(Ordering::Relaxed) == 0))
             .or_else(|| ways.iter().position(|way| !Entry(way.load(Ordering::Relaxed)).is_pinned()));
-        if let Some(way) = place {
+        if let Some(way) = free {
             let old = Entry(ways[way].swap(entry.0, Ordering::AcqRel));
             self.count(old, -1);
             self.count(entry, 1);
             self.changed();
-            self.keep_one(bucket, address);
+            self.keep_one(place);
+            self.unlearn(address, |_| true);
+        }
+    }
+
+    /// Notes that `address` is behind `port` in all VLANs in which nothing is learned of it, until it is unlearned there. One that is pinned stays so.
+    pub fn tell(&self, address: MacAddress, port: PortId) {
+        let place = self.place(address.into());
+        let known = self.first(place, |entry| entry.kind() != Entry::LEARNED);
+        let entry = Entry::new(place, port, Entry::TOLD);
+        match known {
+            Some((_, known)) if known == entry || known.is_pinned() => {}
+            Some((way, known)) => {
+                let at = place.bucket * WAYS + way;
+                self.replace(&self.buckets[place.bucket].0[way], &self.confirmed[at], known, entry, NEVER);
+            }
+            None => {
+                self.insert(address.into(), entry, NEVER);
+            }
         }
     }
 
@@ -172,40 +304,52 @@ impl Table {
         self.remove_of(port, |_| true);
     }
 
-    /// Forgets that `address` was learned behind `port`; no more if it is elsewhere by now, or tied.
-    pub fn unlearn(&self, address: MacAddress, port: PortId) {
-        let learned = Entry::new(address, port);
-        for slot in &self.buckets[self.bucket(address)].0 {
-            if Entry(slot.load(Ordering::Relaxed)) == learned {
-                self.remove(slot, learned);
+    /// Forgets in all VLANs that `address` is behind those ports for which `condition` holds, where it is not pinned.
+    pub fn unlearn(&self, address: MacAddress, condition: impl Fn(PortId) -> bool) {
+        let vlans = if self.has_vlans.load(Ordering::Relaxed) { VLANS } else { 1 };
+        for vlan in 0..vlans {
+            let place = self.place(Station { address, vlan });
+            for slot in &self.buckets[place.bucket].0 {
+                let entry = Entry(slot.load(Ordering::Relaxed));
+                if entry.is(place) && !entry.is_pinned() && condition(entry.port()) {
+                    self.remove(slot, entry);
+                }
             }
         }
     }
 
     /// The port that `address` is tied to.
     pub fn pinned(&self, address: MacAddress) -> Option<PortId> {
-        let bucket = &self.buckets[self.bucket(address)];
-        let entries = bucket.0.iter().map(|way| Entry(way.load(Ordering::Relaxed)));
-        entries.into_iter().find(|entry| entry.is(address) && entry.is_pinned()).map(Entry::port)
+        self.first(self.place(address.into()), Entry::is_pinned).map(|(_, entry)| entry.port())
     }
 
     /// Knows what `other` knows, as far as there is room. For a table that nobody uses yet.
     pub fn take_over(&self, other: &Self) {
-        for (address, port, confirmed, pinned) in other.entries() {
-            if pinned {
-                self.pin(address, port);
-            } else {
-                self.learn(address, port, confirmed);
+        for Record { station, port, confirmed, kind } in other.records() {
+            match kind {
+                Kind::Pinned => self.pin(station.address, port),
+                Kind::Told => self.tell(station.address, port),
+                Kind::Learned => {
+                    self.learn(station, port, confirmed);
+                }
             }
         }
     }
 
-    /// All entries: address, port, second of the last confirmation, pinned or not.
-    pub fn entries(&self) -> Vec<(MacAddress, PortId, u32, bool)> {
+    /// All entries.
+    pub fn records(&self) -> Vec<Record> {
         let all = self.slots().map(|(slot, confirmed)| (Entry(slot.load(Ordering::Relaxed)), confirmed.load(Ordering::Relaxed)));
-        all.filter(|(entry, _)| entry.0 != 0)
-            .map(|(entry, confirmed)| (entry.address(), entry.port(), confirmed, entry.is_pinned()))
-            .collect()
+        let record = |(index, (entry, confirmed)): (usize, (Entry, u32))| {
+            let kind = match entry.kind() {
+                Entry::TOLD => Kind::Told,
+                Entry::LEARNED => Kind::Learned,
+                Entry::PINNED => Kind::Pinned,
+                _ => return None,
+            };
+            let place = Place { bucket: index / WAYS, remainder: entry.0 >> REMAINDER };
+            Some(Record { station: self.station(place), port: entry.port(), confirmed, kind })
+        };
+        all.enumerate().filter_map(record).collect()
     }
 
     fn slots(&self) -> impl Iterator<Item = (&AtomicU64, &AtomicU32)> {
@@ -238,42 +382,52 @@ impl Table {
         }
     }
 
-    /// Keyed multiplicative hash.
+    /// Where `station` belongs.
     #[inline]
-    fn bucket(&self, address: MacAddress) -> usize {
-        let mixed = address.number().wrapping_mul(self.key);
-        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> self.shift) as usize
+    fn place(&self, station: Station) -> Place {
+        let mixed = mix(u64::from(station.vlan) << 48 | station.address.number(), self.key);
+        Place { bucket: (mixed >> self.shift) as usize, remainder: mixed & ((1 << self.shift) - 1) }
+    }
+
+    /// The station that belongs there.
+    fn station(&self, place: Place) -> Station {
+        let key = unmix((place.bucket as u64) << self.shift | place.remainder, self.key_inverse);
+        let [a, b, c, d, e, f, ..] = key.to_le_bytes();
+        Station { address: MacAddress::new([a, b, c, d, e, f]), vlan: (key >> 48) as u16 }
     }
 
     #[cold]
-    fn move_entry(&self, slot: &AtomicU64, confirmed: &AtomicU32, old: Entry, new: Entry, now: u32) -> Learned {
-        if old.is_pinned() {
-            return Learned::Pinned;
-        }
-        self.replace(slot, confirmed, old, new, now)
+    fn move_entry(&self, place: Place, way: usize, old: Entry, port: PortId, now: u32) -> Learned {
+        let (slot, confirmed) = (&self.buckets[place.bucket].0[way], &self.confirmed[place.bucket * WAYS + way]);
+        self.replace(slot, confirmed, old, Entry::new(place, port, Entry::LEARNED), now)
     }
 
     #[cold]
-    fn insert(&self, bucket: usize, entry: Entry, now: u32) -> Learned {
-        let Some(way) = self.giving_way(bucket, entry.port()) else { return Learned::NoRoom };
-        let slot = &self.buckets[bucket].0[way];
+    fn insert(&self, station: Station, entry: Entry, now: u32) -> Learned {
+        let place = self.place(station);
+        let Some(way) = self.giving_way(place.bucket, entry.port()) else { return Learned::NoRoom };
+        let slot = &self.buckets[place.bucket].0[way];
         let old = Entry(slot.load(Ordering::Relaxed));
-        let learned = self.replace(slot, &self.confirmed[bucket * WAYS + way], old, entry, now);
+        if station.vlan != 0 {
+            self.has_vlans.store(true, Ordering::Relaxed);
+        }
+        let learned = self.replace(slot, &self.confirmed[place.bucket * WAYS + way], old, entry, now);
         if learned == Learned::Changed {
-            self.keep_one(bucket, entry.address());
+            self.keep_one(place);
         }
         learned
     }
 
-    /// Another worker may have inserted the same address in another way at the same moment, and would not find ours to move it later: all but
-    /// the pinned one, or else the first, go. Of two who insert, at least one sees both, by the fence.
-    fn keep_one(&self, bucket: usize, address: MacAddress) {
+    /// Another worker may have inserted the same station in another way at the same moment, and would not find ours to move it later: beside the
+    /// pinned one all go, and otherwise all but the first of those that were learned. Of two workers that insert, at least one sees both, by the
+    /// fence.
+    fn keep_one(&self, place: Place) {
         fence(Ordering::SeqCst);
-        let ways = self.buckets[bucket].0.iter().map(|way| (way, Entry(way.load(Ordering::Relaxed))));
-        let mut found: Vec<_> = ways.filter(|(_, entry)| entry.is(address)).collect();
-        found.sort_by_key(|(_, entry)| !entry.is_pinned());
-        for (slot, entry) in found.into_iter().skip(1) {
+        let ways = self.buckets[place.bucket].0.iter().map(|way| (way, Entry(way.load(Ordering::Relaxed))));
+        let mut found: Vec<_> = ways.filter(|(_, entry)| entry.is(place)).collect();
+        found.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.kind()));
+        let Some(&(_, kept)) = found.first() else { return };
+        for (slot, entry) in found.into_iter().skip(1).filter(|(_, entry)| kept.is_pinned() || entry.kind() == kept.kind()) {
             self.remove(slot, entry);
         }
     }
@@ -332,6 +486,29 @@ impl Table {
     }
 }
 
+/// A permutation of the numbers of [`KEY_BITS`] bits, by an odd `key`.
+#[inline]
+fn mix(number: u64, key: u64) -> u64 {
+    let mixed = number.wrapping_mul(key) & KEY_MASK;
+    (mixed ^ mixed >> (KEY_BITS / 2)).wrapping_mul(FACTOR) & KEY_MASK
+}
+
+/// The inverse of [`mix`], by the inverse of its key.
+fn unmix(mixed: u64, key_inverse: u64) -> u64 {
+    let half = mixed.wrapping_mul(FACTOR_INVERSE) & KEY_MASK;
+    (half ^ half >> (KEY_BITS / 2)).wrapping_mul(key_inverse) & KEY_MASK
+}
+
+/// The inverse of an odd number modulo 2^64, by Newton's method: each step doubles the bits that are right, of which there are three at first.
+const fn inverse(odd: u64) -> u64 {
+    let (mut inverse, mut step) = (odd, 0);
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
+
 /// Types for which all zeroes is a value.
 ///
 /// # Safety
@@ -367,7 +544,7 @@ mod tests {
     #[test]
     fn a_table_is_as_large_as_its_segment_not_as_the_network() {
         let entries = |members| Table::for_members(198, members, 1024, 7).confirmed.len();
-        assert_eq!((entries(2), entries(198)), (4096, 524_288));
+        assert_eq!((entries(2), entries(198)), (8192, 524_288));
     }
 
     #[test]
@@ -406,7 +583,7 @@ mod tests {
         assert_eq!([1, 2, 3].map(|n| table.find(address(n))), [None, Some(PortId(0)), Some(PortId(1))]);
         assert_eq!(table.held(PortId(0)), 1);
         table.forget(PortId(0));
-        assert_eq!(table.entries().len(), 1);
+        assert_eq!(table.records().len(), 1);
     }
 
     #[test]
@@ -415,7 +592,7 @@ mod tests {
         table.learn(address(1), PortId(0), u32::MAX);
         table.learn(address(2), PortId(1), 0);
         table.pin(address(3), PortId(0));
-        (1..=3).for_each(|n| table.unlearn(address(n), PortId(0)));
+        (1..=3).for_each(|n| table.unlearn(address(n), |port| port == PortId(0)));
         assert_eq!([1, 2, 3].map(|n| table.find(address(n))), [None, Some(PortId(1)), Some(PortId(0))]);
         assert_eq!(table.held(PortId(0)), 1);
     }
@@ -426,7 +603,7 @@ mod tests {
         table.learn(address(1), PortId(0), 321);
         table.learn(address(2), PortId(0), u32::MAX);
         table.expire(320, 300);
-        assert_eq!(table.entries().len(), 2);
+        assert_eq!(table.records().len(), 2);
     }
 
     #[test]
@@ -445,6 +622,75 @@ mod tests {
         assert_eq!(changes(&|| learn(3, 2, 1)), 1, "one that moved");
         assert_eq!(changes(&|| table.forget(PortId(2))), 1, "one that went");
         assert_eq!(changes(&|| table.expire(500, 300)), 19, "silent ones");
+    }
+
+    /// A station in a VLAN.
+    fn tagged(n: u32, vlan: u16) -> Station {
+        Station { address: address(n), vlan }
+    }
+
+    #[test]
+    fn vlans_learn_independently() {
+        let table = Table::new(4, 64, 7);
+        table.learn(tagged(1, 10), PortId(0), 0);
+        table.learn(tagged(1, 20), PortId(1), 0);
+        assert_eq!(table.learn(tagged(1, 10), PortId(0), 1), Learned::Known, "it has not moved");
+        assert_eq!([10, 20, 30, 0].map(|vlan| table.find(tagged(1, vlan))), [Some(PortId(0)), Some(PortId(1)), None, None]);
+        table.learn(address(1), PortId(2), 0);
+        assert_eq!(
+            [10, 20, 30, 0].map(|vlan| table.find(tagged(1, vlan))),
+            [Some(PortId(0)), Some(PortId(1)), None, Some(PortId(2))]
+        );
+        table.unlearn(address(1), |port| port != PortId(1));
+        assert_eq!([10, 20, 30, 0].map(|vlan| table.find(tagged(1, vlan))), [None, Some(PortId(1)), None, None]);
+    }
+
+    #[test]
+    fn a_pinned_address_is_pinned_in_all_vlans() {
+        let table = Table::new(4, 64, 7);
+        table.learn(tagged(1, 10), PortId(1), 0);
+        table.pin(address(1), PortId(0));
+        assert_eq!([0, 10, 4095].map(|vlan| table.find(tagged(1, vlan))), [Some(PortId(0)); 3]);
+        assert_eq!(table.learn(tagged(1, 10), PortId(1), 1), Learned::Pinned);
+        assert_eq!(table.learn(tagged(1, 10), PortId(0), 1), Learned::Known);
+        assert_eq!(table.records().len(), 1);
+    }
+
+    #[test]
+    fn what_is_told_holds_where_nothing_is_learned() {
+        let (table, far, here) = (Table::new(4, 64, 7), PortId(3), PortId(0));
+        let found = |table: &Table| [0, 10, 20].map(|vlan| table.find(tagged(1, vlan)));
+        table.tell(address(1), far);
+        assert_eq!(found(&table), [Some(far); 3]);
+        assert_eq!(table.learn(tagged(1, 20), far, 0), Learned::Known, "frames of it come from there");
+        table.learn(tagged(1, 10), here, 0);
+        table.learn(address(1), here, 0);
+        assert_eq!(found(&table), [Some(here), Some(here), Some(far)]);
+        table.expire(1000, 300);
+        assert_eq!(found(&table), [Some(far); 3], "what is told does not age");
+        let larger = Table::new(8, 64, 9);
+        larger.take_over(&table);
+        assert_eq!(found(&larger), [Some(far); 3]);
+        table.tell(address(1), PortId(2));
+        assert_eq!(found(&table), [Some(PortId(2)); 3]);
+        table.pin(address(1), here);
+        table.tell(address(1), far);
+        assert_eq!(found(&table), [Some(here); 3]);
+        assert_eq!(table.held(PortId(2)) + table.held(far), 0);
+    }
+
+    #[test]
+    fn stations_can_be_told_from_their_places() {
+        for (key, members) in [(7, 1), (u64::MAX, 198), (0x0123_4567_89ab_cdef, 4096)] {
+            let table = Table::for_members(4096, members, 1024, key);
+            for (number, vlan) in [(1, 0), (u32::MAX, 4095), (0x0102_0304, 100)] {
+                let station = tagged(number, vlan);
+                let last = PortId(4095);
+                table.learn(station, last, 5);
+                let record = Record { station, port: last, confirmed: 5, kind: Kind::Learned };
+                assert!(table.records().contains(&record), "{station:?}");
+            }
+        }
     }
 
     #[test]
@@ -473,7 +719,7 @@ mod loom_tests {
     fn table() -> (Arc<Table>, [MacAddress; 3]) {
         let table = Arc::new(Table::new(2, 2, 7));
         let all = (1..64_u8).map(|n| MacAddress::new([2, 0, 0, 0, 0, n]));
-        let mut alike = all.filter(|&address| table.bucket(address) == 0);
+        let mut alike = all.filter(|&address| table.place(address.into()).bucket == 0);
         let addresses = std::array::from_fn(|_| alike.next().expect("half of them are in each bucket"));
         (table, addresses)
     }
@@ -510,13 +756,13 @@ mod loom_tests {
 
     /// What holds of every table: who is said to hold so many entries holds them, and no address stands in two.
     fn look(table: &Table) {
-        let entries = table.entries();
+        let entries = table.records();
         for port in [HERE, THERE] {
-            let of_port = entries.iter().filter(|entry| entry.1 == port).count();
+            let of_port = entries.iter().filter(|entry| entry.port == port).count();
             assert_eq!(table.held(port) as usize, of_port, "entries of {port:?}");
         }
         for (index, entry) in entries.iter().enumerate() {
-            assert!(entries[..index].iter().all(|earlier| earlier.0 != entry.0), "an address in two entries");
+            assert!(entries[..index].iter().all(|earlier| earlier.station != entry.station), "an address in two entries");
         }
     }
 
@@ -615,5 +861,22 @@ mod loom_tests {
                 assert!(found == now || table.generation() != generation, "{found:?} is remembered where {now:?} is right");
             });
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod proofs {
+    use super::*;
+
+    /// The permutation of keys can be undone, whatever its key: no two stations are taken for one.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn every_key_comes_back() {
+        bolero::check!().with_type::<(u64, u64)>().cloned().for_each(|(number, key)| {
+            let (number, key) = (number & KEY_MASK, key | 1);
+            let mixed = mix(number, key);
+            assert!(mixed <= KEY_MASK);
+            assert_eq!(unmix(mixed, inverse(key)), number);
+        });
     }
 }

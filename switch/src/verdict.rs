@@ -7,7 +7,7 @@
 use crate::frame::{Head, MacAddress, Pattern};
 use crate::id::PortId;
 use crate::stats::DropReason;
-use crate::table::{Learned, Table};
+use crate::table::{Learned, Station, Table};
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,12 @@ impl Reading {
         self.head.destination()
     }
 
+    fn vlan(&mut self) -> u16 {
+        let (vlan, read) = self.head.vlan();
+        self.mask |= read;
+        vlan
+    }
+
     /// What was read.
     fn pattern(self) -> Pattern {
         Pattern::new(self.mask, self.head)
@@ -53,14 +59,18 @@ pub fn decide(head: Head, port: PortId, table: &Table, now: u32) -> (Verdict, Pa
 
 fn judge(frame: &mut Reading, port: PortId, table: &Table, now: u32) -> Verdict {
     let source = frame.source();
-    if !source.is_station() || table.learn(source, port, now) == Learned::Pinned {
+    if !source.is_station() {
+        return Verdict::Drop(DropReason::BadSource);
+    }
+    let vlan = frame.vlan();
+    if table.learn(Station { address: source, vlan }, port, now) == Learned::Pinned {
         return Verdict::Drop(DropReason::BadSource);
     }
     let destination = frame.destination();
     if destination.is_group() {
         return Verdict::Flood;
     }
-    match table.find(destination) {
+    match table.find(Station { address: destination, vlan }) {
         Some(found) if found == port => Verdict::Drop(DropReason::SamePort),
         Some(found) => Verdict::To(found),
         None => Verdict::Flood,
@@ -104,9 +114,8 @@ impl Memo {
     #[cold]
     fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, epoch: Epoch) -> bool {
         let head = self.pattern.head();
-        let holds = self.epoch.second == epoch.second
-            && table.find(head.source()) == Some(from)
-            && table.find(head.destination()) == Some(to);
+        let find = |address| table.find(Station { address, vlan: head.vlan().0 });
+        let holds = self.epoch.second == epoch.second && find(head.source()) == Some(from) && find(head.destination()) == Some(to);
         if holds {
             self.epoch = epoch;
         }
@@ -173,11 +182,67 @@ mod tests {
         table.learn(station(2), PortId(2), 0);
         let (verdict, pattern) = decide(head(station(1), station(2)), PortId(0), &table, 0);
         assert_eq!(verdict, Verdict::To(PortId(2)));
-        assert!(pattern.fits(head_of_type(station(1), station(2), 0x86dd)), "the type was not read");
+        assert!(pattern.fits(head_of_type(station(1), station(2), 0x0806)), "of the type only that it is no tag");
+        assert!(
+            !pattern.fits(head_of_type(station(1), station(2), 0x8100))
+                && !pattern.fits(head_of_type(station(1), station(2), 0x88a8))
+        );
         assert!(!pattern.fits(head(station(1), station(3))) && !pattern.fits(head(station(3), station(2))));
         let (verdict, pattern) = decide(head(A, station(2)), PortId(0), &table, 0);
         assert_eq!(verdict, Verdict::Drop(DropReason::BadSource));
         assert!(pattern.fits(head(A, station(3))), "from such a source nothing goes anywhere");
+    }
+
+    /// The head of a frame with these addresses whose outer tag is of type `kind` and holds `tag`.
+    fn tagged(source: MacAddress, destination: MacAddress, kind: u16, tag: u16) -> Head {
+        let mut start = [0; START];
+        start[..6].copy_from_slice(&destination.bytes());
+        start[6..12].copy_from_slice(&source.bytes());
+        start[12..14].copy_from_slice(&kind.to_be_bytes());
+        start[14..16].copy_from_slice(&tag.to_be_bytes());
+        Head::of(&start)
+    }
+
+    #[test]
+    fn answers_go_where_the_station_is_in_their_vlan() {
+        let table = Table::new(3, 64, 1);
+        let (client, firewall, server) = (PortId(0), PortId(1), PortId(2));
+        let decide = |head, port| decide(head, port, &table, 0).0;
+        for kind in [0x8100, 0x88a8] {
+            assert_eq!(decide(tagged(station(1), station(3), kind, 10), client), Verdict::Flood);
+            assert_eq!(decide(tagged(station(1), station(3), kind, 20), firewall), Verdict::Flood, "passed on with its source");
+            assert_eq!(
+                decide(tagged(station(3), station(1), kind, 0xe000 | 20), server),
+                Verdict::To(firewall),
+                "whatever its priority"
+            );
+            assert_eq!(decide(tagged(station(3), station(1), kind, 10), firewall), Verdict::To(client));
+            [client, firewall, server].into_iter().for_each(|port| table.forget(port));
+        }
+        decide(head(station(1), A), client);
+        assert_eq!(decide(tagged(station(3), station(1), 0x8100, 0xa000), server), Verdict::To(client), "a priority is no VLAN");
+        assert_eq!(decide(head(station(1), station(3)), client), Verdict::To(server));
+    }
+
+    #[test]
+    fn a_memo_holds_in_its_vlan() {
+        let table = Table::new(3, 64, 1);
+        let mut memo = Memo::default();
+        let epoch = || Epoch { generation: table.generation(), second: 0 };
+        let (here, ten, twenty) = (PortId(0), PortId(1), PortId(2));
+        table.learn(Station { address: station(2), vlan: 10 }, ten, 0);
+        table.learn(Station { address: station(2), vlan: 20 }, twenty, 0);
+        let to = |vlan| tagged(station(1), station(2), 0x8100, vlan);
+        for _ in 0..2 {
+            assert_eq!(memo.decide(to(10), here, &table, epoch()), Verdict::To(ten));
+            assert_eq!(memo.decide(to(0x6000 | 10), here, &table, epoch()), Verdict::To(ten));
+            assert_eq!(memo.decide(to(20), here, &table, epoch()), Verdict::To(twenty));
+        }
+        // News of another VLAN does not void it.
+        table.learn(Station { address: station(2), vlan: 10 }, here, 0);
+        assert_eq!(memo.destination(here, &table, epoch()).map(|(_, to)| to), Some(twenty));
+        table.learn(Station { address: station(2), vlan: 20 }, ten, 0);
+        assert_eq!(memo.destination(here, &table, epoch()), None);
     }
 
     #[test]

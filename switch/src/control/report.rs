@@ -8,15 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, PortConfig, PortEntry, PortKind};
 use crate::descriptors::DescriptorReport;
-use crate::frame::MacAddress;
 use crate::host_memory::HostMemory;
-use crate::id::PortId;
 use crate::link::Impairment;
 use crate::network::Network;
 use crate::policy::Allowance;
 use crate::port::peer::Peer;
 use crate::port::{self, default_address};
 use crate::stats::PortTotals;
+use crate::table::{Kind, Record};
 use crate::time;
 use crate::uplink::UplinkReport;
 
@@ -177,6 +176,9 @@ pub struct SegmentView {
 pub struct Station {
     /// Its MAC address.
     pub address: String,
+    /// The VLAN in which it was learned there; none for frames without a tag.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub vlan: Option<u16>,
     /// The port that it is behind.
     pub port: String,
     /// Seconds since it was last heard.
@@ -275,13 +277,15 @@ impl SegmentView {
         // Workers count seconds from their start, which is the network's.
         let age = |second: u32| uptime.as_secs().saturating_sub(second.into());
         let table = network.find(segment.ports.first()?)?.segment.table();
-        let station = |(address, port, second, pinned): (MacAddress, PortId, u32, bool)| {
-            let age = if pinned { 0 } else { age(second) };
+        let station = |Record { station, port, confirmed, kind }| {
             // One that has just gone is not told.
-            Some(Station { address: address.to_string(), port: network.port(port)?.name.clone(), age, pinned })
+            let port = network.port(port)?.name.clone();
+            let age = if kind == Kind::Learned { age(confirmed) } else { 0 };
+            let vlan = (station.vlan != 0).then_some(station.vlan);
+            Some(Station { address: station.address.to_string(), vlan, port, age, pinned: kind == Kind::Pinned })
         };
-        let mut stations: Vec<Station> = table.entries().into_iter().filter_map(station).collect();
-        stations.sort_by(|a, b| a.address.cmp(&b.address));
+        let mut stations: Vec<Station> = table.records().into_iter().filter_map(station).collect();
+        stations.sort_by(|a, b| (&a.address, a.vlan).cmp(&(&b.address, b.vlan)));
         Some(Self { segment, stations })
     }
 }

@@ -23,19 +23,17 @@ use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::network::Network;
 use crate::port::{Port, State};
-use crate::table::Table;
+use crate::table::{Kind, Record, Table};
 
 /// Longest wait before it is looked whether stations came or went.
 const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 const LOOK_MS: u8 = 100;
 /// Pause after a look through the table, in times of what the look took.
 const PAUSE: u32 = 20;
-/// Pause between two confirmations of the table's entries for stations elsewhere; far less than any sensible age.
+/// Pause between two confirmations of the table's entries for stations elsewhere.
 const CONFIRM: Duration = Duration::from_secs(1);
 /// Datagrams of news that are read before anything else is done.
 const MOST_NEWS: usize = 256;
-/// The second of the last confirmation of entries that the keeper takes away itself: they do not age meanwhile.
-const NEVER: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Debug)]
@@ -202,21 +200,23 @@ impl Keeper {
         let (table, uplink) = (self.table(), self.uplink.id);
         match change {
             remote::Change::Is(address) => {
-                table.learn(address, uplink, NEVER);
+                // In whichever VLAN it was here: nobody says in which it is there.
+                table.unlearn(address, |port| port != uplink);
+                table.tell(address, uplink);
                 // The kernel has put that entry in the place of ours, if there was one.
                 if self.announced.station(address).is_some_and(|station| !station.pinned) {
                     self.announced.retract(address);
                 }
             }
             remote::Change::IsNot(address) => {
-                table.unlearn(address, uplink);
+                table.unlearn(address, |port| port == uplink);
                 self.announced.retract(address);
             }
         }
         self.looked = Look::default();
     }
 
-    /// Entries for stations elsewhere do not age, and whoever is not known here any more is elsewhere again. A station that has moved here stays here.
+    /// Tells the table again of stations elsewhere, whose entries may have given way. A station that has moved here is learned here, which goes first.
     fn confirm(&mut self) {
         let now = Instant::now();
         if now < self.confirms_again {
@@ -225,9 +225,7 @@ impl Keeper {
         self.confirms_again = now + CONFIRM;
         let table = self.table();
         for (address, _) in self.remote.stations() {
-            if table.find(address).is_none_or(|port| port == self.uplink.id) {
-                table.learn(address, self.uplink.id, NEVER);
-            }
+            table.tell(address, self.uplink.id);
         }
     }
 
@@ -258,10 +256,11 @@ impl Keeper {
         self.looked = look;
         self.has_changed = true;
         let stations: Vec<Station> = table
-            .entries()
+            .records()
             .into_iter()
-            .filter(|(_, port, ..)| running.binary_search(port).is_ok())
-            .map(|(address, port, _, pinned)| Station { address, port, pinned })
+            .filter(|record| running.binary_search(&record.port).is_ok())
+            // The bridge's table knows no VLANs: a station in several of them is told of once.
+            .map(|Record { station, port, kind, .. }| Station { address: station.address, port, pinned: kind == Kind::Pinned })
             .collect();
         let remote = &self.remote;
         let changes =

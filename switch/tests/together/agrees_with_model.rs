@@ -18,16 +18,15 @@ type Address = [u8; 6];
 
 /// A switch as one would tell a child.
 struct Model {
-    /// Behind which port a station was last seen, on each segment.
-    stations: HashMap<(usize, Address), usize>,
+    /// Behind which port a station was last seen, in each VLAN of each segment.
+    stations: HashMap<(usize, u16, Address), usize>,
     /// Whether each port's intake and delivery are enabled.
     enabled: [[bool; 2]; SEGMENTS.len()],
 }
 
 impl Model {
     fn new() -> Self {
-        let stations = HashMap::from([((SEGMENTS[PINNED], pinned()), PINNED)]);
-        Self { stations, enabled: [[true; 2]; SEGMENTS.len()] }
+        Self { stations: HashMap::new(), enabled: [[true; 2]; SEGMENTS.len()] }
     }
 
     /// Who gets a frame that `port` sends.
@@ -38,21 +37,31 @@ impl Model {
         if !intake || bad_source {
             return Vec::new();
         }
-        self.stations.insert((segment, from), port);
-        let one = self.stations.get(&(segment, to)).filter(|_| to[0] & 1 == 0).copied();
+        let vlan = vlan_of(frame);
+        self.stations.insert((segment, vlan, from), port);
+        let is_tied = to == pinned() && segment == SEGMENTS[PINNED];
+        let learned = self.stations.get(&(segment, vlan, to)).filter(|_| to[0] & 1 == 0).copied();
+        let one = if is_tied { Some(PINNED) } else { learned };
         let all = (0..SEGMENTS.len()).filter(|&other| SEGMENTS[other] == segment && one.is_none_or(|one| one == other));
         all.filter(|&other| other != port && self.enabled[other][1]).collect()
     }
 
-    /// Nobody is behind `port` any more; the pinned station is expected there all the same.
+    /// No learned station is behind `port` any more.
     fn forget(&mut self, port: usize) {
         self.stations.retain(|_, behind| *behind != port);
-        self.stations.insert((SEGMENTS[PINNED], pinned()), PINNED);
     }
 }
 
 fn pinned() -> Address {
     [2, 0, 0, 0, 0xaa, 0xaa]
+}
+
+/// The VLAN of a frame's outer tag; 0 without one.
+fn vlan_of(frame: &[u8]) -> u16 {
+    match frame[12..] {
+        [0x81, 0x00, a, b, ..] | [0x88, 0xa8, a, b, ..] => u16::from_be_bytes([a, b]) & 0xfff,
+        _ => 0,
+    }
 }
 
 fn address_at(frame: &[u8], at: usize) -> Address {
@@ -149,10 +158,17 @@ impl World {
         let (to, from) = (self.destination(), self.source());
         frame[..6].copy_from_slice(&to);
         frame[6..12].copy_from_slice(&from);
-        let kind: &[u8] =
-            self.dice.pick(&[&[0x88, 0xb5][..], &[0x08, 0x00], &[0x86, 0xdd], &[0x81, 0x00, 0x00, 0x05], &[0x88, 0xa8]]);
-        let end = (12 + kind.len()).min(length);
-        frame[12..end].copy_from_slice(&kind[..end - 12]);
+        let kinds = [
+            &[0x88, 0xb5][..],
+            &[0x08, 0x00],
+            &[0x86, 0xdd],
+            &[0x81, 0x00, 0x00, 0x05],
+            &[0x81, 0x00, 0xe0, 0x00],
+            &[0x88, 0xa8, 0x60, 0x06],
+        ];
+        // A frame of 14 bytes has no room for a tag.
+        let kind: &[u8] = if length < 16 { kinds[0] } else { self.dice.pick(&kinds) };
+        frame[12..12 + kind.len()].copy_from_slice(kind);
         frame
     }
 

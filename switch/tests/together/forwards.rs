@@ -3,7 +3,7 @@
 use crate::common::*;
 use memlane_rig::frames::NetHeader;
 use memlane_rig::frontend::features;
-use memlane_rig::guest::{Habit, Layout};
+use memlane_rig::guest::{Habit, Layout, ToyGuest};
 
 #[test]
 fn frames_of_every_size_arrive_unchanged_and_in_order() {
@@ -40,6 +40,35 @@ fn unknown_and_group_addresses_reach_everybody_else_and_known_ones_only_their_gu
     assert_eq!(c.receive(PATIENCE).unwrap().bytes, multicast);
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, multicast);
     assert_silent(&mut a);
+}
+
+/// A frame with a tag of VLAN `vlan` and priority 5.
+fn tagged(from: [u8; 6], to: [u8; 6], vlan: u16, number: u64) -> Vec<u8> {
+    let mut bytes = frame(from, to, 100, number);
+    let tag = (0xa000 | vlan).to_be_bytes();
+    bytes.splice(12..12, [0x81, 0x00].into_iter().chain(tag));
+    bytes
+}
+
+#[test]
+fn an_address_may_be_behind_one_port_in_each_vlan() {
+    let bed = Bed::new(3);
+    let (mut client, mut firewall, mut server) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    for round in 0..5 {
+        let mut pass = |from: &mut ToyGuest, to: &mut ToyGuest, bytes: Vec<u8>| {
+            from.send(&bytes).unwrap();
+            assert_eq!(to.receive(PATIENCE).unwrap().bytes, bytes, "round {round}");
+        };
+        // The firewall passes frames between VLANs 10 and 20, and leaves their source as it is.
+        pass(&mut client, &mut firewall, tagged(mac(0), mac(2), 10, round));
+        pass(&mut firewall, &mut server, tagged(mac(0), mac(2), 20, round));
+        pass(&mut server, &mut firewall, tagged(mac(2), mac(0), 20, round));
+        pass(&mut firewall, &mut client, tagged(mac(2), mac(0), 10, round));
+        while client.try_receive().unwrap().is_some() || server.try_receive().unwrap().is_some() {
+            assert_eq!(round, 0, "only while addresses are unknown frames are flooded");
+        }
+    }
+    assert_eq!(bed.totals(0).flooded + bed.totals(1).flooded + bed.totals(2).flooded, 2);
 }
 
 #[test]

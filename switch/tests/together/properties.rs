@@ -301,7 +301,7 @@ proptest! {
         for (now, number) in greedy.into_iter().enumerate() {
             table.learn(address(1000 + number / 2), PortId(1), now as u32);
         }
-        let of = |port| table.entries().into_iter().filter(|&(_, other, _, _)| other == PortId(port)).count();
+        let of = |port| table.records().into_iter().filter(|record| record.port == PortId(port)).count();
         prop_assert!(of(1) <= 64, "{} entries", of(1));
         // The greedy port passed the modest one's count within a few addresses; what it took until then is all that it could take.
         prop_assert!(kept.len() - of(0) <= modest as usize);
