@@ -18,10 +18,13 @@ const LEAST_BURST_BYTES: u64 = 65_536;
 const LEAST_BURST_PACKETS: u64 = 32;
 /// Milliseconds of its rate that a limit lets pass at once: as long as a guest may have to wait for a CPU, so that it has its rate all the same.
 const DEFAULT_BURST_MS: u64 = 20;
-/// Flooded frames a second that a port may send unless its configuration says otherwise.
-pub const DEFAULT_STORM: u64 = 20_000;
-/// Their burst.
-const STORM_BURST: u64 = 2_000;
+/// Flooded frames a second that a port may send unless its configuration says otherwise: more than uncompressed video in high definition takes
+/// (SMPTE ST 2110-20, 1080p60: 190 000 packets a second), and little enough that the other guests can throw them away.
+pub const DEFAULT_STORM: u64 = 200_000;
+/// Parts of a second whose flooded frames may come at once.
+const STORM_BURSTS: u64 = 10;
+/// Least burst of them.
+const LEAST_STORM_BURST: u64 = 2_000;
 
 /// What one direction of a port may carry; what is left out is not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -200,7 +203,8 @@ pub struct Allowance {
     pub intake: Limit,
     /// What it may be sent.
     pub delivery: Limit,
-    /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit.
+    /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit. By default 200000, and no limit on a segment of
+    /// two ports, where they reach one receiver.
     pub storm: u64,
 }
 
@@ -231,14 +235,21 @@ pub struct Policy {
     /// What it is sent.
     pub delivery: Limiter,
     /// What it floods.
-    pub storm: Limiter,
+    storm: Limiter,
+    /// Nothing else was configured, so frames that reach one receiver only are not limited.
+    usual_storm: AtomicBool,
 }
 
 impl Policy {
     /// A policy by `allowance`.
     pub fn new(allowance: &Allowance) -> Self {
-        let policy =
-            Self { weight: AtomicU16::new(1), intake: Limiter::default(), delivery: Limiter::default(), storm: Limiter::default() };
+        let policy = Self {
+            weight: AtomicU16::new(1),
+            intake: Limiter::default(),
+            delivery: Limiter::default(),
+            storm: Limiter::default(),
+            usual_storm: AtomicBool::new(true),
+        };
         policy.set(allowance);
         policy
     }
@@ -248,7 +259,21 @@ impl Policy {
         self.weight.store(allowance.weight, Ordering::Relaxed);
         self.intake.set(&allowance.intake);
         self.delivery.set(&allowance.delivery);
-        self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), STORM_BURST);
+        let burst = (allowance.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
+        self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), burst);
+        self.usual_storm.store(allowance.storm == DEFAULT_STORM, Ordering::Relaxed);
+    }
+
+    /// Whether the port may flood a frame in moment `now`, which reaches one receiver only if it `reaches_one`; if so, it is counted.
+    pub fn take_flood(&self, reaches_one: bool, now: Cycles) -> bool {
+        if reaches_one && self.usual_storm.load(Ordering::Relaxed) {
+            return true;
+        }
+        let open = self.storm.is_open(now);
+        if open {
+            self.storm.charge(0, 1, now);
+        }
+        open
     }
 
     /// Its weight among senders.
@@ -303,6 +328,25 @@ mod tests {
     fn the_stricter_limit_counts() {
         let both = Limit { rate: Some("100Mbit".into()), packets: Some(1000), burst_ms: None };
         assert!(passed(&both, 60).abs_diff(1000) < 5);
+    }
+
+    #[test]
+    fn floods_that_reach_one_receiver_are_limited_only_where_it_is_configured() {
+        let now = 1 << 40;
+        let passed = |policy: &Policy, reaches_one| (0..300_000).filter(|_| policy.take_flood(reaches_one, now)).count();
+        let usual = Policy::new(&Allowance::default());
+        assert_eq!((passed(&usual, true), passed(&usual, false)), (300_000, 20_001), "a tenth of a second's, and the one that goes beyond");
+        let configured = Policy::new(&Allowance { storm: 100, ..Allowance::default() });
+        assert_eq!(passed(&configured, true), 2001);
+        let unlimited = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
+        assert_eq!(passed(&unlimited, false), 300_000);
+    }
+
+    #[test]
+    fn uncompressed_video_does_not_meet_the_usual_storm_limit() {
+        let (policy, start) = (Policy::new(&Allowance::default()), 1 << 40);
+        let frame = frequency() / 190_000;
+        assert!((0..400_000).all(|number| policy.take_flood(false, start + number * frame)));
     }
 
     #[test]

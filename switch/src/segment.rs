@@ -3,6 +3,7 @@
 //! Its table has room for the stations of its members, so that many small segments take little memory. When members join, a larger table takes the
 //! place of the old one: each worker has its own hold on the table that it goes by, and is told of the new one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::frame::MacAddress;
@@ -21,6 +22,8 @@ pub struct Segment {
     pub name: String,
     /// Makes its table unpredictable to guests.
     key: u64,
+    /// It goes on at other hosts.
+    leads_on: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -36,11 +39,21 @@ impl Segment {
     /// A segment without members, whose table has room for so many.
     pub fn new(id: SegmentId, name: &str, room: usize, key: u64) -> Arc<Self> {
         let inner = Inner { table: Arc::new(Table::for_members(MAX_PORTS, room, ADDRESSES, key)), room, members: Vec::new() };
-        Arc::new(Self { id, name: name.into(), key, inner: Mutex::new(inner) })
+        Arc::new(Self { id, name: name.into(), key, leads_on: AtomicBool::new(false), inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it goes on at other hosts, so that one of its ports is more than one receiver.
+    pub fn leads_on(&self) -> bool {
+        self.leads_on.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether it goes on at other hosts.
+    pub fn set_leads_on(&self, leads_on: bool) {
+        self.leads_on.store(leads_on, Ordering::Relaxed);
     }
 
     /// What is known of its stations.

@@ -274,6 +274,22 @@ fn floods_are_limited_and_counted() {
     assert!(received < 8000, "{received}");
 }
 
+/// A generator sends to a station that never speaks, or to a group, over a wire for two.
+#[test]
+fn floods_that_reach_one_receiver_are_not_limited() {
+    let mut bed = Bed::new(2);
+    let (mut sent, mut received) = (0, 0);
+    for _ in 0..400 {
+        let free = usize::from(bed.guests[0].transmit.free());
+        bed.guests[0].send(0, 0xffff, 60, free);
+        sent += free as u64;
+        while bed.worker.step() > 0 {}
+        bed.guests[1].take(256, |_, _| received += 1);
+        bed.guests[0].reclaim();
+    }
+    assert_eq!((sent, received, bed.ports[0].counters(0).dropped(DropReason::Storm)), (400 * 256, 400 * 256, 0));
+}
+
 #[test]
 fn many_addresses_and_bursts_gain_nothing() {
     // The second sender comes in bursts of its whole ring, the third names another address with each frame.

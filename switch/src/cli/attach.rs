@@ -112,7 +112,7 @@ struct Terms {
     /// What it may be sent, likewise.
     #[arg(long, value_name = "LIMIT", value_parser = limit)]
     delivery: Option<Limit>,
-    /// Flooded frames that it may send a second; 0 for no limit.
+    /// Flooded frames (broadcast, multicast, unknown) that it may send a second, by default 200000; 0 for no limit.
     #[arg(long)]
     storm: Option<u64>,
     /// What frames to it go through, as the file states it: '{ delay = "10ms", loss = 0.01 }'.

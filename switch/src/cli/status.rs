@@ -7,6 +7,7 @@ use super::output::{Table, bytes, count, wrapped};
 use super::{Failure, output};
 use crate::control::{PortReport, Report};
 use crate::descriptors;
+use crate::stats::DropReason;
 use crate::uplink::UplinkReport;
 
 /// Arguments of `memlane status`.
@@ -152,6 +153,13 @@ pub(super) fn explanation(port: &PortReport) -> String {
         let drops: Vec<String> = totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         lines.push(format!("{name} dropped: {}", drops.join(", ")));
     }
+    if totals.drops.contains_key(DropReason::Storm.name()) {
+        lines.push(format!(
+            "{name}: frames were flooded (broadcast, multicast, unknown addresses) beyond storm = {}, its limit a second: raise the key storm, or \
+             set it to 0 for no limit, in the file or by memlane set --storm",
+            port.allowance.storm
+        ));
+    }
     if totals.missed_kicks > 0 {
         lines.push(format!(
             "{name} did not kick {} times when it should have, and was served a moment later; a guest of one processor in QEMU without KVM does \
@@ -273,6 +281,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
     fn what_went_wrong_is_told_with_what_to_do() {
         let text = table(&report(json!({ "missed-kicks": 3, "drops": { "storm": 5 } })));
         assert!(text.contains("web dropped: storm 5"), "{text}");
+        assert!(text.contains("web: frames were flooded") && text.contains("storm = 20000"), "{text}");
         assert!(text.contains("web did not kick 3 times") && text.contains("-smp 1,maxcpus=2"), "{text}");
     }
 }

@@ -198,7 +198,8 @@ pub struct PortEntry {
     pub intake: Limit,
     /// What the port may be sent, likewise.
     pub delivery: Limit,
-    /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit.
+    /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit. By default 200000, and no limit on a segment
+    /// of two ports, where they reach one receiver.
     pub storm: u64,
     /// What frames to this port go through before they arrive, as { delay = "10ms", jitter = "2ms", loss = 0.01, rate = "100Mbit" }.
     pub link: Option<Impairment>,

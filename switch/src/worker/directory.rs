@@ -25,6 +25,13 @@ pub(super) struct Members {
     pub ports: Vec<PortId>,
 }
 
+impl Members {
+    /// Whether what `port` floods reaches one receiver at most.
+    pub(super) fn reaches_one(&self, port: &Port) -> bool {
+        self.ports.len() <= 2 && !port.segment.leads_on()
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Directory {

@@ -275,19 +275,15 @@ impl Worker {
         // The worker may be asleep but for this: its own time may be long ago, and what was learned then forgotten at once.
         let now = cycles();
         self.second = self.rest.second(now);
-        let (storm, table) = (&port.policy.storm, &segment.table);
-        let refused = if !storm.is_open(now) {
+        let refused = if !port.policy.take_flood(segment.reaches_one(port), now) {
             Some(DropReason::Storm)
         } else {
-            let known = address.is_station() && table.learn(address, port.id, self.second) != Learned::Pinned;
+            let known = address.is_station() && segment.table.learn(address, port.id, self.second) != Learned::Pinned;
             (!known).then_some(DropReason::BadSource)
         };
         match refused {
             Some(reason) => self.counters(port.id).drop_frame(reason),
-            None => {
-                storm.charge(0, 1, now);
-                self.counters(port.id).flooded.add(1);
-            }
+            None => self.counters(port.id).flooded.add(1),
         }
         refused.is_none()
     }

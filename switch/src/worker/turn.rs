@@ -276,15 +276,13 @@ impl Turn<'_> {
     /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
     #[cold]
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
-        let storm = &self.port.policy.storm;
-        if !storm.is_open(self.now) {
-            return self.drop_at(parcel.source, parcel, DropReason::Storm);
-        }
         let (sender, patience) = (parcel.source, self.source.patience);
         if let Some(worker) = self.peers.first_without_room(sender) {
             return self.postpone_or_drop(sender, RouteEntry { worker, slot: Slot::default() }, parcel, patience);
         }
-        storm.charge(0, 1, self.now);
+        if !self.port.policy.take_flood(self.segment.reaches_one(self.port), self.now) {
+            return self.drop_at(sender, parcel, DropReason::Storm);
+        }
         self.counters(sender).flooded.add(1);
         let before = self.outlets.work.effort;
         // What waits would hold up all that comes after it where chains go back in order; and half of the ring is for other frames.
