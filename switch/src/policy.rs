@@ -7,10 +7,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schedule::MAX_WEIGHT;
+use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 
 /// Least burst, so that a limit never cuts what hardware and kernels send at once: one frame of the longest.
@@ -23,6 +25,8 @@ const DEFAULT_BURST_MS: u64 = 20;
 pub const DEFAULT_STORM: u64 = 200_000;
 /// Parts of a second whose flooded frames may come at once.
 const STORM_BURSTS: u64 = 10;
+/// Flooded frames a second of a port that is part of a loop, it seems: what guests need to find each other.
+const SUSPECT_FLOODS: u64 = 100;
 /// Least burst of them.
 const LEAST_STORM_BURST: u64 = 2_000;
 
@@ -192,6 +196,17 @@ impl Limiter {
     }
 }
 
+/// Which frames of a guest are dropped for their source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum AntiSpoof {
+    /// Those from addresses that are tied to other ports.
+    #[default]
+    Off,
+    /// Those that are not from the address that is tied to the port.
+    Mac,
+}
+
 /// Everything that the operator allows a port, as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -206,11 +221,13 @@ pub struct Allowance {
     /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit. By default 200000, and no limit on a segment of
     /// two ports, where they reach one receiver.
     pub storm: u64,
+    /// Which of its frames are dropped for their source.
+    pub anti_spoof: AntiSpoof,
 }
 
 impl Default for Allowance {
     fn default() -> Self {
-        Self { weight: 1, intake: Limit::default(), delivery: Limit::default(), storm: DEFAULT_STORM }
+        Self { weight: 1, intake: Limit::default(), delivery: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
     }
 }
 
@@ -226,6 +243,17 @@ impl Allowance {
     }
 }
 
+/// A frame that a port is to flood.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    /// It reaches one receiver at most.
+    pub reaches_one: bool,
+    /// Stations moved between the port and another too often lately: [`Table::is_suspect`](crate::table::Table::is_suspect).
+    pub suspect: bool,
+    /// When.
+    pub now: Cycles,
+}
+
 /// An [`Allowance`] at work; see the module.
 #[derive(Debug)]
 pub struct Policy {
@@ -238,6 +266,10 @@ pub struct Policy {
     storm: Limiter,
     /// Nothing else was configured, so frames that reach one receiver only are not limited.
     usual_storm: AtomicBool,
+    /// What it floods while it is a suspect.
+    suspect: Limiter,
+    /// It may send from its own address only.
+    guarded: AtomicBool,
 }
 
 impl Policy {
@@ -249,7 +281,10 @@ impl Policy {
             delivery: Limiter::default(),
             storm: Limiter::default(),
             usual_storm: AtomicBool::new(true),
+            suspect: Limiter::default(),
+            guarded: AtomicBool::new(false),
         };
+        policy.suspect.set_packets(Some(SUSPECT_FLOODS), SUSPECT_FLOODS);
         policy.set(allowance);
         policy
     }
@@ -262,18 +297,35 @@ impl Policy {
         let burst = (allowance.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
         self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), burst);
         self.usual_storm.store(allowance.storm == DEFAULT_STORM, Ordering::Relaxed);
+        self.guarded.store(allowance.anti_spoof == AntiSpoof::Mac, Ordering::Relaxed);
     }
 
-    /// Whether the port may flood a frame in moment `now`, which reaches one receiver only if it `reaches_one`; if so, it is counted.
-    pub fn take_flood(&self, reaches_one: bool, now: Cycles) -> bool {
-        if reaches_one && self.usual_storm.load(Ordering::Relaxed) {
-            return true;
+    /// Counts that the port floods a frame.
+    ///
+    /// # Errors
+    /// It may not now, for this reason.
+    pub fn take_flood(&self, flood: Flood) -> Result<(), DropReason> {
+        let Flood { reaches_one, suspect, now } = flood;
+        if suspect && !self.suspect.is_open(now) {
+            return Err(DropReason::Loop);
         }
-        let open = self.storm.is_open(now);
-        if open {
+        let limited = !reaches_one || !self.usual_storm.load(Ordering::Relaxed);
+        if limited && !self.storm.is_open(now) {
+            return Err(DropReason::Storm);
+        }
+        if suspect {
+            self.suspect.charge(0, 1, now);
+        }
+        if limited {
             self.storm.charge(0, 1, now);
         }
-        open
+        Ok(())
+    }
+
+    /// Whether it may send from its own address only.
+    #[inline]
+    pub fn is_guarded(&self) -> bool {
+        self.guarded.load(Ordering::Relaxed)
     }
 
     /// Its weight among senders.
@@ -333,9 +385,14 @@ mod tests {
     #[test]
     fn floods_that_reach_one_receiver_are_limited_only_where_it_is_configured() {
         let now = 1 << 40;
-        let passed = |policy: &Policy, reaches_one| (0..300_000).filter(|_| policy.take_flood(reaches_one, now)).count();
+        let flood = |reaches_one| Flood { reaches_one, suspect: false, now };
+        let passed = |policy: &Policy, reaches_one| (0..300_000).filter(|_| policy.take_flood(flood(reaches_one)).is_ok()).count();
         let usual = Policy::new(&Allowance::default());
-        assert_eq!((passed(&usual, true), passed(&usual, false)), (300_000, 20_001), "a tenth of a second's, and the one that goes beyond");
+        assert_eq!(
+            (passed(&usual, true), passed(&usual, false)),
+            (300_000, 20_001),
+            "a tenth of a second's, and the one that goes beyond"
+        );
         let configured = Policy::new(&Allowance { storm: 100, ..Allowance::default() });
         assert_eq!(passed(&configured, true), 2001);
         let unlimited = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
@@ -346,7 +403,17 @@ mod tests {
     fn uncompressed_video_does_not_meet_the_usual_storm_limit() {
         let (policy, start) = (Policy::new(&Allowance::default()), 1 << 40);
         let frame = frequency() / 190_000;
-        assert!((0..400_000).all(|number| policy.take_flood(false, start + number * frame)));
+        let flood = |number| Flood { reaches_one: false, suspect: false, now: start + number * frame };
+        assert!((0..400_000).all(|number| policy.take_flood(flood(number)).is_ok()));
+    }
+
+    #[test]
+    fn a_suspect_floods_little() {
+        let policy = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
+        let flood = Flood { reaches_one: true, suspect: true, now: 1 << 40 };
+        let passed = (0..1000).filter(|_| policy.take_flood(flood) != Err(DropReason::Loop)).count();
+        assert_eq!(passed, 101);
+        assert_eq!(policy.take_flood(Flood { suspect: false, ..flood }), Ok(()));
     }
 
     #[test]

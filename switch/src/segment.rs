@@ -5,11 +5,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::table::Table;
 
+/// Pause between two lines of the log that say that stations move to and fro.
+const WARN_PAUSE: Duration = Duration::from_secs(60);
 /// Table entries that a port may hold.
 pub const ADDRESSES: u32 = 1024;
 
@@ -22,6 +25,8 @@ pub struct Segment {
     pub name: String,
     /// Makes its table unpredictable to guests.
     key: u64,
+    /// Moves of a station in ten seconds after which it is held.
+    moves: u16,
     /// It goes on at other hosts.
     leads_on: AtomicBool,
     inner: Mutex<Inner>,
@@ -33,13 +38,16 @@ struct Inner {
     /// Members that the table has room for.
     room: usize,
     members: Vec<PortId>,
+    /// When it was last told that stations move to and fro.
+    warned: Option<Instant>,
 }
 
 impl Segment {
-    /// A segment without members, whose table has room for so many.
-    pub fn new(id: SegmentId, name: &str, room: usize, key: u64) -> Arc<Self> {
-        let inner = Inner { table: Arc::new(Table::for_members(MAX_PORTS, room, ADDRESSES, key)), room, members: Vec::new() };
-        Arc::new(Self { id, name: name.into(), key, leads_on: AtomicBool::new(false), inner: Mutex::new(inner) })
+    /// A segment without members, whose table has room for so many, and holds stations after so many moves in ten seconds.
+    pub fn new(id: SegmentId, name: &str, room: usize, key: u64, moves: u16) -> Arc<Self> {
+        let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves);
+        let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None };
+        Arc::new(Self { id, name: name.into(), key, moves, leads_on: AtomicBool::new(false), inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -54,6 +62,16 @@ impl Segment {
     /// Notes whether it goes on at other hosts.
     pub fn set_leads_on(&self, leads_on: bool) {
         self.leads_on.store(leads_on, Ordering::Relaxed);
+    }
+
+    /// Whether it may be told now that stations move to and fro: once in [`WARN_PAUSE`], so that no guest can fill the log.
+    pub fn may_warn(&self) -> bool {
+        let (inner, now) = (&mut *self.inner(), Instant::now());
+        let may = inner.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_PAUSE);
+        if may {
+            inner.warned = Some(now);
+        }
+        may
     }
 
     /// What is known of its stations.
@@ -72,7 +90,7 @@ impl Segment {
         inner.members.push(port);
         if inner.members.len() > inner.room {
             inner.room = (2 * inner.room).max(inner.members.len());
-            let table = Table::for_members(MAX_PORTS, inner.room, ADDRESSES, self.key);
+            let table = Table::for_members(MAX_PORTS, inner.room, ADDRESSES, self.key).holding_after(self.moves);
             table.take_over(&inner.table);
             inner.table = Arc::new(table);
         }
@@ -117,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_known_stays_known_when_members_join() {
-        let segment = Segment::new(SegmentId(0), "lan", 1, 7);
+        let segment = Segment::new(SegmentId(0), "lan", 1, 7, 8);
         let before = segment.table();
         segment.join(PortId(0));
         segment.pin(address(1), PortId(0)).unwrap();
@@ -132,7 +150,7 @@ mod tests {
 
     #[test]
     fn who_leaves_leaves_nothing() {
-        let segment = Segment::new(SegmentId(0), "lan", 2, 7);
+        let segment = Segment::new(SegmentId(0), "lan", 2, 7, 8);
         segment.join(PortId(0));
         segment.join(PortId(1));
         segment.pin(address(1), PortId(0)).unwrap();

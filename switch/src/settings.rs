@@ -36,6 +36,8 @@ pub struct Settings {
     pub share: f32,
     /// Seconds after which a silent station is forgotten.
     pub age: u32,
+    /// Moves of a station between ports in ten seconds after which it is held at one; 0 for any number.
+    pub moves: u16,
     /// Bytes of our memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
     pub memory: u64,
     /// Bytes of guests' memory that may be mapped, of all ports together.
@@ -54,6 +56,7 @@ impl Default for Settings {
             parking: 16384,
             share: 0.5,
             age: crate::table::DEFAULT_AGE,
+            moves: crate::table::DEFAULT_MOVES,
             memory: 64 << 20,
             // No guest has more than its host, but all of them together may: they need not use it all.
             guest_memory: host.saturating_mul(OVERCOMMIT),

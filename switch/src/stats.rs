@@ -81,6 +81,10 @@ drop_reasons! {
     SamePort = "same-port",
     /// More flooded frames than the port may send.
     Storm = "storm",
+    /// The source is not the port's own address, and the port may send from no other.
+    SpoofedSource = "spoofed-source",
+    /// A flooded frame of a port between which and another addresses move to and fro, as in a loop.
+    Loop = "loop",
     /// The port's transmit ring is started but disabled.
     IntakeDisabled = "intake-disabled",
     /// The sender's ring was stopped or moved while the frame waited.

@@ -8,6 +8,10 @@
 //! address names. An entry is one word, so workers read without locks and change entries by compare-and-swap. It holds what the bucket's number
 //! does not say of the permuted key (a quotient filter's remainder), so that VLAN, address and port fit into it.
 //!
+//! A station that moves between two ports many times in a few seconds is behind a loop, as a guest makes one that bridges two ports of a segment.
+//! Its entry is **held** at the port where it was for [`HOLD`] seconds, frames that another port floods from it go nowhere, and both ports are
+//! **suspects**, which may flood little meanwhile.
+//!
 //! Learning is fair: a port that holds its **share** of entries replaces its own, and a full bucket gives up an entry of the port that
 //! holds most, so no guest can push another's address out by inventing addresses.
 
@@ -17,6 +21,8 @@
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use std::sync::{Mutex, PoisonError};
 
 use crate::frame::MacAddress;
 use crate::id::PortId;
@@ -29,6 +35,15 @@ pub const DEFAULT_AGE: u32 = 300;
 const MOST: usize = 1 << 20;
 /// Second of the last confirmation of entries that do not age.
 const NEVER: u32 = u32::MAX;
+/// Seconds in which moves of a station are counted.
+const WINDOW: u32 = 10;
+/// Moves of a station between ports in a window after which it is held, unless the configuration says otherwise. Failing over and migrating take one
+/// or two.
+pub const DEFAULT_MOVES: u16 = 8;
+/// Seconds for which a station is held.
+pub const HOLD: u32 = 10;
+/// Stations of which it is kept that they were held lately.
+const FLAPS: usize = 16;
 /// VLAN identifiers: those of 12 bits, of which 0 stands for frames without a VLAN.
 const VLANS: u16 = 1 << 12;
 
@@ -107,6 +122,69 @@ pub struct Table {
     generation: AtomicU32,
     /// Anything was ever learned in a VLAN.
     has_vlans: AtomicBool,
+    /// How each entry moves, in the order of the entries: see [`Moves`].
+    moves: Box<[AtomicU64]>,
+    /// Moves in a window after which a station is held; 0 for any number.
+    most_moves: u16,
+    /// Second until which each port is a suspect.
+    suspects: Box<[AtomicU32]>,
+    /// Stations that were held last.
+    flaps: Mutex<Vec<Flap>>,
+    /// One was held since that was last asked.
+    has_flapped: AtomicBool,
+}
+
+/// A station that was held because it moved too often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flap {
+    /// The station.
+    pub station: Station,
+    /// The port that it is held at.
+    pub home: PortId,
+    /// The port that it moved to.
+    pub other: PortId,
+    /// Second in which that was noticed.
+    pub second: u32,
+    /// Seconds in which it moved so often.
+    pub within: u32,
+}
+
+/// Moves of an entry in a [`WINDOW`]: the second of the first, their number, and the port where the station was before. While the station is held,
+/// the second is the first of those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moves(u64);
+
+impl Moves {
+    fn new(second: u32, count: u16, home: PortId) -> Self {
+        Self(u64::from(second) << 32 | u64::from(count) << 16 | u64::from(home.0))
+    }
+
+    fn second(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn count(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    fn home(self) -> PortId {
+        PortId(self.0 as u16)
+    }
+
+    /// With one move more, away from `port`, in second `now`.
+    fn after(self, port: PortId, now: u32) -> Self {
+        if self.count() > 0 && now.saturating_sub(self.second()) < WINDOW {
+            Self::new(self.second(), self.count().saturating_add(1), self.home())
+        } else {
+            Self::new(now, 1, port)
+        }
+    }
+
+    /// The port that the station is held at in second `now`, if more than `most` moves are too many.
+    fn held(self, most: u16, now: u32) -> Option<PortId> {
+        let too_many = most > 0 && self.count() >= most;
+        (too_many && now.saturating_sub(self.second()) < HOLD).then(|| self.home())
+    }
 }
 
 /// Where a station's entry can be, and what stands there of it.
@@ -127,6 +205,8 @@ pub enum Learned {
     NoRoom,
     /// The address is pinned to another port.
     Pinned,
+    /// It moved too often, and is held at another port.
+    Held,
 }
 
 /// An entry: remainder of the key, port, kind. Zero is no entry.
@@ -181,7 +261,18 @@ impl Table {
             key_inverse: inverse(key),
             generation: AtomicU32::new(0),
             has_vlans: AtomicBool::new(false),
+            moves: zeroed(wanted),
+            most_moves: DEFAULT_MOVES,
+            suspects: zeroed(ports.max(1)),
+            flaps: Mutex::default(),
+            has_flapped: AtomicBool::new(false),
         }
+    }
+
+    /// The same, and stations are held after `moves` moves in ten seconds; never if that is 0.
+    #[must_use]
+    pub fn holding_after(self, moves: u16) -> Self {
+        Self { most_moves: moves, ..self }
     }
 
     /// Changes whenever an address moves or goes: where it was found before may be wrong after. One that appears changes nothing for whoever
@@ -398,8 +489,76 @@ impl Table {
 
     #[cold]
     fn move_entry(&self, place: Place, way: usize, old: Entry, port: PortId, now: u32) -> Learned {
+        let moves = &self.moves[place.bucket * WAYS + way];
+        let before = Moves(moves.load(Ordering::Relaxed));
+        if let Some(home) = before.held(self.most_moves, now) {
+            return self.refuse(place, way, old, home, port, now);
+        }
+        let after = before.after(old.port(), now);
+        moves.store(after.0, Ordering::Relaxed);
+        match after.held(self.most_moves, now) {
+            Some(home) => {
+                moves.store(Moves::new(now, after.count(), home).0, Ordering::Relaxed);
+                let other = if port == home { old.port() } else { port };
+                self.suspect(home, now);
+                let within = now.saturating_sub(after.second()) + 1;
+                self.note(Flap { station: self.station(place), home, other, second: now, within });
+                self.refuse(place, way, old, home, port, now)
+            }
+            None => self.put(place, way, old, port, now),
+        }
+    }
+
+    /// The station that is held at `home` stays there, or comes back, though a frame of it came from `port`.
+    fn refuse(&self, place: Place, way: usize, old: Entry, home: PortId, port: PortId, now: u32) -> Learned {
+        if old.port() != home {
+            self.put(place, way, old, home, now);
+        }
+        if port == home {
+            return Learned::Known;
+        }
+        self.suspect(port, now);
+        Learned::Held
+    }
+
+    /// Has the learned entry `old` name `port` from now on.
+    fn put(&self, place: Place, way: usize, old: Entry, port: PortId, now: u32) -> Learned {
         let (slot, confirmed) = (&self.buckets[place.bucket].0[way], &self.confirmed[place.bucket * WAYS + way]);
         self.replace(slot, confirmed, old, Entry::new(place, port, Entry::LEARNED), now)
+    }
+
+    fn suspect(&self, port: PortId, now: u32) {
+        if let Some(suspect) = self.suspects.get(port.index()) {
+            suspect.store(now.saturating_add(HOLD), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether stations moved between `port` and another too often lately.
+    #[inline]
+    pub fn is_suspect(&self, port: PortId, now: u32) -> bool {
+        self.suspects.get(port.index()).is_some_and(|until| until.load(Ordering::Relaxed) > now)
+    }
+
+    /// Keeps it for [`Self::flaps`]; the oldest gives way.
+    fn note(&self, flap: Flap) {
+        // A worker does not wait for another that notes one, or for a command that reads them.
+        let Ok(mut flaps) = self.flaps.try_lock() else { return };
+        flaps.retain(|other| other.station != flap.station);
+        if flaps.len() == FLAPS {
+            flaps.remove(0);
+        }
+        flaps.push(flap);
+        self.has_flapped.store(true, Ordering::Release);
+    }
+
+    /// Stations that were held last, the oldest first.
+    pub fn flaps(&self) -> Vec<Flap> {
+        self.flaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether one was held since this was last asked.
+    pub fn has_flapped(&self) -> bool {
+        self.has_flapped.load(Ordering::Relaxed) && self.has_flapped.swap(false, Ordering::Acquire)
     }
 
     #[cold]
@@ -413,6 +572,10 @@ impl Table {
         }
         let learned = self.replace(slot, &self.confirmed[place.bucket * WAYS + way], old, entry, now);
         if learned == Learned::Changed {
+            let moves = &self.moves[place.bucket * WAYS + way];
+            if moves.load(Ordering::Relaxed) != 0 {
+                moves.store(0, Ordering::Relaxed);
+            }
             self.keep_one(place);
         }
         learned
@@ -518,6 +681,8 @@ unsafe trait Zeroes {}
 unsafe impl Zeroes for Bucket {}
 // SAFETY: an atomic of zero.
 unsafe impl Zeroes for AtomicU32 {}
+// SAFETY: an atomic of zero.
+unsafe impl Zeroes for AtomicU64 {}
 
 /// Loom's atomics are no numbers.
 #[cfg(loom)]
@@ -677,6 +842,63 @@ mod tests {
         table.tell(address(1), far);
         assert_eq!(found(&table), [Some(here); 3]);
         assert_eq!(table.held(PortId(2)) + table.held(far), 0);
+    }
+
+    #[test]
+    fn a_station_that_moves_too_often_is_held_where_it_was() {
+        let (table, home, loops) = (Table::new(4, 64, 7), PortId(0), [PortId(1), PortId(2)]);
+        table.learn(address(1), home, 100);
+        let moves = |second| (0..40).filter(|n| table.learn(address(1), loops[n % 2], second) == Learned::Changed).count();
+        assert_eq!(moves(101), usize::from(DEFAULT_MOVES) - 1);
+        assert_eq!(table.find(address(1)), Some(home));
+        assert_eq!(table.learn(address(1), home, 101), Learned::Known);
+        assert_eq!(table.learn(address(1), loops[0], 101 + HOLD - 1), Learned::Held);
+        assert_eq!([home, loops[0], loops[1], PortId(3)].map(|port| table.is_suspect(port, 102)), [true, true, true, false]);
+        assert!(table.has_flapped() && !table.has_flapped());
+        let [flap] = table.flaps()[..] else { panic!("{:?}", table.flaps()) };
+        assert_eq!((flap.station, flap.home, flap.second), (address(1).into(), home, 101));
+        assert!(loops.contains(&flap.other));
+        // It may move after that, and not to and fro.
+        assert_eq!(table.learn(address(1), loops[0], 101 + HOLD), Learned::Changed);
+        assert_eq!(table.learn(address(1), home, 101 + HOLD), Learned::Changed);
+        assert_eq!(moves(102 + HOLD), usize::from(DEFAULT_MOVES) - 3);
+        assert!(!table.is_suspect(home, 102 + 2 * HOLD));
+    }
+
+    #[test]
+    fn a_frame_that_goes_round_in_one_direction_shows_when_its_station_speaks() {
+        let (table, home, round) = (Table::new(4, 64, 7), PortId(0), PortId(1));
+        let mut learned = Vec::new();
+        for second in 0..5 {
+            table.learn(address(1), home, second);
+            learned = (0..100).map(|_| table.learn(address(1), round, second)).collect();
+        }
+        assert_eq!(learned, [Learned::Held; 100]);
+        assert_eq!((table.find(address(1)), table.flaps()[0].within), (Some(home), 5));
+    }
+
+    #[test]
+    fn moving_is_no_flapping() {
+        let table = Table::new(4, 64, 7);
+        for second in (0..100).step_by(2) {
+            let port = PortId((second / 2 % 2) as u16);
+            table.learn(address(1), port, second);
+            assert_eq!(table.find(address(1)), Some(port));
+        }
+        let free = Table::new(4, 64, 7).holding_after(0);
+        assert!((1..100).all(|n| free.learn(address(1), PortId(n % 2), 0) == Learned::Changed));
+        assert!(table.flaps().is_empty() && free.flaps().is_empty());
+    }
+
+    #[test]
+    fn a_guest_that_has_many_stations_flap_fills_nothing() {
+        let table = Table::new(4, 1024, 7);
+        for n in 0..200 {
+            for round in 0..20 {
+                table.learn(address(n), PortId(round % 2), 5);
+            }
+        }
+        assert_eq!(table.flaps().len(), FLAPS);
     }
 
     #[test]

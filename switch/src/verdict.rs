@@ -50,31 +50,60 @@ impl Reading {
     }
 }
 
-/// Decides on a frame with this `head` that came in at `port` in second `now`, and learns from it; tells from which bits.
-pub fn decide(head: Head, port: PortId, table: &Table, now: u32) -> (Verdict, Pattern) {
+/// The port that a frame came in at.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// The port.
+    pub port: PortId,
+    /// It may send from its own address only.
+    pub guarded: bool,
+}
+
+impl From<PortId> for Sender {
+    /// A port that may send from any address that is not tied to another.
+    fn from(port: PortId) -> Self {
+        Self { port, guarded: false }
+    }
+}
+
+/// Decides on a frame with this `head` that `sender` sent in second `now`, and learns from it; tells from which bits.
+pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> (Verdict, Pattern) {
     let mut reading = Reading { head, mask: 0 };
-    let verdict = judge(&mut reading, port, table, now);
+    let verdict = judge(&mut reading, sender.into(), table, now).unwrap_or_else(Verdict::Drop);
     (verdict, reading.pattern())
 }
 
-fn judge(frame: &mut Reading, port: PortId, table: &Table, now: u32) -> Verdict {
+fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result<Verdict, DropReason> {
     let source = frame.source();
-    if !source.is_station() {
-        return Verdict::Drop(DropReason::BadSource);
-    }
+    may_send_from(source, sender, table)?;
     let vlan = frame.vlan();
-    if table.learn(Station { address: source, vlan }, port, now) == Learned::Pinned {
-        return Verdict::Drop(DropReason::BadSource);
-    }
+    let flood = match table.learn(Station { address: source, vlan }, sender.port, now) {
+        Learned::Pinned => return Err(DropReason::BadSource),
+        // Its floods would go round.
+        Learned::Held => Verdict::Drop(DropReason::Loop),
+        Learned::Known | Learned::Changed | Learned::NoRoom => Verdict::Flood,
+    };
     let destination = frame.destination();
     if destination.is_group() {
-        return Verdict::Flood;
+        return Ok(flood);
     }
     match table.find(Station { address: destination, vlan }) {
-        Some(found) if found == port => Verdict::Drop(DropReason::SamePort),
-        Some(found) => Verdict::To(found),
-        None => Verdict::Flood,
+        Some(found) if found == sender.port => Err(DropReason::SamePort),
+        Some(found) => Ok(Verdict::To(found)),
+        None => Ok(flood),
     }
+}
+
+/// Whether `sender` may send from `source`, as far as that does not depend on what was learned.
+///
+/// # Errors
+/// It may not, for this reason.
+pub fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Result<(), DropReason> {
+    if !source.is_station() {
+        return Err(DropReason::BadSource);
+    }
+    let own = !sender.guarded || table.pinned(source) == Some(sender.port);
+    own.then_some(()).ok_or(DropReason::SpoofedSource)
 }
 
 /// For how long a verdict holds unasked: until some address moves or goes, and no longer than this second, so that senders stay confirmed.
@@ -124,11 +153,11 @@ impl Memo {
 
     /// As [`decide`].
     #[inline]
-    pub fn decide(&mut self, head: Head, port: PortId, table: &Table, epoch: Epoch) -> Verdict {
+    pub fn decide(&mut self, head: Head, sender: impl Into<Sender>, table: &Table, epoch: Epoch) -> Verdict {
         if self.epoch == epoch && self.pattern.fits(head) {
             return self.verdict;
         }
-        let (verdict, pattern) = decide(head, port, table, epoch.second);
+        let (verdict, pattern) = decide(head, sender, table, epoch.second);
         // An address that appears is no news to the table, so who is unknown is asked for again.
         let is_unknown = verdict == Verdict::Flood && !head.destination().is_group();
         *self = if is_unknown { Self::default() } else { Self { pattern, epoch, verdict } };
@@ -222,6 +251,33 @@ mod tests {
         decide(head(station(1), A), client);
         assert_eq!(decide(tagged(station(3), station(1), 0x8100, 0xa000), server), Verdict::To(client), "a priority is no VLAN");
         assert_eq!(decide(head(station(1), station(3)), client), Verdict::To(server));
+    }
+
+    #[test]
+    fn a_guarded_port_sends_from_its_own_address_only() {
+        let table = Table::new(3, 64, 1);
+        table.pin(station(1), PortId(0));
+        let guarded = Sender { port: PortId(0), guarded: true };
+        let decide = |source, sender| decide(head(source, A), sender, &table, 0).0;
+        assert_eq!(decide(station(1), guarded), Verdict::Flood);
+        assert_eq!(decide(station(2), guarded), Verdict::Drop(DropReason::SpoofedSource));
+        assert_eq!(table.find(station(2)), None, "nothing is learned from it");
+        assert_eq!(decide(station(2), PortId(0).into()), Verdict::Flood);
+    }
+
+    #[test]
+    fn what_a_loop_floods_goes_nowhere_and_what_is_for_one_port_goes_there() {
+        let table = Table::new(4, 64, 1);
+        table.learn(station(2), PortId(3), 0);
+        let ask = |destination, port: u16| decide(head(station(1), destination), PortId(port), &table, 0).0;
+        ask(A, 0);
+        for n in 0..100 {
+            ask(A, 1 + n % 2);
+        }
+        assert_eq!([1, 2].map(|port| ask(A, port)), [Verdict::Drop(DropReason::Loop); 2]);
+        assert_eq!(ask(station(9), 1), Verdict::Drop(DropReason::Loop), "unknown");
+        assert_eq!(ask(station(2), 1), Verdict::To(PortId(3)));
+        assert_eq!(ask(A, 0), Verdict::Flood, "where it is at home");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{Failure, output};
 use crate::config::{PortConfig, PortKind};
 use crate::control::PortView;
 use crate::link::Impairment;
-use crate::policy::Limit;
+use crate::policy::{AntiSpoof, Limit};
 use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 
@@ -115,6 +115,9 @@ struct Terms {
     /// Flooded frames (broadcast, multicast, unknown) that it may send a second, by default 200000; 0 for no limit.
     #[arg(long)]
     storm: Option<u64>,
+    /// Which of its frames are dropped for their source: "mac" drops those that are not from its mac.
+    #[arg(long, value_enum)]
+    anti_spoof: Option<AntiSpoof>,
     /// What frames to it go through, as the file states it: '{ delay = "10ms", loss = 0.01 }'.
     #[arg(long, value_name = "LINK", value_parser = link)]
     link: Option<Impairment>,
@@ -193,6 +196,7 @@ impl Attach {
         state("intake", json!(terms.intake));
         state("delivery", json!(terms.delivery));
         state("storm", json!(terms.storm));
+        state("anti-spoof", json!(terms.anti_spoof));
         state("link", json!(terms.link));
         state("enabled", no(terms.disabled));
         Ok(entry)
@@ -255,7 +259,7 @@ mod tests {
     #[test]
     fn the_command_line_says_what_a_file_would() {
         let all = "net.toml web --vhost-user /run/web.sock --connect --segment back --mac 02:00:00:00:00:01 --mtu 1400 --queues 2 --weight 3 \
-                   --intake 1Gbit,7pps --delivery 9pps --storm 0 --no-delivery-offloads --disabled";
+                   --intake 1Gbit,7pps --delivery 9pps --storm 0 --anti-spoof mac --no-delivery-offloads --disabled";
         let file = r#"
             [[port]]
             name = "web"
@@ -269,6 +273,7 @@ mod tests {
             intake = { rate = "1Gbit", packets = 7 }
             delivery = { packets = 9 }
             storm = 0
+            anti-spoof = "mac"
             delivery-offloads = false
             enabled = false
         "#;

@@ -128,7 +128,7 @@ enum Command {
     Set(Box<set::Set>),
     /// Make a running network what its file says now; ports that are the same are not touched.
     ///
-    /// Ports that differ in their limits, weight, storm, link, mac, mtu or enabled change in place; others are detached and attached anew. Ports
+    /// Ports that differ in their limits, weight, storm, anti-spoof, link, mac, mtu or enabled change in place; others are detached and attached anew. Ports
     /// that the file does not have go, those too that were attached while the network ran. If settings beside the ports differ, nothing is done:
     /// only a restart changes them. A file with mistakes changes nothing, nor does one that would detach every port, unless by --force. Without a file,
     /// the network reads its own again.

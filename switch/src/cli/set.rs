@@ -9,7 +9,7 @@ use super::{Failure, output};
 use crate::config::PortEntry;
 use crate::control::Change;
 use crate::link::Impairment;
-use crate::policy::Limit;
+use crate::policy::{AntiSpoof, Limit};
 
 /// Arguments of `memlane set`.
 #[derive(Debug, Args)]
@@ -28,6 +28,9 @@ pub(super) struct Set {
     /// Flooded frames (broadcast, multicast, unknown) that it may send a second, by default 200000; 0 for no limit.
     #[arg(long)]
     storm: Option<u64>,
+    /// Which of its frames are dropped for their source: "mac" drops those that are not from its mac.
+    #[arg(long, value_enum)]
+    anti_spoof: Option<AntiSpoof>,
     /// What frames to it go through, as the file states it: '{ delay = "10ms", loss = 0.01 }', or "none".
     #[arg(long, value_name = "LINK", value_parser = link)]
     link: Option<Impairment>,
@@ -63,6 +66,7 @@ impl Set {
             intake: self.intake,
             delivery: self.delivery,
             storm: self.storm,
+            anti_spoof: self.anti_spoof,
             link: self.link,
             mac: self.mac.map(|mac| (mac != "none").then_some(mac)),
             mtu: self.mtu.map(|Mtu(mtu)| mtu),
@@ -80,8 +84,9 @@ pub(super) fn terms(entry: &PortEntry) -> String {
     let link = entry.link.as_ref().map(|link| format!(", link {}", stated(link)));
     let mac = entry.mac.as_ref().map(|mac| format!(", mac {mac}"));
     let mtu = entry.mtu.map(|mtu| format!(", mtu {mtu}"));
+    let guarded = (entry.anti_spoof == AntiSpoof::Mac).then(|| ", anti-spoof mac".to_owned());
     let disabled = (!entry.enabled).then(|| ", disabled".to_owned());
-    let rest: String = [link, mac, mtu, disabled].into_iter().flatten().collect();
+    let rest: String = [link, mac, guarded, mtu, disabled].into_iter().flatten().collect();
     let (intake, delivery) = (words(&entry.intake), words(&entry.delivery));
     format!("weight {}, intake {intake}, delivery {delivery}, {storm} flooded frames/s{rest}", entry.weight)
 }

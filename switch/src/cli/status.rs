@@ -37,6 +37,9 @@ fn table(report: &Report) -> String {
     for port in &report.ports {
         text.push_str(&explanation(port));
     }
+    for report in &report.loops {
+        text.push_str(&wrapped(&format!("  {}: {report}", report.segment)));
+    }
     text.push_str(&uplinks(&report.uplinks));
     text.push('\n');
     let heading = ["worker", "frames", "cycles\n/frame", "busy\npasses", "empty\npasses", "sleeps", "handed\nover"];
@@ -272,6 +275,14 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
     }
 
     #[test]
+    fn a_loop_is_told() {
+        let flapping = json!({ "segment": "lan", "address": "02:00:00:00:00:01", "held-at": "a", "moves-to": "b", "moves": 8, "within": 1, "age": 3 });
+        let text = table(&Report { loops: vec![serde_json::from_value(flapping).unwrap()], ..report(json!({})) });
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("lan: address 02:00:00:00:00:01 moves between ports a and b, 8 times in 1 s: a loop?"), "{text}");
+    }
+
+    #[test]
     fn advice_is_told() {
         let text = table(&report(json!({ "advice": "share its memory" })));
         assert!(text.contains("  web: share its memory\n"), "{text}");
@@ -281,7 +292,8 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
     fn what_went_wrong_is_told_with_what_to_do() {
         let text = table(&report(json!({ "missed-kicks": 3, "drops": { "storm": 5 } })));
         assert!(text.contains("web dropped: storm 5"), "{text}");
-        assert!(text.contains("web: frames were flooded") && text.contains("storm = 20000"), "{text}");
+        let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(joined.contains("web: frames were flooded") && joined.contains("storm = 20000"), "{text}");
         assert!(text.contains("web did not kick 3 times") && text.contains("-smp 1,maxcpus=2"), "{text}");
     }
 }

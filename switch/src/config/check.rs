@@ -21,6 +21,7 @@ use crate::frame::MacAddress;
 use crate::id::MAX_PAIRS;
 use crate::link::Impairment;
 use crate::netns;
+use crate::policy::AntiSpoof;
 use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 
@@ -428,6 +429,11 @@ impl<'t> Checker<'t> {
         self.check_name(place, "segment", &entry.segment);
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
+        }
+        if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") {
+            let text =
+                "anti-spoof lets the guest send from the port's own address, and the port has none: state it with mac = \"...\"";
+            self.note(place, "anti-spoof", text);
         }
         if let Some(mtu) = entry.mtu {
             self.check_range(place, "mtu", mtu.into(), 68..=65535);

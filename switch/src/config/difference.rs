@@ -5,7 +5,7 @@ use crate::daemon::PortChange;
 use crate::settings::Settings;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 8] = ["weight", "intake", "delivery", "storm", "link", "mac", "mtu", "enabled"];
+pub const CHANGEABLE: [&str; 9] = ["weight", "intake", "delivery", "storm", "anti-spoof", "link", "mac", "mtu", "enabled"];
 
 /// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback have their address and MTU from their start.
 pub fn can_change(kind: &PortKind, key: &str) -> bool {
@@ -120,6 +120,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("waiting-frames", old.parking != new.parking),
         ("share", old.share != new.share),
         ("age", old.age != new.age),
+        ("address-moves", old.moves != new.moves),
         ("memory-mib", old.memory != new.memory),
         ("guest-memory-gib", old.guest_memory != new.guest_memory),
         ("xen-vifs", before.xen_vifs != after.xen_vifs),

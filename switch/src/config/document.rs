@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
-use crate::policy::{Allowance, DEFAULT_STORM, Limit};
+use crate::policy::{Allowance, AntiSpoof, DEFAULT_STORM, Limit};
 use crate::port::stream::checksums::Checksums;
 use crate::port::vhost_user::access::Access;
 use crate::settings::Poll;
@@ -46,6 +46,10 @@ pub struct Document {
     /// Seconds after which a silent station is forgotten.
     #[schemars(range(min = 1, max = 1000000))]
     pub age: u32,
+    /// Times that an address may move between ports in ten seconds before it is held at one of them for ten seconds, as in a loop; 0 for any number, as a
+    /// guest needs that sends from one address through two ports in turn (bonding in mode balance-rr).
+    #[schemars(range(max = 65535))]
+    pub address_moves: u16,
     /// Most MiB of the switch's own memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
     #[schemars(range(min = 1, max = 1048576))]
     pub memory_mib: u64,
@@ -87,6 +91,7 @@ impl Default for Document {
             waiting_frames: settings.parking,
             share: settings.share,
             age: settings.age,
+            address_moves: settings.moves,
             memory_mib: settings.memory >> 20,
             guest_memory_gib: None,
             port_memory_gib: None,
@@ -201,6 +206,9 @@ pub struct PortEntry {
     /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit. By default 200000, and no limit on a segment
     /// of two ports, where they reach one receiver.
     pub storm: u64,
+    /// Which frames of the guest are dropped for their source: "mac" drops those that are not from the port's `mac`, "off" those from addresses that
+    /// are tied to other ports only.
+    pub anti_spoof: AntiSpoof,
     /// What frames to this port go through before they arrive, as { delay = "10ms", jitter = "2ms", loss = 0.01, rate = "100Mbit" }.
     pub link: Option<Impairment>,
 }
@@ -236,7 +244,13 @@ impl PortEntry {
 
     /// What the operator allows the port.
     pub fn allowance(&self) -> Allowance {
-        Allowance { weight: self.weight, intake: self.intake.clone(), delivery: self.delivery.clone(), storm: self.storm }
+        Allowance {
+            weight: self.weight,
+            intake: self.intake.clone(),
+            delivery: self.delivery.clone(),
+            storm: self.storm,
+            anti_spoof: self.anti_spoof,
+        }
     }
 }
 
@@ -266,6 +280,7 @@ impl Default for PortEntry {
             intake: Limit::default(),
             delivery: Limit::default(),
             storm: DEFAULT_STORM,
+            anti_spoof: AntiSpoof::default(),
             link: None,
         }
     }

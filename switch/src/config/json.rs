@@ -116,6 +116,7 @@ impl From<&PortConfig> for PortEntry {
             intake: port.allowance.intake.clone(),
             delivery: port.allowance.delivery.clone(),
             storm: port.allowance.storm,
+            anti_spoof: port.allowance.anti_spoof,
             link: port.link.clone(),
             ..Self::default()
         };
@@ -163,6 +164,7 @@ mod tests {
         intake = { rate = "1Gbit", packets = 7, burst-ms = 9 }
         delivery = { packets = 9 }
         storm = 0
+        anti-spoof = "mac"
         link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
         [[port]]
         name = "b"

@@ -229,6 +229,7 @@ impl Config {
                 parking: document.waiting_frames,
                 share: document.share,
                 age: document.age,
+                moves: document.address_moves,
                 memory: document.memory_mib << 20,
                 guest_memory: document.guest_memory_gib.map_or(usual.guest_memory, |gib| gib << 30),
                 port_memory: document.port_memory_gib.map_or(usual.port_memory, |gib| gib << 30),

@@ -10,7 +10,7 @@ use crate::config::{Config, PortConfig, PortEntry, PortKind};
 use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
 use crate::link::Impairment;
-use crate::network::Network;
+use crate::network::{LoopReport, Network};
 use crate::policy::Allowance;
 use crate::port::peer::Peer;
 use crate::port::{self, default_address};
@@ -51,6 +51,9 @@ pub struct Report {
     /// Segments that go on at other hosts.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub uplinks: Vec<UplinkReport>,
+    /// Stations that move between two ports too often.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub loops: Vec<LoopReport>,
     /// Workers.
     pub workers: Vec<WorkerReport>,
 }
@@ -221,6 +224,7 @@ impl Report {
             unsaved: None,
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
             uplinks: Vec::new(),
+            loops: network.segments().iter().flat_map(|segment| network.loops(segment, uptime.as_secs())).collect(),
             workers: workers.collect(),
         }
     }

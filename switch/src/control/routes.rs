@@ -15,7 +15,7 @@ use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::running::Identity;
 use crate::config::{Document, PortEntry};
 use crate::link::Impairment;
-use crate::policy::Limit;
+use crate::policy::{AntiSpoof, Limit};
 
 /// Longest wait for a port to be drained.
 pub const MOST_PATIENCE: Duration = Duration::from_secs(3600);
@@ -41,6 +41,9 @@ pub struct Change {
     /// As in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storm: Option<u64>,
+    /// As in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anti_spoof: Option<AntiSpoof>,
     /// As in the file; all of it anew, and nothing if it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Impairment>,

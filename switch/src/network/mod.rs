@@ -5,8 +5,9 @@
 //! 1. [`roster`]: ports come and go, and segments with them.
 //! 2. [`rings`]: rings of ports start and stop at workers, and the **routes** tell every worker where a port's frames are delivered.
 //! 3. [`payer`]: guests' memory that the switch pays for.
-//! 4. The **warden** acts on what workers report: it puts ports in quarantine, and has tables forget silent stations.
+//! 4. The **warden** acts on what workers report: it puts ports in quarantine, has tables forget silent stations, and warns of [`loops`].
 
+mod loops;
 mod payer;
 mod rings;
 mod roster;
@@ -18,6 +19,7 @@ use std::thread::JoinHandle;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+pub use loops::LoopReport;
 use payer::Payer;
 pub use rings::RingParts;
 use roster::Roster;
@@ -106,6 +108,7 @@ impl Network {
                 let tables = self.segments().into_iter().map(|segment| segment.table());
                 tables.for_each(|table| table.expire(second, self.shared.settings.age));
             }
+            Event::Flapped(id) => self.warn_of_loop(id),
             Event::MemoryLost => {
                 for port in self.ports() {
                     if let Some(loss) = port.memory().and_then(|memory| memory.loss()) {

@@ -211,7 +211,7 @@ impl Network {
         }
         // There are no more segments than ports.
         let number = roster.segment_numbers.take().unwrap_or_default();
-        Segment::new(SegmentId(number), name, members, self.shared.key)
+        Segment::new(SegmentId(number), name, members, self.shared.key, self.shared.settings.moves)
     }
 
     /// Makes `port` known to its segment and to the workers.

@@ -211,7 +211,7 @@ impl Port {
 
     /// So many ports of one segment, for benches, fuzzers and tests, which drive workers themselves.
     pub fn row(shared: &Shared, count: usize) -> Vec<Arc<Self>> {
-        let segment = Segment::new(SegmentId(0), "lan", count, shared.key);
+        let segment = Segment::new(SegmentId(0), "lan", count, shared.key, shared.settings.moves);
         let port = |n| {
             segment.join(PortId(n));
             Self::new(PortId(n), &format!("p{n}"), &segment, &Allowance::default(), shared)

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use crate::id::{PortId, SegmentId};
+use crate::policy::Flood;
 use crate::port::Port;
 use crate::stats::PortCounters;
 use crate::table::Table;
+use crate::time::Cycles;
 
 /// A port, and what this worker notes of it.
 #[derive(Debug)]
@@ -26,9 +28,10 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Whether what `port` floods reaches one receiver at most.
-    pub(super) fn reaches_one(&self, port: &Port) -> bool {
-        self.ports.len() <= 2 && !port.segment.leads_on()
+    /// What `port` floods in moment `now`, of second `second`.
+    pub(super) fn flood(&self, port: &Port, second: u32, now: Cycles) -> Flood {
+        let reaches_one = self.ports.len() <= 2 && !port.segment.leads_on();
+        Flood { reaches_one, suspect: self.table.is_suspect(port.id, second), now }
     }
 }
 
@@ -105,6 +108,13 @@ impl Directory {
     #[inline]
     pub(super) fn members(&self, id: SegmentId) -> Option<&Members> {
         self.segments.get(id.index())?.as_ref()
+    }
+
+    /// Segments on which a station was held since that was last asked.
+    pub(super) fn have_flapped(&self) -> impl Iterator<Item = SegmentId> {
+        let all = self.segments.iter().enumerate();
+        all.filter(|(_, members)| members.as_ref().is_some_and(|members| members.table.has_flapped()))
+            .map(|(n, _)| SegmentId(n as u16))
     }
 
     /// The counters of port `id` that this worker writes.

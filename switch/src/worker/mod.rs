@@ -27,7 +27,7 @@ pub use peers::{Links, links};
 pub use rings::Start;
 
 use crate::airtime::Airtime;
-use crate::id::{PortId, RingKey, Slot};
+use crate::id::{PortId, RingKey, SegmentId, Slot};
 use crate::outlets::Outlets;
 use crate::parcel::Parcel;
 use crate::port::Port;
@@ -51,6 +51,8 @@ pub enum Event {
     MemoryLost,
     /// This is the present second: time to forget silent stations. Only a worker that is awake says so.
     Tick(u32),
+    /// Stations of this segment move between ports too often.
+    Flapped(SegmentId),
 }
 
 /// See the module.
@@ -156,7 +158,10 @@ impl Worker {
 
     fn tell_time(&mut self) {
         self.now = crate::time::cycles_after(self.now);
-        self.second = self.rest.second(self.now);
+        let before = std::mem::replace(&mut self.second, self.rest.second(self.now));
+        if self.second != before {
+            self.directory.have_flapped().for_each(|segment| self.report(Event::Flapped(segment)));
+        }
         if self.second - self.ticked >= TICK {
             self.ticked = self.second;
             self.report(Event::Tick(self.second));

@@ -20,7 +20,7 @@ use crate::sources::{Feed, Source, State, WhenBack};
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
 use crate::time::cycles;
-use crate::verdict::Memo;
+use crate::verdict::{Memo, Sender, may_send_from};
 
 impl Worker {
     /// A port has come: it can be given rings.
@@ -275,17 +275,20 @@ impl Worker {
         // The worker may be asleep but for this: its own time may be long ago, and what was learned then forgotten at once.
         let now = cycles();
         self.second = self.rest.second(now);
-        let refused = if !port.policy.take_flood(segment.reaches_one(port), now) {
-            Some(DropReason::Storm)
-        } else {
-            let known = address.is_station() && segment.table.learn(address, port.id, self.second) != Learned::Pinned;
-            (!known).then_some(DropReason::BadSource)
-        };
-        match refused {
-            Some(reason) => self.counters(port.id).drop_frame(reason),
-            None => self.counters(port.id).flooded.add(1),
+        let sender = Sender { port: port.id, guarded: port.policy.is_guarded() };
+        let may = port.policy.take_flood(segment.flood(port, self.second, now)).and_then(|()| {
+            may_send_from(address, sender, &segment.table)?;
+            match segment.table.learn(address, port.id, self.second) {
+                Learned::Pinned => Err(DropReason::BadSource),
+                Learned::Held => Err(DropReason::Loop),
+                Learned::Known | Learned::Changed | Learned::NoRoom => Ok(()),
+            }
+        });
+        match may {
+            Err(reason) => self.counters(port.id).drop_frame(reason),
+            Ok(()) => self.counters(port.id).flooded.add(1),
         }
-        refused.is_none()
+        may.is_ok()
     }
 
     /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.

@@ -17,7 +17,7 @@ use crate::sources::{Feed, Source};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
-use crate::verdict::{Epoch, Verdict};
+use crate::verdict::{Epoch, Sender, Verdict};
 
 /// What a turn works with.
 #[derive(Debug)]
@@ -176,7 +176,8 @@ impl Turn<'_> {
             return self.drop_at(parcel.source, parcel, reason);
         }
         let epoch = self.epoch(table);
-        match self.source.memo.decide(Head::of(&parcel.start), parcel.source, table, epoch) {
+        let sender = Sender { port: parcel.source, guarded: self.port.policy.is_guarded() };
+        match self.source.memo.decide(Head::of(&parcel.start), sender, table, epoch) {
             Verdict::To(port) => self.forward_to(port, parcel),
             Verdict::Flood => self.flood(parcel),
             Verdict::Drop(reason) => self.drop_at(parcel.source, parcel, reason),
@@ -280,8 +281,8 @@ impl Turn<'_> {
         if let Some(worker) = self.peers.first_without_room(sender) {
             return self.postpone_or_drop(sender, RouteEntry { worker, slot: Slot::default() }, parcel, patience);
         }
-        if !self.port.policy.take_flood(self.segment.reaches_one(self.port), self.now) {
-            return self.drop_at(sender, parcel, DropReason::Storm);
+        if let Err(reason) = self.port.policy.take_flood(self.segment.flood(self.port, self.second, self.now)) {
+            return self.drop_at(sender, parcel, reason);
         }
         self.counters(sender).flooded.add(1);
         let before = self.outlets.work.effort;

@@ -87,7 +87,8 @@ impl World {
                 format!("segment = \"s{segment}\"\nstorm = 0{mac}")
             })
             .collect();
-        let bed = Bed::with(top, &lines.iter().map(String::as_str).collect::<Vec<_>>());
+        // Addresses move at random, hundreds of times a second.
+        let bed = Bed::with(&format!("{top}\naddress-moves = 0"), &lines.iter().map(String::as_str).collect::<Vec<_>>());
         let guests = (0..SEGMENTS.len()).map(|port| plug_in(&bed, port, &mut dice)).collect();
         Self { bed, guests, model: Model::new(), dice }
     }

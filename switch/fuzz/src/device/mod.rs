@@ -124,7 +124,7 @@ impl Bed {
         }
         if mood & 4 != 0 {
             let limit = Limit { rate: Some("1Mbit".into()), packets: Some(1000), burst_ms: Some(1) };
-            let allowance = Allowance { weight: 1000, intake: limit.clone(), delivery: limit, storm: 100 };
+            let allowance = Allowance { weight: 1000, intake: limit.clone(), delivery: limit, storm: 100, ..Allowance::default() };
             ports[..2].iter().for_each(|port| port.policy.set(&allowance));
         }
         let mailboxes = [0, 1].map(|_| Mailbox::new().expect("an eventfd"));
@@ -223,7 +223,7 @@ impl Bed {
                     hostile.stop(&mut self.workers, &self.watch);
                 }
                 Event::MemoryLost => panic!("nobody truncates memory here"),
-                Event::Tick(_) | Event::Filled(..) => {}
+                Event::Tick(_) | Event::Filled(..) | Event::Flapped(_) => {}
             }
         }
     }

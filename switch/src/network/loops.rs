@@ -1,0 +1,82 @@
+//! Stations that move between two ports many times in a few seconds, as the network tells of them: probably a guest bridges both ports.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Network;
+use crate::id::{PortId, SegmentId};
+use crate::segment::Segment;
+use crate::table::{Flap, HOLD};
+
+/// Seconds for which a station is told of after it was held.
+const TOLD: u64 = 60;
+
+/// A station that moved between two ports too often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct LoopReport {
+    /// The segment.
+    pub segment: String,
+    /// MAC address of the station.
+    pub address: String,
+    /// Its VLAN; none for frames without a tag.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub vlan: Option<u16>,
+    /// The port that it is held at.
+    pub held_at: String,
+    /// The port that it moved to.
+    pub moves_to: String,
+    /// How often it moved.
+    pub moves: u16,
+    /// Seconds in which it did.
+    pub within: u32,
+    /// Seconds since that was noticed.
+    pub age: u64,
+}
+
+impl fmt::Display for LoopReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, vlan, held_at, moves_to, moves, within, .. } = self;
+        let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
+        write!(
+            f,
+            "address {address}{vlan} moves between ports {held_at} and {moves_to}, {moves} times in {within} s: a loop? It is held at {held_at} for \
+             {HOLD} s at a time, and both ports may flood little. Find the guest that bridges two ports of the segment; for bonding in mode \
+             balance-rr set address-moves = 0"
+        )
+    }
+}
+
+impl Network {
+    /// Stations of `segment` that moved between ports too often lately, seen from second `now` of the network; the oldest first.
+    pub fn loops(&self, segment: &Segment, now: u64) -> Vec<LoopReport> {
+        let report = |flap| self.loop_report(segment, flap, now);
+        segment.table().flaps().into_iter().filter_map(report).filter(|report| report.age <= TOLD).collect()
+    }
+
+    /// `None` if one of the ports has just gone.
+    fn loop_report(&self, segment: &Segment, flap: Flap, now: u64) -> Option<LoopReport> {
+        let name = |port: PortId| self.port(port).map(|port| port.name.clone());
+        Some(LoopReport {
+            segment: segment.name.clone(),
+            address: flap.station.address.to_string(),
+            vlan: (flap.station.vlan != 0).then_some(flap.station.vlan),
+            held_at: name(flap.home)?,
+            moves_to: name(flap.other)?,
+            moves: self.shared.settings.moves,
+            within: flap.within,
+            age: now.saturating_sub(flap.second.into()),
+        })
+    }
+
+    /// Warns of the last one, once in a while.
+    pub(super) fn warn_of_loop(&self, segment: SegmentId) {
+        let segments = self.segments();
+        let Some(segment) = segments.iter().find(|known| known.id == segment && known.may_warn()) else { return };
+        if let Some(last) = self.loops(segment, 0).last() {
+            tracing::warn!(segment = %segment.name, "{last}");
+        }
+    }
+}
