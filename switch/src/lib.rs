@@ -69,6 +69,7 @@ mod slots;
 mod sources;
 
 // What all of these share.
+pub mod cpus;
 #[cfg(fuzzing)]
 pub mod probe;
 pub mod settings;

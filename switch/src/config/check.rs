@@ -17,6 +17,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry};
 use super::uplink::{MOST_VNI, OVERHEAD, UplinkConfig};
+use crate::cpus::Cpus;
 use crate::frame::MacAddress;
 use crate::id::MAX_PAIRS;
 use crate::link::Impairment;
@@ -371,9 +372,10 @@ impl<'t> Checker<'t> {
     }
 
     fn check_cpus(&mut self, document: &Document, place: &Place) {
-        let present = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        for cpu in document.cpus.iter().filter(|&&cpu| cpu >= present) {
-            self.note(place, "cpus", format_args!("CPU {cpu} does not exist here; there are {present}, numbered from 0"));
+        let Some(allowed) = Cpus::allowed() else { return };
+        for cpu in document.cpus.iter().filter(|&&cpu| !allowed.contains(cpu)) {
+            let text = "does not exist here, or taskset, a cpuset or a container keeps memlane off it";
+            self.note(place, "cpus", format_args!("CPU {cpu} {text}; memlane may run on {allowed}"));
         }
     }
 

@@ -235,7 +235,9 @@ const _: () = assert!(MAX_PORTS * MAX_PAIRS as usize <= 1 << 16);
 /// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
-    let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    if let Err(cause) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
+        tracing::warn!(cpu, %cause, "a worker cannot be tied to this CPU, and runs on any: taskset, a cpuset or a container keeps memlane off it");
+    }
 }
 
 #[cfg(test)]

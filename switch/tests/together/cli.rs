@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
+use memlane::cpus::Cpus;
+
 use crate::command::{PATIENCE, Running, memlane, network, port, printed, told, wait_until, write};
 
 /// Commands that print, with arguments for a file with a port "web".
@@ -256,4 +258,21 @@ fn a_folder_whose_path_is_no_text_is_told() {
     let output = memlane(&odd, &["check", "net.toml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(told(&output).contains("not UTF-8"), "{}", told(&output));
+}
+
+#[test]
+fn workers_may_be_tied_to_the_cpus_on_which_memlane_may_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let allowed = Cpus::allowed().unwrap().0;
+    let (own, other) = (allowed[allowed.len() - 1], if allowed.len() > 1 { allowed[0] } else { 1023 });
+    let check = |cpu: usize| {
+        write(folder.path(), "net.toml", &format!("cpus = [{cpu}]\n{}", port("web.sock", "")));
+        let mut command = Command::new("taskset");
+        command.args(["-c", &own.to_string(), env!("CARGO_BIN_EXE_memlane"), "check", "net.toml"]).current_dir(folder.path());
+        command.output().expect("`taskset` of util-linux can be started")
+    };
+    assert!(check(own).status.success(), "{}", told(&check(own)));
+    let refused = check(other);
+    let wanted = format!("memlane may run on {own}");
+    assert!(!refused.status.success() && told(&refused).contains(&wanted), "{}", told(&refused));
 }
