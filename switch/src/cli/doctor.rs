@@ -13,12 +13,14 @@ use super::qemu::Qemu;
 use super::{Failure, libvirt, output};
 use crate::config::runtime_folder;
 use crate::control::{Client, ControlError, Report};
+use crate::cpus::Cpus;
 use crate::descriptors::{self, DescriptorReport};
 use crate::folder;
 use crate::memory::Region;
 use crate::port::vhost_user::access::Access;
 use crate::port::xen::device;
 use crate::system::Machine;
+use crate::uplink::netfilter;
 
 /// Arguments of `memlane doctor`.
 #[derive(Debug, Args)]
@@ -77,7 +79,7 @@ impl Doctor {
             transparent_huge_pages(),
             cpus(),
         ];
-        findings.extend([overlay(), frr()]);
+        findings.extend([overlay(), bridges(), frr()]);
         findings.extend(networks());
         findings.extend(device::is_there().then(xen));
         findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
@@ -291,6 +293,14 @@ fn overlay() -> Finding {
     }
 }
 
+/// Whether the host's packet filter has frames of bridges to filter, as on hosts with Docker.
+fn bridges() -> Finding {
+    match netfilter::filtering(read) {
+        Some(text) => Finding::note("bridges", text, &netfilter::remedy("BRIDGE")),
+        None => Finding::good("bridges", "the host's iptables rules do not see frames of bridges"),
+    }
+}
+
 /// What Xen ports need, where the kernel runs on Xen.
 fn xen() -> Finding {
     match device::probe() {
@@ -342,8 +352,9 @@ fn sockets_folder(path: &Path) -> Option<Finding> {
 fn cpus() -> Finding {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let isolated = read("/sys/devices/system/cpu/isolated");
-    let text =
-        if isolated.is_empty() { format!("{count} CPUs, none isolated") } else { format!("{count} CPUs, isolated: {isolated}") };
+    let isolated = if isolated.is_empty() { "none isolated".into() } else { format!("isolated: {isolated}") };
+    let allowed = Cpus::allowed().map(|cpus| format!(", memlane may run on {cpus}")).unwrap_or_default();
+    let text = format!("time of {count} CPUs{allowed}, {isolated}");
     if count > 1 || Path::new("/.dockerenv").exists() {
         Finding::good("CPUs", text)
     } else {

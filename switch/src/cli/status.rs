@@ -120,6 +120,7 @@ fn explain_uplink(uplink: &UplinkReport) -> String {
         lines.push(format!("{} is tied to a port here, and host {} says that it is there", station.address, station.host));
     }
     lines.extend(uplink.trouble.clone());
+    lines.extend(uplink.advice.clone());
     lines.into_iter().map(|line| wrapped(&format!("  {}: {line}", uplink.segment))).collect()
 }
 
@@ -251,7 +252,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
         let uplink = json!({
             "segment": "lan", "vni": 100, "devices": ["tap", "br", "vx"], "mtu": 1450, "announced": 2, "held-back": 3,
             "hosts": ["10.0.0.2", "10.0.0.3"], "stations": stations, "more": false, "disputed": [station(77, "10.0.0.3")],
-            "trouble": "it is cut off", "intake-frames": 12
+            "trouble": "it is cut off", "advice": "let packets pass", "intake-frames": 12
         });
         let report = Report { uplinks: vec![serde_json::from_value(uplink).unwrap()], ..report(json!({})) };
         let text = table(&report);
@@ -263,6 +264,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
             "  lan: 3 stations here are not told of",
             "  lan: 02:00:00:00:00:4d is tied to a port here, and host 10.0.0.3 says",
             "  lan: it is cut off\n",
+            "  lan: let packets pass\n",
         ] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }

@@ -75,20 +75,21 @@ impl Devices {
         Ok(may)
     }
 
-    /// Numbers of TAP and VXLAN device.
+    /// Numbers of TAP, bridge and VXLAN device.
     ///
     /// # Errors
     /// One is gone.
-    pub fn indices(&mut self) -> Result<(u32, u32), String> {
+    pub fn indices(&mut self) -> Result<[u32; 3], String> {
         let present = present(&mut self.netlink, &self.config).map_err(unread)?;
         let index = |name: &str| present.link(name).map(|link| link.index).ok_or_else(|| format!("device {name} has just gone"));
-        Ok((index(&self.config.tap)?, index(&self.config.vxlan)?))
+        Ok([index(&self.config.tap)?, index(&self.config.bridge)?, index(&self.config.vxlan)?])
     }
 
     fn take(&mut self, step: &Step) -> io::Result<()> {
         match step {
             Step::Bridge { name } => {
-                let data = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
+                let groups = InfoBridge::GroupFwdMask(plan::RESERVED_GROUPS);
+                let data = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false), groups]);
                 self.create(name, InfoKind::Bridge, data)
             }
             Step::Vxlan { name, vni, local, udp_port } => {

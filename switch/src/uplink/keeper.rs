@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::announced::{Announced, Change, Station};
 use super::devices::is_forbidden;
-use super::netlink::{Netlink, News};
+use super::netlink::{LINKS, NEIGHBOURS, Netlink, News};
 use super::remote::{self, Entry, Remote};
 use super::{Seen, UplinkConfig};
 use crate::frame::MacAddress;
@@ -45,6 +45,9 @@ pub struct Keeper {
     news: Netlink,
     tap: u32,
     vxlan: u32,
+    /// TAP, bridge and VXLAN device, by their numbers and names.
+    devices: [u32; 3],
+    names: [String; 3],
     announced: Announced,
     remote: Remote,
     seen: Arc<Mutex<Seen>>,
@@ -69,7 +72,7 @@ struct Look {
 }
 
 impl Keeper {
-    /// A keeper for the uplink port `uplink`, whose TAP and VXLAN device have these numbers.
+    /// A keeper for the uplink port `uplink`, whose TAP, bridge and VXLAN device have these numbers.
     ///
     /// # Errors
     /// The kernel refuses a socket, or to tell what there is.
@@ -77,12 +80,12 @@ impl Keeper {
         network: &Arc<Network>,
         uplink: &Arc<Port>,
         config: &UplinkConfig,
-        (tap, vxlan): (u32, u32),
+        devices: [u32; 3],
         may_tell: bool,
         seen: Arc<Mutex<Seen>>,
     ) -> io::Result<Self> {
         // Listening first: what changes while the whole is read is news.
-        let news = Netlink::listen(config.netns.as_deref())?;
+        let news = Netlink::listen(config.netns.as_deref(), &[LINKS, NEIGHBOURS])?;
         let requests = Netlink::open(config.netns.as_deref())?;
         let now = Instant::now();
         let mut keeper = Self {
@@ -90,8 +93,10 @@ impl Keeper {
             uplink: Arc::clone(uplink),
             requests,
             news,
-            tap,
-            vxlan,
+            tap: devices[0],
+            vxlan: devices[2],
+            devices,
+            names: [&config.tap, &config.bridge, &config.vxlan].map(String::clone),
             announced: Announced::default(),
             remote: Remote::default(),
             seen,
@@ -164,6 +169,7 @@ impl Keeper {
             };
             self.has_changed = true;
             for message in messages {
+                self.miss(&message);
                 let change = match &message {
                     RouteNetlinkMessage::NewNeighbour(message) => {
                         Entry::of(message, self.vxlan).and_then(|entry| self.remote.came(entry))
@@ -177,6 +183,20 @@ impl Keeper {
             }
         }
         if self.remote.lacks() { self.read_all() } else { Ok(()) }
+    }
+
+    /// Takes note if `message` says that a device of the uplink was deleted. That a port left a bridge is told of by messages of the bridge's family.
+    fn miss(&mut self, message: &RouteNetlinkMessage) {
+        let RouteNetlinkMessage::DelLink(link) = message else { return };
+        let header = &link.header;
+        let gone = self.devices.iter().position(|&index| index == header.index && header.interface_family == AddressFamily::Unspec);
+        if let Some(gone) = gone {
+            let (name, segment) = (&self.names[gone], &self.uplink.segment.name);
+            self.lament(format!(
+                "its device {name} was deleted by another program, and other hosts are cut off: take the uplink of segment {segment} out of the file, \
+                 memlane reload, put it in again, memlane reload"
+            ));
+        }
     }
 
     /// Asks for all entries of the VXLAN device, whatever was known before.

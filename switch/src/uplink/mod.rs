@@ -7,12 +7,14 @@
 //! 1. [`plan`]: what has to be done to these devices; [`devices`] does it, by [`netlink`], and takes away in the end what it made.
 //! 2. [`announced`], *out*: which stations of this host the bridge is told of, for FRR to announce.
 //! 3. [`remote`], *in*: which stations FRR says are at other hosts; they stand in the segment's table behind the uplink.
-//! 4. [`keeper`]: the thread that does both for as long as the network runs. Workers know nothing of it.
+//! 4. [`netfilter`]: whether the host's packet filter stands in the way.
+//! 5. [`keeper`]: the thread that does both for as long as the network runs. Workers know nothing of it.
 
 pub mod announced;
 pub mod devices;
 pub mod keeper;
 pub mod link;
+pub mod netfilter;
 pub mod netlink;
 pub mod plan;
 pub mod remote;
@@ -99,6 +101,9 @@ pub struct UplinkReport {
     /// Why others are not told as they should be.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,
+    /// What of the host stands in its way, perhaps, and what to do about it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub advice: Option<String>,
     /// Counters of its port: intake is what comes from other hosts.
     #[serde(flatten)]
     pub totals: PortTotals,
@@ -146,6 +151,9 @@ impl Uplink {
         let (seen, stop) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
         let keeper = Keeper::new(network, port, config, devices.indices()?, may_tell, Arc::clone(&seen)).map_err(system)?;
         network.start_ends(port, ends).map_err(system)?;
+        if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
+            tracing::warn!(segment = %config.segment, "{advice}");
+        }
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(format!("uplink-{}", config.vni)).stack_size(256 * 1024);
         let keeper = thread.spawn(move || keeper.run(&stopped)).map_err(system)?;
@@ -185,6 +193,7 @@ impl Uplink {
             more: seen.remote.is_full(),
             disputed: seen.disputed.into_iter().map(station).collect(),
             trouble: seen.trouble,
+            advice: netfilter::advice(bridge, self.config.netns.as_deref()),
             totals: self.port.totals(),
         }
     }

@@ -18,8 +18,10 @@ const DATAGRAM: usize = 64 << 10;
 const BACKLOG: usize = 1 << 20;
 /// Times that the whole is asked for again because it changed meanwhile.
 const TRIES: usize = 5;
+/// The group that hears of devices.
+pub const LINKS: u32 = 1;
 /// The group that hears of neighbours and of bridges' forwarding tables.
-const NEIGHBOURS: u32 = 3;
+pub const NEIGHBOURS: u32 = 3;
 
 /// See the module.
 #[derive(Debug)]
@@ -52,15 +54,17 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// For news of forwarding tables, which never waits.
+    /// For news of these `groups`, which never waits.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn listen(netns: Option<&str>) -> io::Result<Self> {
+    pub fn listen(netns: Option<&str>, groups: &[u32]) -> io::Result<Self> {
         let netlink = Self::open(netns)?;
         // The kernel gives what it allows.
         let _ = netlink.socket.set_rx_buf_sz(BACKLOG as libc::c_int);
-        netlink.socket.add_membership(NEIGHBOURS)?;
+        for &group in groups {
+            netlink.socket.add_membership(group)?;
+        }
         netlink.socket.set_non_blocking(true)?;
         Ok(netlink)
     }

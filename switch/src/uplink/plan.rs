@@ -12,6 +12,11 @@ const USUAL_UNDERLAY: u32 = 1500;
 /// Least MTU of IPv6 (RFC 8200, section 5): no segment should have less.
 const LEAST: u32 = 1280;
 
+/// Reserved group addresses (01:80:c2:00:00:00 to 0f, by their last digit) that a bridge of memlane's forwards, as memlane does within a host: all
+/// that the kernel lets one forward, LLDP and EAPOL among them. It refuses 0 to 2: of those the spanning tree's (0) passes all the same, since
+/// the bridge takes no part in it, pause frames and LACP do not.
+pub const RESERVED_GROUPS: u16 = 0xfff8;
+
 /// What is to be done to one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -72,7 +77,9 @@ impl Step {
         let ip = if netns.is_empty() { "ip link".to_owned() } else { format!("ip -n {netns} link") };
         let on = |flag: bool| if flag { "on" } else { "off" };
         match self {
-            Self::Bridge { name } => format!("{ip} add name {name} type bridge mcast_snooping 0"),
+            Self::Bridge { name } => {
+                format!("{ip} add name {name} type bridge mcast_snooping 0 group_fwd_mask {RESERVED_GROUPS:#x}")
+            }
             Self::Vxlan { name, vni, local, udp_port } => {
                 format!("{ip} add name {name} type vxlan id {vni} dstport {udp_port} local {local} nolearning")
             }
@@ -379,7 +386,7 @@ mod tests {
     #[test]
     fn commands_make_all_of_it() {
         let wanted = [
-            "ip -n blue link add name ml-br100 type bridge mcast_snooping 0",
+            "ip -n blue link add name ml-br100 type bridge mcast_snooping 0 group_fwd_mask 0xfff8",
             "ip -n blue link add name ml-vx100 type vxlan id 100 dstport 4789 local 10.0.0.1 nolearning",
             "ip -n blue link set dev ml-vx100 mtu 1450",
             "ip -n blue link set dev ml-vx100 addrgenmode none",

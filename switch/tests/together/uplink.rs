@@ -85,6 +85,61 @@ fn devices_come_with_the_network_and_go_with_it() {
     });
 }
 
+/// Frames that the device has been given by the other end of its cable.
+fn heard_at(device: &str) -> u64 {
+    let text = run(&format!("ip -s link show {device}"));
+    let line = text.lines().skip_while(|line| !line.trim().starts_with("RX:")).nth(1).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn reserved_groups_cross_the_bridge_as_far_as_the_kernel_lets_them() {
+    in_a_namespace("uplink::reserved_groups_cross_the_bridge_as_far_as_the_kernel_lets_them", || {
+        let bed = bed(&[""]);
+        let mut guest = bed.guest(0);
+        run("ip link add beside type veth peer name ear && ip link set beside master ml-br100 up && ip link set ear up");
+        let mut heard = heard_at("ear");
+        // Spanning tree, EAPOL, LLDP; last a broadcast, before which anything else has come or will not.
+        for (last, passes) in [(0x00, true), (0x03, true), (0x0e, true), (0x01, false), (0x02, false)] {
+            guest.send(&frame(mac(0), [0x01, 0x80, 0xc2, 0, 0, last])).unwrap();
+            guest.send(&frame(mac(0), [0xff; 6])).unwrap();
+            heard += 1 + u64::from(passes);
+            wait_until(|| heard_at("ear") >= heard, "the broadcast crosses the bridge");
+            assert_eq!(heard_at("ear"), heard, "01:80:c2:00:00:{last:02x}");
+        }
+    });
+}
+
+#[test]
+fn a_device_that_is_deleted_is_told_of() {
+    in_a_namespace("uplink::a_device_that_is_deleted_is_told_of", || {
+        let bed = bed(&[""]);
+        assert_eq!(report(&bed).trouble, None);
+        run("ip link del ml-br100");
+        let told = |bed: &Bed| report(bed).trouble.unwrap_or_default();
+        wait_until(|| told(&bed).contains("its device ml-br100 was deleted by another program"), "it is told");
+        run("ip link del ml-tap100");
+        wait_until(|| told(&bed).contains("its device ml-tap100 was deleted by another program"), "it is told");
+    });
+}
+
+#[test]
+fn a_packet_filter_in_the_way_is_told_with_its_remedy() {
+    in_a_namespace("uplink::a_packet_filter_in_the_way_is_told_with_its_remedy", || {
+        let bed = bed(&[""]);
+        let setting = std::path::Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables");
+        if !setting.exists() {
+            // The kernel has no br_netfilter, or not loaded: nothing can be in the way.
+            return assert_eq!(report(&bed).advice, None);
+        }
+        std::fs::write("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0").unwrap();
+        std::fs::write(setting, "1").unwrap();
+        assert!(report(&bed).advice.unwrap().contains("iptables -I FORWARD -i ml-br100 -o ml-br100 -j ACCEPT"));
+        std::fs::write(setting, "0").unwrap();
+        assert_eq!(report(&bed).advice, None);
+    });
+}
+
 #[test]
 fn whoever_is_here_the_bridge_is_told_of() {
     in_a_namespace("uplink::whoever_is_here_the_bridge_is_told_of", || {
