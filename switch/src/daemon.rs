@@ -20,11 +20,11 @@ use crate::network::{AddError, Network, PortTerms};
 use crate::policy::Allowance;
 use crate::port::end::Ends;
 use crate::port::stream::{self, Passt};
-use crate::port::tap::{Tap, TapError, TapSettings};
+use crate::port::tap::{self, Tap, TapError, TapSettings};
 use crate::port::vhost_user::access::Access;
 use crate::port::vhost_user::{self, Endpoint, PortSettings, Session};
 use crate::port::xen::{Keeper, News, Wanted, XenError};
-use crate::port::{Offer, Port, default_address, loopback, null};
+use crate::port::{self, Offer, Port, default_address, loopback, null};
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
 
@@ -167,7 +167,8 @@ struct Attached {
 #[derive(Debug)]
 enum Server {
     FrontEnd(Session),
-    Stream(stream::Session),
+    /// What meets its other side again and again.
+    Own(port::Session),
     Xen(Arc<Keeper>),
     /// Its ends lie with a worker.
     Worker,
@@ -182,7 +183,7 @@ enum Meeting {
     FrontEnd(Endpoint),
     Stream(stream::Other),
     Xen(Wanted),
-    Tap(Tap),
+    Tap(Tap, TapSettings),
     Nowhere,
 }
 
@@ -303,7 +304,7 @@ impl Daemon {
         let own = Account::with_floor(&self.network.shared().descriptors.budget, USUAL).take(OF_NEW_PORT);
         let own = Some(own.ok_or_else(|| StartError::Descriptors(port.name.clone()))?);
         let meeting = match &port.kind {
-            PortKind::Tap { .. } => Meeting::Tap(self.tap(port)?),
+            PortKind::Tap { .. } => self.tap(port)?,
             PortKind::Xen { .. } => {
                 self.keeper().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
                 meeting(port)?
@@ -346,6 +347,10 @@ impl Daemon {
     }
 
     fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {
+        let meeting = match (meeting, &config.kind) {
+            (Meeting::Nowhere, PortKind::Tap { .. }) => self.tap(config)?,
+            (meeting, _) => meeting,
+        };
         let network = Arc::clone(&self.network);
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
@@ -356,16 +361,13 @@ impl Daemon {
                     endpoint,
                 )?)
             }
-            Meeting::Stream(other) => Server::Stream(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
+            Meeting::Stream(other) => Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
             Meeting::Xen(wanted) => {
                 let keeper = self.keeper().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
                 keeper.serve(wanted, port);
                 Server::Xen(keeper)
             }
-            Meeting::Tap(tap) => {
-                network.start_ends(port, tap.into_ends(Arc::clone(&self.network.shared().pool))?)?;
-                Server::Worker
-            }
+            Meeting::Tap(tap, settings) => Server::Own(tap::run(network, Arc::clone(port), settings, tap)?),
             Meeting::Nowhere => {
                 if let Some(ends) = self.ends(config)? {
                     network.start_ends(port, ends)?;
@@ -391,20 +393,23 @@ impl Daemon {
     }
 
     /// The interface of a TAP port.
-    fn tap(&self, port: &PortConfig) -> Result<Tap, StartError> {
+    fn tap(&self, port: &PortConfig) -> Result<Meeting, StartError> {
         let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
         let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: self.offer(port).mtu };
-        Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })
+        let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
+        Ok(Meeting::Tap(tap, settings))
     }
 
     /// The ends of a port that nobody is to be met for.
     fn ends(&self, port: &PortConfig) -> Result<Option<Ends>, StartError> {
-        let pool = || Arc::clone(&self.network.shared().pool);
         Ok(match &port.kind {
-            PortKind::Tap { .. } => Some(self.tap(port)?.into_ends(pool())?),
             PortKind::Null => Some(null::ends()),
-            PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, pool())?),
-            PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Passt(_) | PortKind::Xen { .. } => None,
+            PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, Arc::clone(&self.network.shared().pool))?),
+            PortKind::VhostUser { .. }
+            | PortKind::Tap { .. }
+            | PortKind::Stream { .. }
+            | PortKind::Passt(_)
+            | PortKind::Xen { .. } => None,
         })
     }
 
@@ -447,7 +452,7 @@ impl Daemon {
         };
         match attached.server {
             Server::FrontEnd(session) => Session::stop(vec![session]),
-            Server::Stream(session) => session.stop(),
+            Server::Own(session) => session.stop(),
             Server::Xen(keeper) => keeper.release(&attached.port),
             Server::Worker => {}
         }
@@ -513,11 +518,11 @@ impl Daemon {
     pub fn stop(&self) {
         let attached = std::mem::take(&mut *self.attached());
         let mut sessions = Vec::new();
-        let mut streams = Vec::new();
+        let mut own = Vec::new();
         for Attached { server, .. } in attached {
             match server {
                 Server::FrontEnd(session) => sessions.push(session),
-                Server::Stream(session) => streams.push(session),
+                Server::Own(session) => own.push(session),
                 Server::Xen(_) | Server::Worker => {}
             }
         }
@@ -525,7 +530,7 @@ impl Daemon {
             keeper.stop();
         }
         Session::stop(sessions);
-        streams.into_iter().for_each(stream::Session::stop);
+        own.into_iter().for_each(port::Session::stop);
         let uplinks = std::mem::take(&mut *self.led_on());
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();

@@ -35,7 +35,7 @@ pub mod time {
 /// What the table needs of frames.
 pub mod frame {
     /// An Ethernet address, as a number.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct MacAddress(u64);
 
     impl MacAddress {

@@ -93,7 +93,7 @@ pub struct PortReport {
     /// Why it is in quarantine.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<String>,
-    /// What the operator should change for its sake.
+    /// What the operator should change for its sake, or what failed behind it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
     /// Times it was put there.
@@ -250,7 +250,7 @@ impl PortReport {
                 port::State::Quarantined(cause) => Some(cause),
                 _ => None,
             },
-            advice: status.advice().map(str::to_owned),
+            advice: status.advice(),
             quarantines: status.quarantines(),
             front_end,
             turned_away,

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use super::peer::{Door, PENALTY};
 
 /// What lasted longer than this had not failed at once.
 pub(super) const HEALTHY: Duration = Duration::from_secs(10);
@@ -17,6 +20,7 @@ const UNWATCHED: Duration = Duration::from_secs(1);
 /// Tokens of what a thread waits for.
 const QUIT: u64 = 0;
 const FILE: u64 = 1;
+const VISITOR: u64 = 2;
 
 /// A running session thread.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ impl Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Quit,
+    Visitor,
+    File,
     Otherwise,
 }
 
@@ -81,14 +87,32 @@ impl Watch {
         woken
     }
 
+    /// Waits until `stream` ends. What it sends is the worker's to read; here only its end is of interest.
+    pub(super) fn wait_for_end(&self, stream: &UnixStream, door: &Door) {
+        let Some(listener) = door.listener else {
+            self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP);
+            return;
+        };
+        let visitors = EpollEvent::new(EventSet::IN, VISITOR);
+        // Without it, others wait until the stream has ended.
+        let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
+        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor {
+            door.turn_away();
+            std::thread::sleep(PENALTY);
+        }
+        let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
+    }
+
     /// Waits until something happens, or `pause` is over.
     pub(super) fn wait(&self, pause: Option<Duration>) -> Woken {
         let milliseconds = pause.map_or(-1, |pause| pause.as_millis() as i32);
-        let mut events = [EpollEvent::default(); 2];
+        let mut events = [EpollEvent::default(); 3];
         // A signal is as good as nothing having happened: whoever called looks again.
         let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
-        let quits = events[..count].iter().any(|event| event.data() == QUIT);
-        if quits { Woken::Quit } else { Woken::Otherwise }
+        let is_there = |token| events[..count].iter().any(|event| event.data() == token);
+        let first =
+            [(QUIT, Woken::Quit), (FILE, Woken::File), (VISITOR, Woken::Visitor)].into_iter().find(|(token, _)| is_there(*token));
+        first.map_or(Woken::Otherwise, |(_, woken)| woken)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A port is **waiting** for its front end, **speaking** with it while they agree on features and memory, **running** when at least one ring
 //! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
 
+mod again;
 pub mod end;
 pub mod events;
 pub mod loopback;
@@ -17,6 +18,7 @@ pub mod tap;
 pub mod vhost_user;
 pub mod xen;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +37,7 @@ use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::stats::{PortCounters, PortTotals};
 use crate::time::{cycles, duration};
+pub use again::Session;
 use events::EventLog;
 use peer::Peer;
 use rings::Rings;
@@ -131,7 +134,7 @@ struct Inner {
     enabled: bool,
     quarantines: u64,
     /// What the operator should change.
-    advice: Option<&'static str>,
+    advice: Option<Cow<'static, str>>,
     /// Some advice was logged.
     advised: bool,
     /// The next front end is offered the configuration space, whenever it asks.
@@ -391,8 +394,8 @@ impl Port {
     }
 
     /// What the operator should change.
-    pub fn advice(&self) -> Option<&'static str> {
-        self.inner().advice
+    pub fn advice(&self) -> Option<String> {
+        self.inner().advice.as_ref().map(|advice| advice.clone().into_owned())
     }
 
     /// Notes what the operator should change. A port's first advice is logged, so that no guest can fill the log.
@@ -402,7 +405,16 @@ impl Port {
             inner.advised = true;
             tracing::warn!(port = %self.name, "{advice}");
         }
-        inner.advice = advice;
+        inner.advice = advice.map(Cow::Borrowed);
+    }
+
+    /// Notes that what is behind it failed, for the `count`th time in a row. The first, the second, the fourth and so on are logged, so that one that
+    /// fails for ever does not fill the log.
+    pub fn set_trouble(&self, count: u32, trouble: String) {
+        if count.is_power_of_two() {
+            tracing::warn!(port = %self.name, "{trouble}");
+        }
+        self.inner().advice = Some(trouble.into());
     }
 
     /// Whether the next front end is offered the configuration space, whenever it asks.

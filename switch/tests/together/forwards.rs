@@ -56,7 +56,7 @@ fn an_address_may_be_behind_one_port_in_each_vlan() {
     let bed = Bed::new(3);
     let (mut client, mut firewall, mut server) = (bed.guest(0), bed.guest(1), bed.guest(2));
     for round in 0..5 {
-        let mut pass = |from: &mut ToyGuest, to: &mut ToyGuest, bytes: Vec<u8>| {
+        let pass = |from: &mut ToyGuest, to: &mut ToyGuest, bytes: Vec<u8>| {
             from.send(&bytes).unwrap();
             while to.receive(PATIENCE).unwrap().bytes != bytes {
                 assert_eq!(round, 0, "only while addresses are unknown frames are flooded");

@@ -280,7 +280,7 @@ fn a_port_may_have_no_delivery_offloads() {
 }
 
 /// What the operator is told of port 0.
-fn advice(bed: &Bed) -> &'static str {
+fn advice(bed: &Bed) -> String {
     bed.daemon().network().port(PortId(0)).unwrap().advice().unwrap_or_default()
 }
 

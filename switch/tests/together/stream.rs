@@ -1,10 +1,12 @@
 //! Ports without rings: streams of frames, what takes everything, and what sends everything back.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::command::{self, Running, memlane};
 use crate::common::*;
 use memlane::port::State;
 use memlane::stats::DropReason;
@@ -273,4 +275,30 @@ fn what_goes_to_null_is_gone_and_what_goes_to_a_loopback_comes_back() {
     }
     guest.send(&frame(guest.mac(), BROADCAST, 60, 0)).unwrap();
     assert_silent(&mut guest);
+}
+
+#[test]
+fn a_passt_that_fails_for_ever_is_told_of_and_does_not_fill_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bin, tries, log) = (folder.path().join("bin"), folder.path().join("tries"), folder.path().join("log"));
+    std::fs::create_dir(&bin).unwrap();
+    let script =
+        format!("#!/bin/sh\n[ \"$1\" = --version ] && exit\necho x >> '{}'\necho 'no way out' >&2\nexit 1\n", tries.display());
+    let passt = command::write(&bin, "passt", &script);
+    std::fs::set_permissions(&passt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    command::write(folder.path(), "net.toml", "[[port]]\nname = \"out\"\npasst = true\n");
+    let mut up = memlane(folder.path(), &["up", "net.toml"]);
+    up.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())).env("NO_COLOR", "1");
+    let _running = Running::start({
+        up.stderr(std::fs::File::create(&log).unwrap());
+        up
+    });
+    let count = || std::fs::read_to_string(&tries).unwrap_or_default().lines().count();
+    let status = || command::printed(folder.path(), &["status", "net.toml"]);
+    wait_until(|| count() == 4 && status().contains("passt ended at once 4 times in a row: no way out"), "status tells of it");
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("no way out")).collect();
+    assert_eq!(lines.len(), 3, "the first, the second and the fourth: {text}");
+    assert!(lines.iter().all(|line| line.contains("WARN") && line.contains("port=out")), "{text}");
+    assert!(text.lines().all(|line| ["WARN", "INFO"].iter().any(|level| line.contains(level))), "nothing is unmarked: {text}");
 }

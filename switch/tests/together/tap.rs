@@ -10,6 +10,7 @@ use crate::common::{ALL_LOOKS, PATIENCE, in_a_namespace, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
+use memlane::port::State;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
@@ -198,6 +199,56 @@ fn a_device_that_is_down_is_an_absent_receiver() {
         let drops = || bed.daemon.network().port(PortId(1)).unwrap().totals().drops;
         wait_until(|| !drops().is_empty(), "the frame is dropped");
         assert_eq!(drops().into_iter().collect::<Vec<_>>(), [(DropReason::ReceiverAbsent.name().to_owned(), 1)]);
+        bed.daemon.stop();
+    });
+}
+
+/// What the kernel's port tells its operator.
+fn advice(bed: &Bed) -> String {
+    bed.daemon.network().find("kernel").unwrap().advice().unwrap_or_default()
+}
+
+#[test]
+fn a_device_that_is_deleted_is_made_anew_and_told_of() {
+    in_a_namespace("tap::a_device_that_is_deleted_is_made_anew_and_told_of", || {
+        let mut bed = Bed::new(features::LINUX);
+        ip("link del memlane");
+        wait_until(|| advice(&bed).contains("deleted by another program, and made anew, once"), "it is made anew");
+        ip("addr add 10.0.0.1/24 dev memlane");
+        ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
+        let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
+        bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[100]);
+        bed.socket.send(&packet.payload).unwrap();
+        assert_eq!(bed.guest_hears().1, packet.payload);
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn a_device_that_cannot_be_made_anew_leaves_its_port_waiting() {
+    in_a_namespace("tap::a_device_that_cannot_be_made_anew_leaves_its_port_waiting", || {
+        let bed = Bed::new(features::LINUX);
+        let state = || bed.daemon.network().find("kernel").unwrap().state();
+        // Another device takes the name before memlane has made its own anew, after each try more surely.
+        let taken = || {
+            Command::new("sh").args(["-c", "ip link del memlane && ip link add memlane type bridge"]).status().unwrap().success()
+        };
+        wait_until(taken, "the name is taken");
+        wait_until(|| state() == State::Waiting && advice(&bed).contains("cannot be made anew"), "it is told");
+        ip("link del memlane");
+        wait_until(|| state() == State::Running, "it is made anew");
+        bed.daemon.stop();
+    });
+}
+
+#[test]
+fn a_device_that_is_renamed_is_still_there() {
+    in_a_namespace("tap::a_device_that_is_renamed_is_still_there", || {
+        let mut bed = Bed::new(features::LINUX);
+        ip("link set memlane name other");
+        let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
+        bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[100]);
+        assert_eq!(advice(&bed), "");
         bed.daemon.stop();
     });
 }

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
 pub use passt::Passt;
-pub use session::{Other, Session, run};
+pub use session::{Other, run};
 
 use super::end::Ends;
 use super::pool::Pool;

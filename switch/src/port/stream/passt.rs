@@ -1,13 +1,19 @@
 //! passt(1): a user-space translation between a stream of frames and the host's own sockets, for a way out of the network without root.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 /// The program.
 const PROGRAM: &str = "passt";
+/// Bytes of a line of its that are kept.
+const LINE: u64 = 200;
+/// How long its last line is waited for once it has ended; a process of its own may hold the pipe longer.
+const LAST_LINE: Duration = Duration::from_millis(200);
 
 /// What the operator set for a port that passt is behind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,11 +33,11 @@ impl Passt {
         Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
     }
 
-    /// Starts it; returns our end of the stream.
+    /// Starts it for the port called `port`; returns our end of the stream.
     ///
     /// # Errors
-    /// The kernel refuses a process or a socket.
-    pub(super) fn start(&self) -> io::Result<(UnixStream, Started)> {
+    /// The kernel refuses a process, a thread or a socket.
+    pub(super) fn start(&self, port: &str) -> io::Result<(UnixStream, Started)> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(PROGRAM);
         // The socket is its standard input, so that no descriptor needs to be passed by number.
@@ -39,17 +45,80 @@ impl Passt {
         if let Some(mtu) = self.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
-        Ok((ours, Started(command.args(&self.arguments).spawn()?)))
+        let mut child = command.args(&self.arguments).stderr(Stdio::piped()).spawn()?;
+        let stderr = child.stderr.take();
+        let (sender, last) = channel();
+        let started = Started { child, last };
+        let port = port.to_owned();
+        std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
+            // Nobody waits for it if the port was taken away.
+            let _ = sender.send(stderr.map(|stderr| last_line(stderr, &port)).unwrap_or_default());
+        })?;
+        Ok((ours, started))
     }
+}
+
+/// Reads what passt says until it ends, and returns the last line. The log has all of it at level debug, under the port's name.
+fn last_line(stderr: ChildStderr, port: &str) -> String {
+    let mut reader = BufReader::new(stderr);
+    let (mut last, mut line) = (String::new(), Vec::new());
+    while let Ok(1..) = reader.by_ref().take(LINE).read_until(b'\n', &mut line) {
+        let text = printable(&line);
+        if !text.is_empty() {
+            tracing::debug!(%port, "passt: {text}");
+            last = text;
+        }
+        line.clear();
+    }
+    last
+}
+
+/// The text in `line`, without what would move a terminal's cursor.
+fn printable(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// What the operator is told once passt has ended so many times in a row, `last` with this line, and is started again after `pause`.
+pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
+    let last = if last.is_empty() { "it said nothing" } else { last };
+    let times = if times == 1 { "ended".to_owned() } else { format!("ended at once {times} times in a row") };
+    format!("passt {times}: {last} (started again in {:.1} s; all that it says: MEMLANE_LOG=debug)", pause.as_secs_f64())
 }
 
 /// A running passt, which ends with this.
 #[derive(Debug)]
-pub(super) struct Started(Child);
+pub(super) struct Started {
+    child: Child,
+    /// Its last line, once it has ended.
+    last: Receiver<String>,
+}
+
+impl Started {
+    /// Ends it, if it has not ended; returns the last line that it said.
+    pub(super) fn end(mut self) -> String {
+        self.reap();
+        self.last.recv_timeout(LAST_LINE).unwrap_or_default()
+    }
+
+    fn reap(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.reap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_printable() {
+        assert_eq!(printable(b"  no \x1b[2Jroute\xff\n"), "no ?[2Jroute\u{fffd}");
     }
 }

@@ -69,8 +69,8 @@ impl TapDelivery {
     fn flush(&mut self) {
         let results = self.batch.write(&self.tap.file, &mut self.gathered);
         for &result in results.iter().filter(|&&result| result < 0) {
-            // What tun says while its device is down (drivers/net/tun.c).
-            *(if result == -libc::EIO { &mut self.absent } else { &mut self.refused }) += 1;
+            // What tun says while its device is down, and once it was deleted (drivers/net/tun.c).
+            *(if [-libc::EIO, -libc::EBADFD].contains(&result) { &mut self.absent } else { &mut self.refused }) += 1;
         }
     }
 }

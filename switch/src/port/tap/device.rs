@@ -78,6 +78,14 @@ impl Tap {
         in_namespace(netns, || Self::attach_here(name))
     }
 
+    /// Whether the device behind `file`, a descriptor of a TAP, was deleted. One that was renamed, or moved to another namespace, was not.
+    pub(super) fn is_gone(file: &File) -> bool {
+        // SAFETY: ifreq is plain data, for which all zeroes is a value.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        let answer = control(file, libc::TUNGETIFF, &mut request);
+        answer.is_err_and(|cause| cause.raw_os_error() == Some(libc::EBADFD))
+    }
+
     fn attach_here(name: &str) -> Result<Self, TapError> {
         let file = OpenOptions::new()
             .read(true)

@@ -2,6 +2,7 @@
 //!
 //! - [`device`]: the device is made or attached to, and told what it may leave undone.
 //! - [`batch`]: many reads or writes in one system call.
+//! - [`session`]: the device is watched, and made anew if somebody deletes it.
 //! - [`TapIntake`]: frames read from the kernel into buffers of ours.
 //! - [`TapDelivery`]: parcels written to the kernel straight from guests' memory, all of a pass together.
 
@@ -9,10 +10,12 @@ mod batch;
 mod delivery;
 mod device;
 mod intake;
+mod session;
 
 use std::sync::Arc;
 
 pub use device::{Tap, TapError, TapSettings};
+pub use session::run;
 
 use super::end::Ends;
 use super::pool::Pool;
