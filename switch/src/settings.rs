@@ -1,5 +1,6 @@
 //! Settings of the data path, as the operator gave them or by default.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::host_memory::HostMemory;
@@ -48,7 +49,9 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let host = HostMemory::of_this_process().total();
+        // Once, so that what was read before and after a limit changed is the same network.
+        static HOST: OnceLock<u64> = OnceLock::new();
+        let host = *HOST.get_or_init(|| HostMemory::of_this_process().total());
         Self {
             poll: Poll::default(),
             in_order: false,

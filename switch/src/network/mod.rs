@@ -103,8 +103,8 @@ impl Network {
             Event::RingFault(..) => {}
             Event::Filled(port, session, key) if session == port.session() => self.note_filled(&port, key),
             Event::Filled(..) => {}
+            Event::Second => self.payer.ring(),
             Event::Tick(second) => {
-                self.payer.ring();
                 let tables = self.segments().into_iter().map(|segment| segment.table());
                 tables.for_each(|table| table.expire(second, self.shared.settings.age));
             }

@@ -122,6 +122,25 @@ mod tests {
         file
     }
 
+    /// What workers report reaches the thread.
+    #[test]
+    fn it_is_looked_at_while_there_is_traffic() {
+        let folder = tempfile::tempdir().unwrap();
+        let network = Network::start_on(Shared::new(1, 7, Settings::default()), &[], host(folder.path(), 64, "", &[])).unwrap();
+        let port = super::super::tests::add(&network, "hostile", None).unwrap();
+        let memory = memory(sparse());
+        port.set_memory(Some(Arc::clone(&memory)));
+        memory.regions()[0].fill(2);
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while !matches!(port.state(), State::Quarantined(_)) {
+            assert!(std::time::Instant::now() < deadline, "{:?}, {} paid", port.state(), port.paid());
+            // Keeps the worker awake.
+            network.workers[0].tell(|_| {});
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        network.shut_down();
+    }
+
     #[test]
     fn a_guest_that_has_the_switch_pay_for_its_memory_is_quarantined_and_one_that_took_its_own_is_not() {
         let folder = tempfile::tempdir().unwrap();

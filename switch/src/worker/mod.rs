@@ -49,6 +49,8 @@ pub enum Event {
     Filled(Arc<Port>, u32, RingKey),
     /// Some guest's memory lost its file.
     MemoryLost,
+    /// A second has begun. Only a worker that is awake says so.
+    Second,
     /// This is the present second: time to forget silent stations. Only a worker that is awake says so.
     Tick(u32),
     /// Stations of this segment move between ports too often.
@@ -160,8 +162,14 @@ impl Worker {
         self.now = crate::time::cycles_after(self.now);
         let before = std::mem::replace(&mut self.second, self.rest.second(self.now));
         if self.second != before {
-            self.directory.have_flapped().for_each(|segment| self.report(Event::Flapped(segment)));
+            self.begin_second();
         }
+    }
+
+    #[cold]
+    fn begin_second(&mut self) {
+        self.report(Event::Second);
+        self.directory.have_flapped().for_each(|segment| self.report(Event::Flapped(segment)));
         if self.second - self.ticked >= TICK {
             self.ticked = self.second;
             self.report(Event::Tick(self.second));

@@ -223,7 +223,7 @@ impl Bed {
                     hostile.stop(&mut self.workers, &self.watch);
                 }
                 Event::MemoryLost => panic!("nobody truncates memory here"),
-                Event::Tick(_) | Event::Filled(..) | Event::Flapped(_) => {}
+                Event::Second | Event::Tick(_) | Event::Filled(..) | Event::Flapped(_) => {}
             }
         }
     }
