@@ -1,5 +1,6 @@
 //! The other side of the control socket, for the commands.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const MOST_BYTES: usize = 64 << 20;
 /// Longest wait for what is only looked at, and for a change.
 const LOOK: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(60);
+/// Pause before it is tried again to connect.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Who asks at a control socket.
 #[derive(Clone, Debug)]
@@ -111,6 +114,16 @@ impl Client {
         error
     }
 
+    async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
+        loop {
+            match tokio::net::UnixStream::connect(&self.path).await {
+                // Many others wait to be accepted.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
+                result => return result,
+            }
+        }
+    }
+
     /// As [`Self::ask`], to the bytes of the answer and the process that answers.
     ///
     /// # Errors
@@ -118,7 +131,7 @@ impl Client {
     pub(super) async fn fetch(&self, method: Method, uri: &str, body: Vec<u8>) -> Result<(Vec<u8>, Peer), ControlError> {
         let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause, hint: String::new() };
         let nonsense = |error: hyper::Error| ControlError::Answer(error.to_string());
-        let stream = tokio::net::UnixStream::connect(&self.path).await.map_err(unreachable)?;
+        let stream = self.connect().await.map_err(unreachable)?;
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
         let peer = Peer { user: credentials.uid(), pid };

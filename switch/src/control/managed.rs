@@ -273,6 +273,8 @@ impl Managed {
     /// # Errors
     /// Nothing has changed then.
     pub fn reload(&self, wanted: &Config, options: ReloadOptions) -> Result<Reloaded, Refusal> {
+        // A name service may take long: no other change waits for it.
+        wanted.ports.iter().for_each(|port| port.access.look_up());
         let mut base = self.changing();
         let now = self.config()?;
         let difference = Difference::between(&now, wanted);

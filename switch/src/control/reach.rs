@@ -13,7 +13,6 @@ pub(super) fn remedy(path: &Path, cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => as_its_user(path),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => not_running(path, &folder::of_all_users()),
-        io::ErrorKind::WouldBlock => "It is busy: try again in a moment".into(),
         _ => "Check that it is the control socket of a network".into(),
     }
 }

@@ -6,8 +6,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long it may take to tell its version, and how often to look whether it has.
+const PATIENCE: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(1);
 /// The program.
 const PROGRAM: &str = "passt";
 /// Bytes of a line of its that are kept.
@@ -28,9 +31,21 @@ impl Passt {
     /// Finds out whether it is there.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// It cannot be started, or does not end.
     pub fn probe() -> io::Result<()> {
-        Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
+        let mut command = Command::new(PROGRAM);
+        command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let (mut child, end) = (command.spawn()?, Instant::now() + PATIENCE);
+        while child.try_wait()?.is_none() {
+            if Instant::now() > end {
+                let _ = child.kill();
+                // The kernel may hold it, and is not waited for here.
+                std::thread::spawn(move || child.wait());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "`passt --version` does not end"));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(())
     }
 
     /// Starts it for the port called `port`; returns our end of the stream.

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid, getgrouplist};
@@ -19,6 +20,19 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most threads that wait for it.
 const MOST_HELD: usize = 16;
+
+/// How long an answer of it is good.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// What the name service said of a user or group; no number if it did not answer.
+struct Known {
+    what: &'static str,
+    name: String,
+    number: Option<u32>,
+    at: Instant,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// Owner, group and mode of a socket; without any, only who runs memlane may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -106,14 +120,24 @@ impl Access {
         }
     }
 
+    /// Asks the name service for what is stated by name, so that [`Self::apply`] need not wait for it soon after.
+    pub fn look_up(&self) {
+        // What cannot be found is told when it is needed.
+        let _ = self.numbers();
+    }
+
+    /// Numbers of the owner and the group, where they are stated.
+    fn numbers(&self) -> io::Result<(Option<u32>, Option<u32>)> {
+        Ok((self.owner.as_deref().map(user).transpose()?, self.group.as_deref().map(group).transpose()?))
+    }
+
     /// Gives the socket at `path`, which we have just made and is [`Self::PRIVATE`] so far, to whom it is for. Whoever may write to its folder
     /// may have put a link or another file there: nothing but a socket of ours is changed.
     ///
     /// # Errors
     /// There is no such user or group here, it may not be given to them, or something else is at `path`.
     pub fn apply(&self, path: &Path) -> io::Result<()> {
-        let owner = self.owner.as_deref().map(user).transpose()?;
-        let group = self.group.as_deref().map(group).transpose()?;
+        let (owner, group) = self.numbers()?;
         let mode = self.mode().map_err(io::Error::other)?;
         let socket = own_socket(path)?;
         if owner.is_some() || group.is_some() {
@@ -150,18 +174,36 @@ fn group(name: &str) -> io::Result<u32> {
     number("group", name, |name| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw())))
 }
 
-/// The number of the user or group called `name`, or that it is. The name service may ask other hosts: it has [`PATIENCE`].
-fn number(what: &str, name: &str, find: fn(&str) -> io::Result<Option<u32>>) -> io::Result<u32> {
+/// The number of the user or group called `name`, or that it is. The name service may ask other hosts: it has [`PATIENCE`], and what it answered,
+/// or that it did not, is good for [`FRESH`].
+fn number(what: &'static str, name: &str, find: fn(&str) -> io::Result<Option<u32>>) -> io::Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let asked = name.to_owned();
-    let found = within(PATIENCE, move || find(&asked)).ok_or_else(|| {
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known().retain(|known| known.at.elapsed() < FRESH);
+    let fresh = known().iter().find(|known| (known.what, &*known.name) == (what, name)).map(|known| known.number);
+    let number = match fresh {
+        Some(number) => number,
+        None => {
+            let asked = name.to_owned();
+            let number = match within(PATIENCE, move || find(&asked)) {
+                Some(found) => Some(found?.ok_or_else(|| no_such(what, name))?),
+                None => None,
+            };
+            known().push(Known { what, name: name.into(), number, at: Instant::now() });
+            number
+        }
+    };
+    number.ok_or_else(|| {
         let text =
             format!("the name service does not answer for the {what} '{name}': state its number, or repair /etc/nsswitch.conf");
         io::Error::new(io::ErrorKind::TimedOut, text)
-    })??;
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} '{name}'")))
+    })
+}
+
+fn no_such(what: &str, name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} '{name}'"))
 }
 
 /// What `question` answers within `most`. Its thread is left to itself after that; while there are [`MOST_HELD`] such, nothing is asked.
@@ -214,6 +256,11 @@ mod tests {
         assert_eq!(within(Duration::from_secs(10), || 7), Some(7));
         // Numbers ask nobody.
         assert_eq!((user("7").unwrap(), group("8").unwrap()), (7, 8));
+        // One that did not answer is not asked again at once.
+        let at = Instant::now();
+        KNOWN.lock().unwrap().push(Known { what: "user", name: "hanging".into(), number: None, at });
+        assert_eq!(user("hanging").unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(at.elapsed() < PATIENCE);
     }
 
     #[test]
