@@ -82,7 +82,7 @@ pub enum StartError {
         cause: MtuError,
     },
     /// The rest of the descriptors is for those that are there.
-    #[error("port {0}: no descriptors are left for another port; {remedy}", remedy = descriptors::REMEDY)]
+    #[error("port {0}: no descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
     Descriptors(String),
     /// The network does not take it.
     #[error(transparent)]
@@ -575,6 +575,7 @@ fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access)
     }
     listen(path, &port.access).map_err(|cause| {
         let remedy = match cause.kind() {
+            _ if descriptors::is_shortage(&cause) => descriptors::REMEDY,
             io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if port.access != Access::default() => {
                 "Give access to a user or group that is there, and as root or as a member of that group."

@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// What to do where they run out.
 pub const REMEDY: &str =
-    "raise the hard limit: LimitNOFILE= of the service (systemd), --ulimit nofile= (containers), ulimit -Hn (shells)";
+    "Raise the hard limit: LimitNOFILE= of the service (systemd), --ulimit nofile= (containers), ulimit -Hn (shells)";
 
 /// What the operator is told at a port whose front end got none.
 pub const ADVICE: &str = "its front end was disconnected, because descriptors ran out: raise the hard limit (LimitNOFILE= of the service, ulimit -Hn), or \

@@ -72,7 +72,7 @@ fn resources(report: &Report) -> String {
         bytes(memory.touched)
     );
     if known.refused > 0 {
-        let line = format!("front ends were disconnected {} times for want of descriptors: {}", known.refused, descriptors::REMEDY);
+        let line = format!("front ends were disconnected {} times for want of descriptors. {}", known.refused, descriptors::REMEDY);
         text.push_str(&wrapped(&format!("  {line}")));
     }
     text

@@ -24,13 +24,7 @@ struct Held {
 impl Held {
     fn start(ulimit: &str, ports: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = |n| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
-        write(folder.path(), "net.toml", &(0..ports).map(port).collect::<String>());
-        let up = memlane(folder.path(), &["up", "net.toml"]);
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("{ulimit}; exec \"$0\" \"$@\" 2>log")]).arg(up.get_program()).args(up.get_args());
-        command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
-        Self { running: Running::start(command), folder }
+        Self { running: Running::start(up(folder.path(), ulimit, ports)), folder }
     }
 
     fn folder(&self) -> &Path {
@@ -74,6 +68,17 @@ impl Held {
     }
 }
 
+/// The command for a network in `folder` as [`Held`] has.
+fn up(folder: &Path, ulimit: &str, ports: usize) -> Command {
+    let port = |n| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
+    write(folder, "net.toml", &(0..ports).map(port).collect::<String>());
+    let up = memlane(folder, &["up", "net.toml"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{ulimit}; exec \"$0\" \"$@\" 2>log")]).arg(up.get_program()).args(up.get_args());
+    command.current_dir(folder).env("XDG_RUNTIME_DIR", folder);
+    command
+}
+
 /// Sends a vhost-user message with these descriptors.
 fn send(stream: &UnixStream, request: u32, payload: &[u8], files: &[RawFd]) {
     let header = [request, 1, payload.len() as u32].map(u32::to_ne_bytes).concat();
@@ -85,6 +90,14 @@ fn send(stream: &UnixStream, request: u32, payload: &[u8], files: &[RawFd]) {
 fn the_soft_limit_becomes_the_hard_one() {
     let net = Held::start("ulimit -S -n 100; ulimit -H -n 3000", 1);
     assert_eq!(net.limits(), (3000, 3000));
+}
+
+#[test]
+fn a_network_with_more_ports_than_descriptors_is_told_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(up(folder.path(), "ulimit -n 40", 100).status().unwrap().code(), Some(1));
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("cannot listen") && log.contains("LimitNOFILE="), "{log}");
 }
 
 #[test]

@@ -154,7 +154,12 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
     });
     let connection = match started {
         Ok(connection) => connection,
-        Err(error) => return left(format_args!("it cannot be served: {error}")),
+        Err(error) => {
+            if descriptors::is_shortage(&error) {
+                network.note_shortage(port);
+            }
+            return left(format_args!("it cannot be served: {error}"));
+        }
     };
     watch.wait_for_end(&connection.socket, &Door { port, listener: other.listener() });
     match connection.fault.get() {

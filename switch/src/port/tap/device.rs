@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use thiserror::Error;
 
+use crate::descriptors;
 use crate::frame::{MacAddress, NetHeader};
 use crate::netns;
 use crate::offload::Offloads;
@@ -108,14 +109,19 @@ impl Tap {
 }
 
 fn failed(name: &str, cause: io::Error, remedy: &'static str) -> TapError {
-    TapError { what: format!("tap {name}"), cause, remedy }
+    failed_at(format!("tap {name}"), cause, remedy)
+}
+
+fn failed_at(what: String, cause: io::Error, remedy: &'static str) -> TapError {
+    let remedy = if descriptors::is_shortage(&cause) { descriptors::REMEDY } else { remedy };
+    TapError { what, cause, remedy }
 }
 
 /// Runs `action` where the device is to be.
 fn in_namespace<T: Send>(netns: Option<&str>, action: impl FnOnce() -> Result<T, TapError> + Send) -> Result<T, TapError> {
     let Some(netns) = netns else { return action() };
     let remedy = "Make it with `ip netns add`, and run memlane as root to enter it.";
-    netns::inside(netns, action).map_err(|cause| TapError { what: format!("network namespace {netns}"), cause, remedy })?
+    netns::inside(netns, action).map_err(|cause| failed_at(format!("network namespace {netns}"), cause, remedy))?
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {
