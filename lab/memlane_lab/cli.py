@@ -28,7 +28,7 @@ from memlane_lab.model import command as predictions
 from memlane_lab.paths import memlane
 from memlane_lab.profiling import command as profiling
 from memlane_lab.profiling import profiler
-from memlane_lab.progress import results, say
+from memlane_lab.progress import results, say, tell
 from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
 from memlane_lab.results import read
@@ -320,7 +320,7 @@ def schema() -> None:
 @app.command()
 def report(folder: ResultsArgument) -> None:
     """Write the HTML report of a run's results again."""
-    results.print(f"the report: {reporting.write(folder)}", soft_wrap=True)
+    tell(f"the report: {reporting.write(folder)}")
 
 
 @app.command()
@@ -331,7 +331,7 @@ def publish(
     """Take a run's samples over into docs/results, and make the page docs/results.md from them."""
     pages = [published.publish(folder, name)] if folder else published.make_pages()
     for page in pages:
-        results.print(f"the page: {page}", soft_wrap=True)
+        tell(f"the page: {page}")
 
 
 @app.command()
@@ -371,7 +371,7 @@ def demo(kind: GuestOption = "auto", out: OutOption = None) -> None:
     finally:
         _report(folder)
     results.print(table)
-    results.print(f"the whole report: {folder / 'report.html'}", soft_wrap=True)
+    tell(f"the whole report: {folder / 'report.html'}")
 
 
 def _report(folder: Path) -> None:

@@ -21,6 +21,11 @@ def say(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def tell(text: str) -> None:
+    """One line of results: nothing in it, such as a path with brackets, is taken for markup."""
+    results.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def span(seconds: float) -> str:
     """A time for people."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -14,7 +14,7 @@ from memlane_lab.model import fitted, observations, page, sweep, tables, what_if
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Prediction, predict
-from memlane_lab.progress import results, say
+from memlane_lab.progress import results, say, tell
 from memlane_lab.sizes import parse as size
 
 app = typer.Typer(no_args_is_help=True, help="Fit and check what `memlane-lab predict` predicts from.")
@@ -99,7 +99,7 @@ def check(
     results.print(tables.checked(checked))
     if publish:
         for each in page.publish(model, held):
-            results.print(f"the page: {each}", soft_wrap=True)
+            tell(f"the page: {each}")
     raise typer.Exit(0 if tables.goals_met(checked) else 1)
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from memlane_lab.errors import LabError
-from memlane_lab.progress import console, results, say
+from memlane_lab.progress import console, results, say, tell
 from memlane_lab.topo import capture as capturing
 from memlane_lab.topo import files, net, running, setup, shapes, terminal
 from memlane_lab.topo import graph as drawing
@@ -39,7 +39,7 @@ def up(
     ],
     sizes: Annotated[list[int] | None, typer.Argument(help="of the shape: line 100, tree 3 2, grid 4 5")] = None,
     name: Annotated[str | None, typer.Option("--name", help="what to call it")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="of a shape's nodes: uml, netns, qemu")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="of all nodes: uml, netns, qemu")] = None,
     memory: Annotated[int | None, typer.Option("--memory", help="MiB of each node")] = None,
     routing: Annotated[str | None, typer.Option("--routing", help="ospf,ospf6 or isis, bgp; none")] = None,
     hello: Annotated[int | None, typer.Option("--hello", help="seconds between two hellos")] = None,
@@ -52,16 +52,15 @@ def up(
     ] = None,
     wait: Annotated[bool, typer.Option(help="wait until all routing tables are full")] = True,
 ) -> None:
-    """Bring a topology up: boot its nodes, lay its links, start its routing."""
+    """Bring a topology up: boot its nodes, lay its links, start its routing.
+
+    Options of nodes, links and routing are for shapes, and for files that cannot state them (containerlab's, GraphML).
+    """
     node = _given(kind=kind, memory=memory)
     link = _given(delay=delay, jitter=jitter, loss=loss, rate=rate)
     protocols = None if routing is None else [] if routing == "none" else routing.split(",")
     timers = _given(protocols=protocols, hello=hello)
     more = _given(node=node or None, link=link or None, routing=timers or None, over=over)
-    if what not in shapes.SHAPES and more:
-        raise LabError(
-            "--kind, --memory, --routing, --over and links' options are for shapes; a file states them itself"
-        )
     topology = net.state(what, *(sizes or ()), name=name, **more)
     _say_notes(topology)
     told = _bring_up(topology, wait=wait)
@@ -70,7 +69,7 @@ def up(
     for key, words in (("neighbours", "neighbours answer"), ("routes", "routing tables full"), ("ping", "end to end")):
         if seconds[key]:
             parts.append(f"{words} after {seconds[key]:.1f} s")
-    results.print(f"{topology.name}: {', '.join(parts)}", soft_wrap=True, highlight=False)
+    tell(f"{topology.name}: {', '.join(parts)}")
     for complaint in told["complaints"]:
         say(complaint)
     if told["warning"]:
@@ -85,12 +84,7 @@ def check(
     topology = files.load(file)
     setup.verify(topology)
     _say_notes(topology)
-    results.print(
-        f"{file} is good: {topology.name}; nodes: {len(topology.nodes)}, links: {len(topology.links)}",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
-    )
+    tell(f"{file} is good: {topology.name}; nodes: {len(topology.nodes)}, links: {len(topology.links)}")
 
 
 def _say_notes(topology: Topology) -> None:
@@ -284,7 +278,7 @@ def link(
     """Change a link while it runs, in both directions; without options, show it."""
     changes = _given(delay=delay, jitter=jitter, loss=loss, rate=rate)
     told = ask(running.which(name), "link", first=first, second=second, up=up_or_down, clear=clear, changes=changes)
-    results.print(f"{told['name']}: {'up' if told['up'] else 'down'}, {told['impairment']}", highlight=False)
+    tell(f"{told['name']}: {'up' if told['up'] else 'down'}, {told['impairment']}")
 
 
 @app.command()
@@ -316,7 +310,7 @@ def graph(
         write.write_text(drawing.page(ask(called, "state"), live=False))
     except OSError as error:
         raise LabError(f"cannot write {write}: {error.strerror}") from error
-    results.print(f"the page: {write}", soft_wrap=True)
+    tell(f"the page: {write}")
 
 
 @app.command()
@@ -361,6 +355,6 @@ def down(
     )
     for one in chosen:
         running.end(one)
-        results.print(f"{one}: down", highlight=False)
+        tell(f"{one}: down")
     if not chosen and not running.sweep():
         results.print("nothing is up")

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from memlane_lab.errors import LabError
 from memlane_lab.strict import Place, hint
@@ -16,8 +17,11 @@ from memlane_lab.topo.model import BadTopology, Topology, check
 from memlane_lab.topo.stated import NotRead, Stated
 
 
-def load(path: Path, *, called: str | None = None) -> Topology:
-    """The topology in a file; raises with all its mistakes and their lines."""
+def load(path: Path, *, called: str | None = None, **more: Any) -> Topology:  # noqa: ANN401
+    """The topology in a file; raises with all its mistakes and their lines.
+
+    `more` are `node`, `link`, `routing` and `over`, as a shape takes them, for files that cannot state them.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -32,12 +36,27 @@ def load(path: Path, *, called: str | None = None) -> Topology:
     except RecursionError:
         raise LabError(f"{path}: tables and lists stand too deep in each other") from None
     try:
-        named = {"name": _plain(path.stem), **stated.tables, **({"name": called} if called else {})}
+        tables = {"name": _plain(path.stem), **stated.tables, **({"name": called} if called else {})}
+        named = _with(path, tables, {key: value for key, value in more.items() if value})
         notes = [f"{path}: {note}" for note in stated.notes]
         return check(named, folder=str(path.parent), notes=notes)
     except BadTopology as error:
         told = [(stated.line(mistake.place), mistake.text) for mistake in error.mistakes]
         raise LabError(_told(path, told)) from None
+
+
+def _with(path: Path, tables: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file states, and what its kind has no words for."""
+    stated = {".toml": more.keys(), ".graphml": set()}.get(path.suffix, more.keys() & {"routing"})
+    if stated:
+        what = " and ".join(sorted(stated))
+        raise LabError(f"{path}: options of {what} are for shapes and for files that cannot state them; this one can")
+    made = {**tables, **{key: more[key] for key in ("routing", "over") if key in more}}
+    if "node" in more:
+        made["defaults"] = more["node"]
+    if "link" in more:
+        made["link"] = [{**more["link"], **link} for link in tables["link"]]
+    return made
 
 
 def _told(path: Path, mistakes: Iterable[tuple[int, str]]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import networkx as nx
 
 from memlane_lab.errors import LabError
-from memlane_lab.progress import results
 from memlane_lab.topo.service import ask
 
 _PAGE = Path(__file__).parent / "graph.html"
@@ -123,7 +122,7 @@ def serve(name: str, port: int) -> None:
             f"the page cannot be served at port {port}: {error.strerror}; try another with --port"
         ) from error
     with server:
-        results.print(f"{name} is drawn at http://127.0.0.1:{server.server_port}/ until Ctrl-C", highlight=False)
+        tell(f"{name} is drawn at http://127.0.0.1:{server.server_port}/ until Ctrl-C")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -302,9 +302,9 @@ def up(
 ) -> "Upcoming":
     """A topology, up as long as the `with` block lasts: a shape with its sizes, a file, or a `Topology`.
 
-    `node`, `link` and `routing` are keys of `Node`, `Link` and `Routing` for all nodes and links of a shape, `over` is
-    what its links are made of ("memlane"; "bridge" or "veth", to compare). With `wait` the block begins when all
-    routing tables are full.
+    `node`, `link` and `routing` are keys of `Node`, `Link` and `Routing` for all nodes and links of a shape, or of a
+    file that cannot state them; `over` is what links are made of ("memlane"; "bridge" or "veth", to compare). With
+    `wait` the block begins when all routing tables are full.
     """
     more = {"node": node, "link": link, "routing": routing, "over": over}
     topology = what if isinstance(what, Topology) else state(what, *sizes, name=name, **more)
@@ -317,7 +317,7 @@ def state(what: str | Path, *sizes: int, name: str | None = None, **more: Any) -
         return shapes.shape(str(what), sizes, called=name, **more)
     if sizes or not Path(what).suffix:
         raise LabError(f"there is no shape {str(what)!r}{hint(what, shapes.SHAPES)}")
-    return files.load(Path(what), called=name)
+    return files.load(Path(what), called=name, **more)
 
 
 def prepare(topology: Topology) -> None:

@@ -3,6 +3,7 @@
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,6 +323,31 @@ def test_routers_that_no_link_joins_wait_for_no_routes_to_each_other(tmp_path: P
     links = "".join(f"[[link]]\nends = {ends}\n" for ends in ('["a", "b"]', '["b", "h"]', '["h", "c"]'))
     together = _load(tmp_path / "apart.toml", rows + links).routed_together()
     assert together == {"a": {"a", "b"}, "b": {"a", "b"}, "c": {"c"}, "d": {"d"}}
+
+
+def test_files_that_cannot_state_it_take_kinds_and_impairments_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "zoo.graphml").write_text(_ZOO)
+    more: dict[str, Any] = {
+        "node": {"kind": "netns"},
+        "link": {"delay": "1ms", "loss": "1%"},
+        "routing": {"hello": 2},
+        "over": "veth",
+    }
+    zoo = topo.state(tmp_path / "zoo.graphml", **more)
+    assert {node.kind for node in zoo.nodes} == {"netns"}
+    assert (zoo.routing.hello, zoo.over) == (2, "veth")
+    assert [link.loss for link in zoo.links] == [0.01, 0.01]
+    assert zoo.links[1].delay == "1ms"
+    assert zoo.links[0].delay != "1ms", "what the file states counts"
+    clab = tmp_path / "a.clab.yml"
+    clab.write_text("topology: { nodes: { a: {}, b: {} }, links: [{ endpoints: ['a:eth1', 'b:eth1'] }] }\n")
+    assert {node.kind for node in topo.state(clab, node={"kind": "netns"}).nodes} == {"netns"}
+    with pytest.raises(LabError, match="options of routing are for shapes"):
+        topo.state(clab, routing={"hello": 2})
+    own = tmp_path / "own.toml"
+    own.write_text('[[node]]\nname = "a"\n')
+    with pytest.raises(LabError, match="options of link and node are for shapes and for files that cannot state them"):
+        topo.state(own, node={"kind": "netns"}, link={"delay": "1ms"})
 
 
 def test_what_is_stated_survives_being_written_down() -> None:
