@@ -275,10 +275,12 @@ impl Packet {
     /// FIN and PSH stay on the last, AE, CWR and ECE are on all (RFC 9768 section 3.3).
     pub fn segments(&self, size: u16) -> Vec<Self> {
         let count = self.payload.len().div_ceil(size.into()).max(1);
+        // Without the payload, which is long.
+        let headers = Self { payload: Vec::new(), ..self.clone() };
         let segment = |index: usize| {
             let start = index * usize::from(size);
             let end = (start + usize::from(size)).min(self.payload.len());
-            let mut packet = Self { payload: self.payload[start..end].to_vec(), ..self.clone() };
+            let mut packet = Self { payload: self.payload[start..end].to_vec(), ..headers.clone() };
             if let Network::V4(header) = &mut packet.network {
                 header.identification = header.identification.wrapping_add(index as u16);
             }
