@@ -231,6 +231,33 @@ mod tests {
 
     use super::*;
 
+    /// A datagram socket takes as many as fit its buffer; that of the other side has room for all.
+    #[test]
+    fn heads_of_any_length_stay_where_they_are_until_they_are_written() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (file, mut batch, mut gathered) = (File::from(OwnedFd::from(ours)), Batch::new(), Gathered::new());
+        for lengths in [&[60; MOST][..], &[HEAD; MOST], &[LONGEST_HEAD; 4], &[60, LONGEST_HEAD, 1, 300, LONGEST_HEAD]] {
+            let mut heads = lengths.iter().enumerate().map(|(number, &length)| vec![number as u8; length]).peekable();
+            while heads.peek().is_some() {
+                let mut written = Vec::new();
+                while let Some(head) = heads.next_if(|_| !gathered.is_full() && written.len() < 8) {
+                    assert!(gathered.add([&head[..1], &head[1..], &[]], std::iter::empty()));
+                    written.push(head);
+                }
+                assert!(!written.is_empty());
+                batch.write(&file, &mut gathered);
+                for head in written {
+                    let mut got = [0; LONGEST_HEAD + 1];
+                    let length = theirs.recv(&mut got).unwrap();
+                    assert!(got[..length] == head, "{length} of {} bytes", head.len());
+                }
+            }
+        }
+        let room = std::iter::from_fn(|| (!gathered.is_full()).then(|| gathered.add([&[1; HEAD], &[], &[]], std::iter::empty())));
+        assert_eq!(room.count(), MOST, "usual frames fill a batch");
+    }
+
     #[test]
     fn reads_end_where_frames_end() {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
