@@ -4,14 +4,18 @@
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. What a limiter holds back
 //! is not lost: it waits in its sender's ring.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::MAX_WEIGHT;
+use crate::config::quantity::{self, Quantity};
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 
@@ -33,36 +37,84 @@ const LEAST_STORM_BURST: u64 = 2_000;
 /// What one direction of a port may carry; what is left out is not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[schemars(extend("examples" = [{ "rate": "100Mbit" }]))]
 pub struct Limit {
     /// Bits a second of whole Ethernet frames, as "100Mbit" or "2.5Gbit".
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "rate"))]
     pub rate: Option<String>,
     /// Frames a second. One that is to be cut counts once for its sender, and each segment for the receiver that it is cut for.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000000))]
     pub packets: Option<u64>,
     /// Milliseconds of either rate that may come at once after a silence, by default 20; never less than the longest frame.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity::read_some_milliseconds")]
+    #[schemars(range(min = 1, max = 10000), transform = quantity::or_text("milliseconds"))]
     pub burst_ms: Option<u64>,
 }
 
 impl Limit {
-    /// Bytes a second.
-    ///
-    /// # Errors
-    /// The rate is no rate; the text says what would be.
-    pub fn bytes(&self) -> Result<Option<u64>, String> {
-        self.rate.as_deref().map(|rate| parse_rate(rate).map(|bits| bits.div_ceil(8))).transpose()
+    /// Bytes a second; `None` for no limit, and for a rate that is none.
+    pub fn bytes(&self) -> Option<u64> {
+        self.rate.as_deref().and_then(|rate| parse_rate(rate).ok()).map(|bits| bits.div_ceil(8))
     }
 
-    /// What is wrong with it, if anything.
-    pub fn mistake(&self) -> Option<String> {
-        match (self.bytes(), self.packets, self.burst_ms) {
-            (Err(text), ..) => Some(text),
-            (_, Some(0), _) => Some("packets is 0; to stop a port, stop its guest".into()),
-            (_, _, Some(burst)) if !(1..=10_000).contains(&burst) => Some(format!("burst-ms is {burst}; it can be 1 to 10000")),
-            _ => None,
+    /// Reads a table, or text as "100Mbit".
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a table or a limit")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
+                Limit::deserialize(MapAccessDeserializer::new(map))
+            }
         }
+        deserializer.deserialize_any(Either)
     }
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    /// Reads a rate, packets a second, or both: "100Mbit", "10kpps", "100Mbit,10kpps"; "none" for no limit.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut limit = Self::default();
+        let wrong = || format!("\"{text}\" is no limit: it must be {}", Quantity::Limit.must_be());
+        for part in text.split(',').map(str::trim).filter(|_| text != "none") {
+            match part.strip_suffix("pps") {
+                Some(number) if limit.packets.is_none() => limit.packets = Some(thousands(number).ok_or_else(wrong)?),
+                None if limit.rate.is_none() && parse_rate(part).is_ok() => limit.rate = Some(part.into()),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(limit)
+    }
+}
+
+impl fmt::Display for Limit {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packets = self.packets.map(|packets| format!("{packets}pps"));
+        let parts: Vec<String> = self.rate.clone().into_iter().chain(packets).collect();
+        f.write_str(&if parts.is_empty() { "none".into() } else { parts.join(",") })
+    }
+}
+
+/// A whole number above 0, which may end in k for a thousand.
+fn thousands(text: &str) -> Option<u64> {
+    let (number, factor) = text.strip_suffix('k').map_or((text, 1), |thousands| (thousands, 1000));
+    number.trim().parse::<u64>().ok()?.checked_mul(factor).filter(|&number| number > 0)
 }
 
 /// Bits a second in `text`: a number and `bit`, `Kbit`, `Mbit` or `Gbit`.
@@ -148,7 +200,7 @@ impl Limiter {
     pub fn set(&self, limit: &Limit) {
         let burst = Duration::from_millis(limit.burst_ms.unwrap_or(DEFAULT_BURST_MS));
         let within = |rate: u64| (u128::from(rate) * burst.as_micros() / 1_000_000) as u64;
-        let bytes = limit.bytes().unwrap_or(None);
+        let bytes = limit.bytes();
         self.bytes.set(bytes, within(bytes.unwrap_or(0)).max(LEAST_BURST_BYTES));
         self.packets.set(limit.packets, within(limit.packets.unwrap_or(0)).max(LEAST_BURST_PACKETS));
     }
@@ -228,18 +280,6 @@ pub struct Allowance {
 impl Default for Allowance {
     fn default() -> Self {
         Self { weight: 1, intake: Limit::default(), delivery: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
-    }
-}
-
-impl Allowance {
-    /// What is wrong with it, by the key that is wrong.
-    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
-        let weight =
-            (!(1..=MAX_WEIGHT).contains(&self.weight)).then(|| format!("weight is {}; it can be 1 to {MAX_WEIGHT}", self.weight));
-        [("weight", weight), ("intake", self.intake.mistake()), ("delivery", self.delivery.mistake())]
-            .into_iter()
-            .filter_map(|(key, mistake)| Some((key, mistake?)))
-            .collect()
     }
 }
 
@@ -337,6 +377,17 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_read_as_people_write_them() {
+        let both: Limit = "100Mbit,10kpps".parse().unwrap();
+        assert_eq!((both.rate.as_deref(), both.packets), (Some("100Mbit"), Some(10_000)));
+        assert_eq!((both.to_string(), Limit::default().to_string()), ("100Mbit,10000pps".into(), "none".into()));
+        assert_eq!("none".parse(), Ok(Limit::default()));
+        for wrong in ["quick", "xpps", "", "0pps", "1Gbit,2Gbit", "1pps,2pps", "none,1pps", "99999999999999999999kpps"] {
+            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn rates_are_read_as_people_write_them() {

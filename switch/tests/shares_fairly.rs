@@ -201,7 +201,7 @@ fn a_limit_holds_whatever_the_sizes() {
     for (size, limit) in [(300, "4Mbit"), (1514, "20Mbit"), (60_000, "100Mbit")] {
         let mut contest = Contest::new(&[size], 256);
         let limit = Limit { rate: Some(limit.into()), burst_ms: Some(1000), ..Limit::default() };
-        let expected = limit.bytes().unwrap().unwrap() as f64;
+        let expected = limit.bytes().unwrap() as f64;
         contest.allow(0, Allowance { intake: limit, ..Allowance::default() });
         // What passed the limit in the burst is still on its way.
         let seen = rate(&mut contest, |contest| contest.bed.ports[1].counters(0).waiting.get() == 0);

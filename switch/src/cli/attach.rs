@@ -4,19 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use hyper::Method;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::guest::{Meeting, QemuOptions};
+use super::keys::{Changeable, Keys};
 use super::net::PortOfNet;
-use super::set::{limit, link};
 use super::{Failure, output};
 use crate::config::{PortConfig, PortKind};
 use crate::control::PortView;
-use crate::link::Impairment;
-use crate::policy::{AntiSpoof, Limit};
 use crate::port::stream::checksums::Checksums;
-use crate::port::vhost_user::access::Access;
 
 /// Arguments of `memlane attach`.
 #[derive(Debug, Args)]
@@ -79,10 +75,10 @@ struct Kind {
     netns: Option<String>,
     /// Which of the Xen domain's interfaces, from 0 on.
     #[arg(long, value_name = "NUMBER")]
-    vif: Option<u16>,
+    vif: Option<String>,
     /// Who may connect to the socket, as the file states it: '{ group = "kvm" }'.
-    #[arg(long, value_parser = access)]
-    access: Option<Access>,
+    #[arg(long)]
+    access: Option<String>,
 }
 
 /// The other keys of the file.
@@ -91,39 +87,17 @@ struct Terms {
     /// Segment, which comes with its first port and goes with its last; by default "lan".
     #[arg(long)]
     segment: Option<String>,
-    /// Address of the guest, offered to it and refused from other ports.
-    #[arg(long)]
-    mac: Option<String>,
-    /// MTU offered to the guest.
-    #[arg(long)]
-    mtu: Option<u16>,
     /// Queue pairs, where the front end does not decide that itself.
-    #[arg(long)]
-    queues: Option<u16>,
-    /// The guest gets no large frames and none without checksums.
+    #[arg(long, value_name = "NUMBER")]
+    queues: Option<String>,
+    /// Whether large frames and frames without checksums may come to the guest: true or false.
+    #[arg(long, value_name = "BOOL", conflicts_with = "no_delivery_offloads")]
+    delivery_offloads: Option<String>,
+    /// As --delivery-offloads false.
     #[arg(long)]
     no_delivery_offloads: bool,
-    /// Its share of a busy receiver, compared with other senders'.
-    #[arg(long)]
-    weight: Option<u16>,
-    /// What it may send: "100Mbit", "10000pps", or both as "100Mbit,10000pps".
-    #[arg(long, value_name = "LIMIT", value_parser = limit)]
-    intake: Option<Limit>,
-    /// What it may be sent, likewise.
-    #[arg(long, value_name = "LIMIT", value_parser = limit)]
-    delivery: Option<Limit>,
-    /// Flooded frames (broadcast, multicast, unknown) that it may send a second, by default 200000; 0 for no limit.
-    #[arg(long)]
-    storm: Option<u64>,
-    /// Which of its frames are dropped for their source: "mac" drops those that are not from its mac.
-    #[arg(long, value_enum)]
-    anti_spoof: Option<AntiSpoof>,
-    /// What frames to it go through, as the file states it: '{ delay = "10ms", loss = 0.01 }'.
-    #[arg(long, value_name = "LINK", value_parser = link)]
-    link: Option<Impairment>,
-    /// It neither sends nor is sent anything until `memlane set --enabled true`.
-    #[arg(long)]
-    disabled: bool,
+    #[command(flatten)]
+    changeable: Changeable,
 }
 
 /// For whom something is printed.
@@ -164,12 +138,8 @@ impl Attach {
     /// The port as a file would state it; `control` is where its network is asked.
     fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
         let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, terms, .. } = self;
-        let mut entry = Map::new();
-        let mut state = |key: &str, value: Value| {
-            if !value.is_null() {
-                entry.insert(key.into(), value);
-            }
-        };
+        let mut keys = Keys::default();
+        let mut state = |key: &str, value: Value| keys.state(key, value);
         state("name", json!(port.port));
         let named = which.tap.is_some() || which.xen.is_some() || which.stream.is_some() || which.passt.is_some();
         let other = named || which.null || which.loopback;
@@ -181,25 +151,17 @@ impl Attach {
         state("tap", json!(which.tap));
         state("netns", json!(netns));
         state("xen", json!(which.xen));
-        state("vif", json!(vif));
         state("passt", which.passt.as_deref().map_or(Value::Null, passt));
         state("null", yes(which.null));
         state("loopback", yes(which.loopback));
         state("connect", yes(*connect));
-        state("access", json!(access));
         state("segment", json!(terms.segment));
-        state("mac", json!(terms.mac));
-        state("mtu", json!(terms.mtu));
-        state("queues", json!(terms.queues));
-        state("delivery-offloads", no(terms.no_delivery_offloads));
-        state("weight", json!(terms.weight));
-        state("intake", json!(terms.intake));
-        state("delivery", json!(terms.delivery));
-        state("storm", json!(terms.storm));
-        state("anti-spoof", json!(terms.anti_spoof));
-        state("link", json!(terms.link));
-        state("enabled", no(terms.disabled));
-        Ok(entry)
+        state("delivery-offloads", if terms.no_delivery_offloads { json!(false) } else { Value::Null });
+        let written =
+            [("vif", vif), ("access", access), ("queues", &terms.queues), ("delivery-offloads", &terms.delivery_offloads)];
+        written.into_iter().for_each(|(key, text)| keys.written(key, text.as_deref()));
+        terms.changeable.state(&mut keys);
+        keys.checked()
     }
 }
 
@@ -222,20 +184,6 @@ fn passt(arguments: &str) -> Value {
 
 fn yes(flag: bool) -> Value {
     if flag { json!(true) } else { Value::Null }
-}
-
-fn no(flag: bool) -> Value {
-    if flag { json!(false) } else { Value::Null }
-}
-
-/// Access as it is written on the command line.
-fn access(text: &str) -> Result<Access, String> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Line {
-        access: Access,
-    }
-    toml::from_str(&format!("access = {text}")).map(|line: Line| line.access).map_err(|error| error.message().to_string())
 }
 
 #[cfg(test)]
@@ -296,11 +244,5 @@ mod tests {
             assert_eq!(port(&format!("web {words}")).kind, kind, "{words}");
         }
         assert!(Line::try_parse_from(["attach", "web", "--null", "--loopback"]).is_err());
-    }
-
-    #[test]
-    fn access_is_read_as_the_file_states_it() {
-        assert_eq!(access("{ group = \"kvm\" }").unwrap().group.as_deref(), Some("kvm"));
-        assert!(access("kvm").is_err() && access("{}\nport = []").is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use clap::Args;
 
-use super::{Failure, output};
+use super::{Failure, output, usage};
 
 /// Most hosts that one says it speaks with: beyond that, two route reflectors spare everybody the list.
 const MOST_PEERS: usize = 256;
@@ -14,13 +14,13 @@ const MOST_PEERS: usize = 256;
 #[derive(Debug, Args)]
 pub(super) struct Evpn {
     /// Number of the autonomous system that all hosts are in; one from 64512 to 65534, or from 4200000000 to 4294967294, is nobody's.
-    #[arg(long = "as", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long = "as", value_name = "NUMBER", value_parser = usage::number)]
     system: u32,
     /// Addresses on the underlay of those that it speaks with: of all other hosts, or of the route reflectors, or on a reflector of all its hosts.
-    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', required = true, value_parser = usage::address)]
     peers: Vec<Ipv4Addr>,
     /// Its own address on the underlay, which is the `local` of its VXLAN devices; by default FRR chooses one.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = usage::address)]
     local: Option<Ipv4Addr>,
     /// It is a route reflector: it tells each host what the others said, and has no machines itself.
     #[arg(long)]

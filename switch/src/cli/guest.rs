@@ -7,6 +7,7 @@ use clap::Args;
 use super::net::PortOfNet;
 use super::qemu::{self, Version};
 use super::{Failure, libvirt, output, words};
+use crate::config::quantity::{Quantity, Read};
 use crate::config::{PortConfig, PortKind};
 use crate::port::default_address;
 
@@ -58,13 +59,26 @@ pub(super) struct Qemu {
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct QemuOptions {
     /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<String>,
     /// Print `vectors=0` in any case; QEMU before 10 needs it under TCG, and is given it where there is no KVM.
     #[arg(long)]
     no_vectors: bool,
     #[command(flatten)]
     pub version: QemuVersion,
+}
+
+/// A size as QEMU takes it for its memory and for the file behind that, which reads a number without a unit as bytes.
+fn memory(text: &str) -> Result<String, String> {
+    let mebibytes = text.parse::<u64>().ok().or_else(|| match Quantity::Mebibytes.read(text) {
+        Some(Read::Whole(mebibytes)) => Some(mebibytes),
+        _ => None,
+    });
+    match mebibytes.filter(|mebibytes| (1..=1 << 30).contains(mebibytes)) {
+        None => Err("a number of MiB, or a size with its unit, as 512M or 2G".into()),
+        Some(mebibytes) if mebibytes % 1024 == 0 => Ok(format!("{}G", mebibytes / 1024)),
+        Some(mebibytes) => Ok(format!("{mebibytes}M")),
+    }
 }
 
 /// A port and the socket that its guest's front end meets memlane at.
@@ -281,6 +295,14 @@ mod tests {
         let arguments = qemu(PLAIN, OLD);
         assert!(arguments.contains("path=/run/web.sock,reconnect=1 ") && arguments.contains(",vectors=0"), "{arguments}");
         assert!(!arguments.contains("mq=on"));
+    }
+
+    #[test]
+    fn the_guests_memory_is_as_large_as_the_file_behind_it() {
+        let read = |text| memory(text).ok();
+        let wanted = [("512", "512M"), ("512M", "512M"), ("2048MiB", "2G"), ("2G", "2G"), ("1.5G", "1536M")];
+        assert!(wanted.iter().all(|(text, wanted)| read(text).as_deref() == Some(*wanted)));
+        assert!(["", "0", "soon", "2GB", "-1", "1.5"].into_iter().all(|text| read(text).is_none()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod attach;
 mod doctor;
 mod evpn;
 mod guest;
+mod keys;
 mod libvirt;
 mod list;
 mod net;
@@ -17,6 +18,7 @@ mod reload;
 mod set;
 mod status;
 mod up;
+mod usage;
 mod words;
 
 use std::fmt;
@@ -208,11 +210,15 @@ impl From<ControlError> for Failure {
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let failure = match run(arguments.command) {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(failure) => failure,
+    let arguments: Vec<String> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let result = match Arguments::try_parse() {
+        Ok(arguments) => run(arguments.command),
+        Err(error) => match usage::told(&error, &arguments) {
+            Some(text) => Err(Failure::Configuration(text)),
+            None => error.exit(),
+        },
     };
+    let Err(failure) = result else { return ExitCode::SUCCESS };
     let (code, text) = match failure {
         Failure::Running(text) => (1, text),
         Failure::Configuration(text) => (2, text),

@@ -7,6 +7,7 @@ use hyper::Method;
 
 use super::net::{Net, PortOfNet};
 use super::output::Table;
+use super::usage::patience;
 use super::{Failure, output, set, status};
 use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
@@ -45,8 +46,8 @@ pub(super) struct Detach {
     #[command(flatten)]
     port: PortOfNet,
     /// First disable it, and wait until nothing of it is under way, for so long at most; where something still is then, it is not detached.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
-    drain: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = patience)]
+    drain: Option<Duration>,
     /// Print what would attach it again, as JSON.
     #[arg(long)]
     json: bool,
@@ -58,8 +59,8 @@ pub(super) struct Drain {
     #[command(flatten)]
     port: PortOfNet,
     /// Longest wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
-    timeout: u64,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    timeout: Duration,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -117,22 +118,26 @@ fn page(PortView { report, entry }: &PortView) -> String {
 
 impl PortOfNet {
     /// Disables the port and waits until it is drained.
-    fn drain(&self, seconds: u64) -> Result<(), Failure> {
-        let order = DrainOrder { timeout_ms: seconds * 1000 };
-        let client = self.net()?.client()?.within(Duration::from_secs(seconds) + MARGIN);
+    fn drain(&self, most: Duration) -> Result<(), Failure> {
+        let order = DrainOrder { timeout_ms: most.as_millis() as u64 };
+        let client = self.net()?.client()?.within(most + MARGIN);
         let answer: Drained = client.ask(Method::POST, &self.uri("/drain"), Some(&order))?;
         if answer.drained {
             return Ok(());
         }
-        let text = format!("port '{}' is disabled, but after {seconds} s something of it is still under way", self.port);
+        let text = format!(
+            "port '{}' is disabled, but after {} s frames of it are still in flight: try again, or detach it without --drain",
+            self.port,
+            most.as_secs_f64()
+        );
         Err(Failure::Running(text))
     }
 }
 
 impl Detach {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        if let Some(seconds) = self.drain {
-            self.port.drain(seconds)?;
+        if let Some(most) = self.drain {
+            self.port.drain(most)?;
         }
         let entry: PortEntry = self.port.net()?.client()?.ask(Method::DELETE, &self.port.uri(""), None::<&()>)?;
         if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: detached\n", self.port.port)) }

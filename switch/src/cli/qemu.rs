@@ -37,7 +37,7 @@ impl FromStr for Version {
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), None) => Ok(Self(major, 0)),
             (Some(Ok(major)), Some(Ok(minor))) => Ok(Self(major, minor)),
-            _ => Err(format!("'{text}' is no version of QEMU: write it as 7.2 or 11.1.3")),
+            _ => Err("a version of QEMU, as 7.2 or 11.1.3".into()),
         }
     }
 }

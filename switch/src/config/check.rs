@@ -1,26 +1,27 @@
 //! Every mistake in a file, each with its line.
 //!
-//! First each key is read by itself into the document's types, which finds unknown names and wrong types wherever they are. Then what could
-//! be read is checked, value by value and against each other, as if the rest were not there.
+//! First each key is looked at by itself ([`shape`]), which finds unknown names, wrong types and numbers out of range wherever they are. Then
+//! those that are good so far are read and checked, value by value and against each other, as if the rest were not there.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
+use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::claim::{Claim, Places};
-use super::document::{Document, PortEntry, SegmentEntry};
-use super::uplink::{MOST_VNI, OVERHEAD, UplinkConfig};
+use super::document::{Document, PortEntry, SegmentEntry, schema_value};
+use super::shape::{self, Written};
+use super::syntax;
+use super::uplink::UplinkConfig;
+use super::words::{either, printable};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
-use crate::id::MAX_PAIRS;
-use crate::link::Impairment;
 use crate::netns;
 use crate::policy::AntiSpoof;
 use crate::port::stream::checksums::Checksums;
@@ -37,6 +38,11 @@ const NAME: usize = 64;
 /// Longest sentence about a mistake, in bytes: it may quote names and values of any length.
 const SENTENCE: usize = 1000;
 
+/// Most mistakes that are looked for in one file.
+pub(super) const MOST_MISTAKES: usize = 1000;
+/// Most lines that are named for one mistake beside its first.
+const LINES: usize = 5;
+
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
@@ -51,12 +57,12 @@ pub struct Mistake {
 impl Mistake {
     /// What is wrong with a key of something that has no lines.
     pub(super) fn of(key: &str, text: &str) -> Self {
-        Self { line: 0, key: printable(key), text: printable(text) }
+        Self { line: 0, key: bounded(key), text: bounded(text) }
     }
 }
 
 /// `text` as a terminal may show it: control characters escaped, and cut at [`SENTENCE`].
-fn printable(text: &str) -> String {
+fn bounded(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
         if shown.len() >= SENTENCE {
@@ -103,16 +109,35 @@ impl Mistakes {
 }
 
 impl fmt::Display for Mistakes {
+    /// A line each; one that is made in several places is told once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = self.file.as_deref().map_or("network".into(), |path| path.display().to_string());
-        for (index, mistake) in self.list.iter().enumerate() {
-            let newline = if index == 0 { "" } else { "\n" };
+        let file = self.file.as_deref().map_or_else(String::new, |path| path.display().to_string());
+        let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+        self.list.iter().for_each(|mistake| places.entry(&mistake.text).or_default().push(mistake.line));
+        let mut newline = "";
+        for mistake in &self.list {
+            let Some(lines) = places.remove(mistake.text.as_str()) else { continue };
             match mistake.line {
+                _ if file.is_empty() => write!(f, "{newline}{}", mistake.text)?,
                 0 => write!(f, "{newline}{file}: {}", mistake.text)?,
-                line => write!(f, "{newline}{file}:{line}: {}", mistake.text)?,
+                line => write!(f, "{newline}{file}:{line}: {}{}", mistake.text, also(&lines[1..]))?,
             }
+            newline = "\n";
         }
         Ok(())
+    }
+}
+
+/// Where else a mistake is made.
+fn also(lines: &[usize]) -> String {
+    let mut lines = lines.to_vec();
+    lines.dedup();
+    let shown: Vec<String> = lines.iter().take(LINES).map(ToString::to_string).collect();
+    match (lines.len(), lines.len().saturating_sub(LINES)) {
+        (0, _) => String::new(),
+        (1, _) => format!(" (also in line {})", shown[0]),
+        (_, 0) => format!(" (also in lines {})", shown.join(", ")),
+        (_, more) => format!(" (also in lines {} and {more} more)", shown.join(", ")),
     }
 }
 
@@ -134,11 +159,17 @@ pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
     let mut checker = Checker { text, folder, list: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        checker.note_at(error.span().map_or(0, |span| span.start), "", error.message());
+        let span = error.span().unwrap_or_default();
+        checker.note_at(span.start, "", syntax::told(text, span.start, span.end, error.message()));
     }
+    // What the parser finds behind the first fault of a line follows from that.
+    checker.list.dedup_by_key(|mistake| mistake.line);
     // What of a file can be relied on whose syntax is broken is anybody's guess.
     let document = if checker.list.is_empty() { checker.read(&table) } else { None };
     checker.list.sort_by_key(|mistake| mistake.line);
+    if checker.list.len() >= MOST_MISTAKES {
+        checker.list.push(Mistake::of("", &format!("more than {MOST_MISTAKES} mistakes are not looked for: mend these first")));
+    }
     match document {
         Some(document) if checker.list.is_empty() => Ok(document),
         _ => Err(Mistakes { file: None, list: checker.list }),
@@ -181,15 +212,14 @@ impl<'t> Checker<'t> {
         }
     }
 
-    /// Reads every key of the file, of each segment and of each port by itself, and keeps those that can be read.
+    /// Looks at every key of the file, of each segment and of each port by itself, and keeps those that are good.
     fn readable(&mut self, whole: &DeTable<'t>) -> DeTable<'t> {
         let mut readable = DeTable::new();
         for (key, value) in whole {
             let list = match (key.get_ref().as_ref(), value.get_ref()) {
-                ("port", DeValue::Array(list)) => self.readable_list::<PortEntry>("port", list),
-                ("segment", DeValue::Array(list)) => self.readable_list::<SegmentEntry>("segment", list),
+                (what @ ("port" | "segment"), DeValue::Array(list)) => self.readable_list(what, list),
                 _ => {
-                    if self.can_read::<Document>("", key, value) {
+                    if self.is_good(schema_value(), "", key, value) {
                         readable.insert(key.clone(), value.clone());
                     }
                     continue;
@@ -201,19 +231,16 @@ impl<'t> Checker<'t> {
     }
 
     /// What is no table becomes an entry without keys, so that the others keep their places.
-    fn readable_list<T: for<'d> Deserialize<'d>>(&mut self, what: &str, list: &DeArray<'t>) -> DeArray<'t> {
+    fn readable_list(&mut self, what: &str, list: &DeArray<'t>) -> DeArray<'t> {
+        let entries = shape::alternatives(schema_value(), &schema_value()["properties"][what]["items"]);
+        let schema = entries.first().copied().unwrap_or(&Value::Null);
         let read = |(index, entry): (usize, &Spanned<DeValue<'t>>)| {
-            Spanned::new(entry.span(), DeValue::Table(self.readable_entry::<T>(what, index, entry)))
+            Spanned::new(entry.span(), DeValue::Table(self.readable_entry(schema, what, index, entry)))
         };
         list.iter().enumerate().map(read).collect()
     }
 
-    fn readable_entry<T: for<'d> Deserialize<'d>>(
-        &mut self,
-        what: &str,
-        index: usize,
-        entry: &Spanned<DeValue<'t>>,
-    ) -> DeTable<'t> {
+    fn readable_entry(&mut self, schema: &Value, what: &str, index: usize, entry: &Spanned<DeValue<'t>>) -> DeTable<'t> {
         let mut readable = DeTable::new();
         let DeValue::Table(table) = entry.get_ref() else {
             let text = format_args!("a {what} is a table: write it as [[{what}]]");
@@ -221,45 +248,32 @@ impl<'t> Checker<'t> {
             return readable;
         };
         for (key, value) in table {
-            if self.can_read::<T>(&format!("{what}[{index}]."), key, value) {
+            if self.is_good(schema, &format!("{what}[{index}]."), key, value) {
                 readable.insert(key.clone(), value.clone());
             }
         }
         readable
     }
 
-    /// Whether a `T` that has only this key can be read.
-    fn can_read<T: for<'d> Deserialize<'d>>(
+    /// Whether `key` of a table with this schema has a value that it takes. What is wrong is noted.
+    fn is_good(
         &mut self,
+        schema: &Value,
         table: &str,
         key: &Spanned<std::borrow::Cow<'t, str>>,
         value: &Spanned<DeValue<'t>>,
     ) -> bool {
-        let mut alone = DeTable::new();
-        alone.insert(key.clone(), value.clone());
-        let result = T::deserialize(Spanned::new(key.span(), alone).into_deserializer());
-        if let Err(error) = &result {
-            let what = error.message().trim().replace('`', "'");
-            let name = key.get_ref();
-            self.note_at(key.span().start, &format!("{table}{name}"), format_args!("{name}: {what}"));
+        if self.list.len() >= MOST_MISTAKES {
+            return false;
         }
-        result.is_ok()
+        let found = shape::mistakes(schema_value(), schema, key.get_ref(), key.span().start, &Written::from(value));
+        found.iter().for_each(|one| self.note_at(one.at, &format!("{table}{}", one.key), &one.text));
+        found.is_empty()
     }
 
     /// Checks what of the `whole` file was read into `document`.
     fn check_values(&mut self, document: &Document, whole: &Table<'t>) {
         let top = Place { table: whole.get_ref(), name: String::new(), start: 0 };
-        let mut range = |key, value: u64, range: RangeInclusive<u64>| self.check_range(&top, key, value, range);
-        range("workers", document.workers as u64, 1..=64);
-        range("patience-ms", document.patience_ms, 1..=60_000);
-        range("waiting-frames", document.waiting_frames as u64, 64..=1 << 20);
-        range("memory-mib", document.memory_mib, 1..=1 << 20);
-        range("guest-memory-gib", document.guest_memory_gib.unwrap_or(1), 1..=1 << 16);
-        range("port-memory-gib", document.port_memory_gib.unwrap_or(1), 1..=1 << 16);
-        range("age", document.age.into(), 1..=1_000_000);
-        if !(0.05..=0.95).contains(&document.share) {
-            self.note(&top, "share", format_args!("share is {}; it can be 0.05 to 0.95", document.share));
-        }
         self.check_cpus(document, &top);
         if let Some(name) = &document.name {
             self.check_name(&top, "name", name);
@@ -289,33 +303,26 @@ impl<'t> Checker<'t> {
     fn check_segment(&mut self, entry: &SegmentEntry, place: &Place) {
         match &entry.name {
             Some(name) => self.check_name(place, "name", name),
-            None if !place.has("name") => self.note(place, "", "a segment needs a name"),
+            None if !place.has("name") => self.note(place, "", "this [[segment]] has no name: add one, as name = \"lan\""),
             _ => {}
         }
         if !place.has("uplink") {
-            let text = "what is told here of a segment is for its uplink: add uplink = true, or leave the table out";
+            let text = "this [[segment]] has no uplink, for which its keys are: add uplink = true, or leave the table out";
             self.note(place, "", text);
         }
         if entry.uplink && !place.has("vni") {
-            self.note(place, "uplink", "an uplink needs a vni: a number from 1 to 16777215, the same at all hosts");
+            self.note(place, "uplink", "an uplink needs a vni, the same number at all hosts, as vni = 100");
         }
         if entry.uplink && !place.has("local") && !place.has("vxlan") {
             self.note(
                 place,
                 "uplink",
-                "an uplink needs local, this host's address on the underlay, or a vxlan device that is there",
+                "an uplink needs this host's address on the underlay, as local = \"10.0.0.1\", or vxlan, the name of a device that is there",
             );
         }
-        if let Some(vni) = entry.vni {
-            self.check_range(place, "vni", vni.into(), 1..=MOST_VNI.into());
-        }
-        if let Some(mtu) = entry.mtu {
-            self.check_range(place, "mtu", mtu.into(), 68..=u64::from(u16::MAX) - u64::from(OVERHEAD));
-        }
-        self.check_range(place, "udp-port", entry.udp_port.into(), 1..=65535);
         self.check_namespace(place, entry.netns.as_deref());
         if let Some(local) = entry.local.filter(|local| local.is_unspecified() || local.is_multicast() || local.is_broadcast()) {
-            self.note(place, "local", format_args!("{local} is no host's address"));
+            self.note(place, "local", format_args!("local is \"{local}\"; it must be the address of one host"));
         }
         for (key, name) in [("tap", &entry.tap), ("bridge", &entry.bridge), ("vxlan", &entry.vxlan)] {
             if let Some(name) = name {
@@ -348,7 +355,7 @@ impl<'t> Checker<'t> {
             for (key, claim) in claims {
                 let what = format!("{} {}", claim.0, claim.2);
                 if let Some(first) = seen.insert(claim, format!("segment '{name}'")) {
-                    self.note(place, key, format_args!("{what} is used twice, first by {first}"));
+                    self.note(place, key, format_args!("{what} is used twice, first by {first}: each needs its own"));
                 }
             }
         }
@@ -359,15 +366,12 @@ impl<'t> Checker<'t> {
             if let (Some(mtu), Some(most)) = (entry.mtu, uplink.mtu)
                 && mtu > most
             {
-                let text = format_args!("mtu is {mtu}, where segment {} carries {most} to other hosts", uplink.segment);
+                let text = format_args!(
+                    "mtu is {mtu}, where segment {} carries {most} to other hosts: lower it, or leave it out",
+                    uplink.segment
+                );
                 self.note(place, "mtu", text);
             }
-        }
-    }
-
-    fn check_range(&mut self, place: &Place, key: &str, value: u64, range: RangeInclusive<u64>) {
-        if !range.contains(&value) {
-            self.note(place, key, format_args!("{key} is {value}; it can be {} to {}", range.start(), range.end()));
         }
     }
 
@@ -383,8 +387,8 @@ impl<'t> Checker<'t> {
     fn check_name(&mut self, place: &Place, key: &str, name: &str) {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.chars().all(|c| c == '.') || name.len() > NAME || !name.chars().all(good) {
-            let shown: String = name.chars().take(NAME).collect();
-            self.note(place, key, format_args!("'{shown}' is no name: use up to {NAME} letters, digits, '-', '_' and '.'"));
+            let wanted = format_args!("1 to {NAME} letters, digits, '-', '_' and '.', not dots alone");
+            self.note(place, key, format_args!("{key} is \"{}\"; it must be {wanted}", printable(name)));
         }
     }
 
@@ -392,13 +396,16 @@ impl<'t> Checker<'t> {
         match &entry.name {
             Some(name) => self.check_name(place, "name", name),
             None if place.has("name") => {}
-            None => self.note(place, "", "a port needs a name"),
+            None => self.note(place, "", "this [[port]] has no name: add one, as name = \"web\""),
         }
         match entry.kinds()[..] {
             [] if PortEntry::KINDS.iter().any(|key| place.has(key)) => {}
-            [] => self.note(place, "", format_args!("a port needs a kind, one of {}", PortEntry::KINDS.join(", "))),
+            [] => {
+                let kinds = either(&PortEntry::KINDS.map(str::to_owned));
+                self.note(place, "", format_args!("this [[port]] has no kind: add {kinds}, as vhost-user = \"web.sock\""));
+            }
             [_] => {}
-            [first, second, ..] => self.note(place, second, format_args!("a port is either {first} or {second}, not both")),
+            [first, second, ..] => self.note(place, second, format_args!("a port has one kind: leave out {first} or {second}")),
         }
         for (key, path) in [("vhost-user", &entry.vhost_user), ("stream", &entry.stream)] {
             if let Some(path) = path {
@@ -412,40 +419,29 @@ impl<'t> Checker<'t> {
             self.check_domain(place, domain);
         }
         if entry.vif != 0 && !place.has("xen") {
-            self.note(place, "vif", "vif is for xen ports");
+            self.note(place, "vif", "vif is for xen ports: leave it out here");
         }
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
-            self.note(place, "connect", "connect is for vhost-user and stream ports");
+            self.note(place, "connect", "connect is for vhost-user and stream ports: leave it out here");
         }
         if entry.checksums != Checksums::Keep && !place.has("stream") {
-            self.note(place, "checksums", "checksums is for stream ports");
+            self.note(place, "checksums", "checksums is for stream ports: leave it out here");
         }
         if entry.netns.is_some() && !place.has("tap") {
-            self.note(place, "netns", "netns is for tap ports");
+            self.note(place, "netns", "netns is for tap ports: leave it out here");
         }
         self.check_namespace(place, entry.netns.as_deref());
         self.check_access(place, &entry.access);
         if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
-            self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens");
+            self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens: leave it out here");
         }
         self.check_name(place, "segment", &entry.segment);
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
         }
         if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") {
-            let text =
-                "anti-spoof lets the guest send from the port's own address, and the port has none: state it with mac = \"...\"";
+            let text = "anti-spoof lets the guest send from the port's own address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
             self.note(place, "anti-spoof", text);
-        }
-        if let Some(mtu) = entry.mtu {
-            self.check_range(place, "mtu", mtu.into(), 68..=65535);
-        }
-        self.check_range(place, "queues", entry.queues.into(), 1..=MAX_PAIRS.into());
-        for (key, mistake) in entry.allowance().mistakes() {
-            self.note(place, key, format_args!("{key}: {mistake}"));
-        }
-        for (_, mistake) in entry.link.iter().flat_map(Impairment::mistakes) {
-            self.note(place, "link", format_args!("link: {mistake}"));
         }
     }
 
@@ -454,29 +450,34 @@ impl<'t> Checker<'t> {
         let whole = self.folder.join(path).as_os_str().len();
         if length == 0 || whole > SOCKET_PATH {
             let folder = if whole > length { ", its folder included" } else { "" };
-            self.note(place, key, format_args!("a socket's path has 1 to {SOCKET_PATH} bytes{folder}, this one {whole}"));
+            self.note(place, key, format_args!("{key} has {whole} bytes{folder}; a socket's path must have 1 to {SOCKET_PATH}"));
         }
         if path.to_string_lossy().contains(char::is_control) {
-            self.note(place, key, "a socket's path has no control characters");
+            self.note(place, key, format_args!("{key} has control characters, which a socket's path must not have"));
         }
     }
 
     fn check_access(&mut self, place: &Place, access: &Access) {
         if let Some(mistake) = access.mistake() {
-            self.note(place, "access", format_args!("access: {mistake}"));
+            self.note(place, "access", format_args!("access.{mistake}"));
         }
     }
 
     fn check_interface(&mut self, place: &Place, key: &str, name: &str) {
         let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
         if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
-            self.note(place, key, format_args!("'{name}' is no interface name: use up to {INTERFACE_NAME} letters and digits"));
+            let name = printable(name);
+            let text = format_args!(
+                "{key} is \"{name}\"; it must be an interface's name: 1 to {INTERFACE_NAME} characters without spaces, /, : and %"
+            );
+            self.note(place, key, text);
         }
     }
 
     fn check_namespace(&mut self, place: &Place, name: Option<&str>) {
         if let Some(name) = name.filter(|name| !netns::is_name(name)) {
-            let text = format_args!("'{name}' is no network namespace: use a name under /run/netns, as `ip netns list` shows them");
+            let name = printable(name);
+            let text = format_args!("netns is \"{name}\"; it must be a name under /run/netns, as `ip netns list` shows them");
             self.note(place, "netns", text);
         }
     }
@@ -484,15 +485,22 @@ impl<'t> Checker<'t> {
     fn check_domain(&mut self, place: &Place, domain: &str) {
         // What xl takes, and xenstore can have in a path.
         if domain.is_empty() || domain.len() > 64 || domain.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
-            self.note(place, "xen", format_args!("'{domain}' is no domain: use its name, or its number in quotes"));
+            let text = format_args!("xen is \"{}\"; it must be a domain's name, or its number in quotes", printable(domain));
+            self.note(place, "xen", text);
         }
     }
 
     fn check_mac(&mut self, place: &Place, mac: &str) {
         match mac.parse::<MacAddress>() {
             Ok(address) if address.is_station() => {}
-            Ok(_) => self.note(place, "mac", format_args!("{mac} is no address of a single station")),
-            Err(error) => self.note(place, "mac", error),
+            Ok(_) => {
+                self.note(place, "mac", format_args!("mac is \"{mac}\"; it must be the address of one station, not of a group"))
+            }
+            Err(_) => {
+                let text =
+                    format_args!("mac is \"{}\"; it must be six bytes in hexadecimal, as \"02:00:00:00:00:01\"", printable(mac));
+                self.note(place, "mac", text);
+            }
         }
     }
 

@@ -93,7 +93,7 @@ fn real(path: &Path) -> PathBuf {
 impl Claim<'_> {
     /// The sentence for another port that claims what `first`, a port or the key `control`, has.
     pub fn taken(&self, first: &str) -> String {
-        format!("{self} is used twice, first by {first}")
+        format!("{self} is used twice, first by {first}: each needs its own")
     }
 }
 

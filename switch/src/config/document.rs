@@ -2,10 +2,12 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::quantity;
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
 use crate::policy::{Allowance, AntiSpoof, DEFAULT_STORM, Limit};
@@ -35,30 +37,36 @@ pub struct Document {
     /// Who may connect to the ports' sockets, as { group = "libvirt-qemu" }; by default only who runs memlane.
     pub access: Access,
     /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
-    #[schemars(range(min = 1, max = 60000))]
+    #[serde(deserialize_with = "quantity::read_milliseconds")]
+    #[schemars(range(min = 1, max = 60000), transform = quantity::or_text("milliseconds"))]
     pub patience_ms: u64,
     /// Most frames that may wait at one worker, in their senders' memory.
     #[schemars(range(min = 64, max = 1048576))]
     pub waiting_frames: usize,
     /// Share of a sender's ring that frames for one busy receiver may hold.
-    #[schemars(range(min = 0.05, max = 0.95))]
+    #[serde(deserialize_with = "read_share")]
+    #[schemars(range(min = 0.05, max = 0.95), transform = quantity::or_text("share"))]
     pub share: f32,
     /// Seconds after which a silent station is forgotten.
-    #[schemars(range(min = 1, max = 1000000))]
+    #[serde(deserialize_with = "quantity::read_seconds")]
+    #[schemars(range(min = 1, max = 1000000), transform = quantity::or_text("seconds"))]
     pub age: u32,
     /// Times that an address may move between ports in ten seconds before it is held at one of them for ten seconds, as in a loop; 0 for any number, as a
     /// guest needs that sends from one address through two ports in turn (bonding in mode balance-rr).
     #[schemars(range(max = 65535))]
     pub address_moves: u16,
     /// Most MiB of the switch's own memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
-    #[schemars(range(min = 1, max = 1048576))]
+    #[serde(deserialize_with = "quantity::read_mebibytes")]
+    #[schemars(range(min = 1, max = 1048576), transform = quantity::or_text("mebibytes"))]
     pub memory_mib: u64,
     /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others. By default eight times what
     /// the host has, or the memory cgroup that memlane is in, if that is less.
-    #[schemars(range(min = 1, max = 65536))]
+    #[serde(deserialize_with = "quantity::read_some_gibibytes")]
+    #[schemars(range(min = 1, max = 65536), transform = quantity::or_text("gibibytes"))]
     pub guest_memory_gib: Option<u64>,
     /// Most GiB of memory that the guest of one port may have; by default what the host or the cgroup has.
-    #[schemars(range(min = 1, max = 65536))]
+    #[serde(deserialize_with = "quantity::read_some_gibibytes")]
+    #[schemars(range(min = 1, max = 65536), transform = quantity::or_text("gibibytes"))]
     pub port_memory_gib: Option<u64>,
     /// Whether interfaces of Xen guests whose script is vif-memlane get a port as they come, on the segment that their `bridge` names.
     pub xen_vifs: bool,
@@ -66,6 +74,10 @@ pub struct Document {
     pub segment: Vec<SegmentEntry>,
     /// The ports.
     pub port: Vec<PortEntry>,
+}
+
+fn read_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    quantity::read_share(deserializer).map(|share| share as f32)
 }
 
 impl Document {
@@ -199,9 +211,13 @@ pub struct PortEntry {
     /// The port's share of a busy receiver, compared with other senders'.
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
-    /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 20 }; by default all.
+    /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 20 } or "1Gbit,100kpps"; by default all.
+    #[serde(deserialize_with = "Limit::read")]
+    #[schemars(transform = quantity::or_text("limit"))]
     pub intake: Limit,
     /// What the port may be sent, likewise.
+    #[serde(deserialize_with = "Limit::read")]
+    #[schemars(transform = quantity::or_text("limit"))]
     pub delivery: Limit,
     /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit. By default 200000, and no limit on a segment
     /// of two ports, where they reach one receiver.
@@ -209,7 +225,9 @@ pub struct PortEntry {
     /// Which frames of the guest are dropped for their source: "mac" drops those that are not from the port's `mac`, "off" those from addresses that
     /// are tied to other ports only.
     pub anti_spoof: AntiSpoof,
-    /// What frames to this port go through before they arrive, as { delay = "10ms", jitter = "2ms", loss = 0.01, rate = "100Mbit" }.
+    /// What frames to this port go through before they arrive, as { delay = "10ms", jitter = "2ms", loss = "1%", rate = "100Mbit" }.
+    #[serde(deserialize_with = "Impairment::read")]
+    #[schemars(transform = quantity::or_none)]
     pub link: Option<Impairment>,
 }
 
@@ -289,4 +307,10 @@ impl Default for PortEntry {
 /// The JSON Schema of the file.
 pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Document)
+}
+
+/// The same, made once, for those who look up what a key takes.
+pub(super) fn schema_value() -> &'static serde_json::Value {
+    static SCHEMA: OnceLock<serde_json::Value> = OnceLock::new();
+    SCHEMA.get_or_init(|| schema().to_value())
 }

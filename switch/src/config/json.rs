@@ -5,8 +5,13 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::difference::{CHANGEABLE, can_change};
+use super::document::schema_value;
+use super::shape::{self, Written};
+use super::words::{either, nearest, printable};
 use super::{Config, Mistake, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
 use crate::port::vhost_user::access::Access;
+
+const NO_PORT: &str = "a port must be an object of keys, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
 
 impl Config {
     /// Reads a whole network; it is called `default_name` if it does not say itself. Relative paths lie in `folder`. A key that is null is left out.
@@ -15,11 +20,19 @@ impl Config {
     /// All [`Mistakes`] at once, by their keys; lines mean nothing there.
     pub fn from_json(document: &Value, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
         if !document.is_object() {
-            return Err(Mistakes::whole("a network is an object of keys"));
+            return Err(Mistakes::whole("a network must be an object of keys, as { \"port\": [] }"));
         }
-        let text = toml::to_string(&without_nulls(document)).map_err(Mistakes::whole)?;
+        let unreadable = |_| Mistakes::whole("a list has null in it, or a number is larger than any key takes: leave it out");
+        let text = toml::to_string(&without_nulls(document)).map_err(unreadable)?;
         Ok(Self::from_document(&check::check_in(&text, folder)?, default_name, folder))
     }
+}
+
+/// What is wrong with `sent`, which is not what `schema` describes.
+pub fn misshapen(schema: &Value, sent: &Value) -> Mistakes {
+    let list: Vec<Mistake> =
+        shape::mistakes_of_all(schema, &Written::from(sent)).into_iter().map(|one| Mistake::of(&one.key, &one.text)).collect();
+    if list.is_empty() { Mistakes::whole("what was sent is not what /v1/openapi.json describes") } else { Mistakes::of(list) }
 }
 
 impl PortConfig {
@@ -29,7 +42,7 @@ impl PortConfig {
     /// All [`Mistakes`] at once, by their keys.
     pub fn from_json(port: &Value, folder: &Path) -> Result<Self, Mistakes> {
         if !port.is_object() {
-            return Err(Mistakes::whole("a port is an object of keys"));
+            return Err(Mistakes::whole(NO_PORT));
         }
         let read = Config::from_json(&json!({ "port": [port] }), "", folder);
         let mut config = read.map_err(|mut mistakes| {
@@ -38,7 +51,7 @@ impl PortConfig {
             }
             mistakes
         })?;
-        config.ports.pop().ok_or_else(|| Mistakes::whole("a port is an object of keys"))
+        config.ports.pop().ok_or_else(|| Mistakes::whole(NO_PORT))
     }
 
     /// This port with the keys of `patch` in place of its own; one that is null is as if the file did not state it.
@@ -56,8 +69,16 @@ impl PortConfig {
         }
         let known = PortEntry::keys();
         let told = fixed.into_iter().map(|(key, _)| match known.contains(key) {
-            true => Mistake::of(key, "cannot change while the port is there: detach it, and attach it anew"),
-            false => Mistake::of(key, &format!("no such key; what can change is {}", CHANGEABLE.join(", "))),
+            true => Mistake::of(key, &format!("{key} cannot change while the port is there: detach it, and attach it anew")),
+            false => Mistake::of(
+                key,
+                &match nearest(key, CHANGEABLE.into_iter()) {
+                    Some(near) => format!("there is no key {}; did you mean {near}?", printable(key)),
+                    None => {
+                        format!("there is no key {}; what can change is {}", printable(key), either(&CHANGEABLE.map(str::to_owned)))
+                    }
+                },
+            ),
         });
         Err(Mistakes::of(told.chain(read.err().into_iter().flat_map(|mistakes| mistakes.list)).collect()))
     }
@@ -74,6 +95,37 @@ impl PortConfig {
 }
 
 impl PortEntry {
+    /// What is wrong with these keys and values, each by itself; what a port needs is not missed.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys.
+    pub fn check_keys(keys: &Map<String, Value>) -> Result<(), Mistakes> {
+        let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
+        let schema = entries.first().copied().unwrap_or(&Value::Null);
+        let found = keys.iter().flat_map(|(key, value)| shape::mistakes(schema_value(), schema, key, 0, &Written::from(value)));
+        let list: Vec<Mistake> = found.map(|one| Mistake::of(&one.key, &one.text)).collect();
+        if list.is_empty() { Ok(()) } else { Err(Mistakes::of(list)) }
+    }
+
+    /// What `text`, written at the command line, is as the value of `key`: a number, a truth, a list or a table where the key takes one and it is
+    /// one; else text.
+    pub fn value_of(key: &str, text: &str) -> Value {
+        let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
+        let schema = entries.first().map_or(&Value::Null, |entry| &entry["properties"][key]);
+        let takes = |kind| shape::alternatives(schema_value(), schema).iter().any(|one| shape::is_of(one, kind));
+        let begins = |c: char| text.trim_start().starts_with(c);
+        let is_bare = match text.parse::<f64>() {
+            Ok(_) => takes("integer") || takes("number"),
+            Err(_) => {
+                takes("boolean") && matches!(text, "true" | "false")
+                    || takes("object") && begins('{')
+                    || takes("array") && begins('[')
+            }
+        };
+        let read = is_bare.then(|| toml::from_str::<Map<String, Value>>(&format!("value = {text}\n")).ok()).flatten();
+        read.filter(|map| map.len() == 1).and_then(|mut map| map.remove("value")).unwrap_or_else(|| Value::String(text.into()))
+    }
+
     /// All keys that a port may have.
     pub fn keys() -> Vec<String> {
         to_map(&Self::default()).keys().cloned().collect()

@@ -1,7 +1,8 @@
 //! The configuration: one TOML file, checked whole.
 //!
 //! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
-//! 2. [`check`]: every mistake in the file, each with its line.
+//! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], what is no TOML; [`shape`], each value by itself, in [`words`] and
+//!    [`quantity`]s; then values against each other.
 //! 3. [`Config`]: what the rest of the program works with.
 //! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: segments that go on at other hosts.
 //! 5. [`claim`]: what only one port can have. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
@@ -13,7 +14,11 @@ pub mod difference;
 pub mod document;
 pub mod file;
 pub mod json;
+pub mod quantity;
+mod shape;
+mod syntax;
 pub mod uplink;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +28,7 @@ use std::time::Duration;
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 pub use uplink::UplinkConfig;
+pub(crate) use words::{either, inline_table, nearest, printable};
 
 pub use crate::folder::runtime as runtime_folder;
 use crate::frame::MacAddress;

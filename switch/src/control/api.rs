@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::managed::Managed;
 use super::problem::{Problem, Refusal};
 use super::server::{Answering, Bounds, Lane};
+use crate::config::json::misshapen;
 
 /// What is said of a route beside its types.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +68,12 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Sent<T> {
 
     fn read(bytes: &[u8]) -> Result<Self, Refusal> {
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-        let wrong = |error: serde_json::Error| match error.classify() {
-            serde_json::error::Category::Data => {
-                Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(String::new(), error.to_string())])
-            }
-            _ => Refusal::new(StatusCode::BAD_REQUEST, format!("what was sent is no JSON: {error}")),
+        let no_json = |error: serde_json::Error| {
+            let (line, column) = (error.line(), error.column());
+            Refusal::new(StatusCode::BAD_REQUEST, format!("what was sent is no JSON: look at line {line}, column {column}"))
         };
-        serde_json::from_slice(bytes).map(Self).map_err(wrong)
+        let sent: Value = serde_json::from_slice(bytes).map_err(no_json)?;
+        T::deserialize(&sent).map(Self).map_err(|_| Refusal::from(misshapen(&schemars::schema_for!(T).to_value(), &sent)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is answered when something cannot be done: a status of HTTP and, as JSON, why.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use axum::Json;
@@ -32,18 +33,22 @@ pub struct KeyMistake {
 }
 
 impl fmt::Display for Problem {
-    /// With the mistakes, each in a line.
+    /// With the mistakes that it does not tell itself, each in a line; one that is made of several things is told once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.error)?;
-        self.mistakes.iter().try_for_each(|KeyMistake { key, text }| {
-            let last = key.rsplit('.').next().unwrap_or(key);
-            match text.strip_prefix(last) {
-                // Most texts begin with the key, which needs not be said twice.
-                Some(_) if key == last => write!(f, "\n  {text}"),
-                Some(rest) => write!(f, "\n  {key}{rest}"),
-                None => write!(f, "\n  {key}: {text}"),
-            }
-        })
+        let mut told = HashSet::new();
+        let untold = self.mistakes.iter().filter(|mistake| !self.error.contains(&mistake.text));
+        untold.filter(|mistake| told.insert(&mistake.text)).try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+impl fmt::Display for KeyMistake {
+    /// A text says its key; of which port or segment, the key does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key.split_once(']') {
+            Some((entry, _)) if entry.starts_with("port[") || entry.starts_with("segment[") => write!(f, "{entry}]: {}", self.text),
+            _ => f.write_str(&self.text),
+        }
     }
 }
 
@@ -64,11 +69,11 @@ impl Refusal {
 
     /// What was sent is mistaken in these keys.
     pub fn mistaken(status: StatusCode, mistakes: Vec<(String, String)>) -> Self {
-        let error = match mistakes.len() {
-            1 => "there is a mistake in what was sent".into(),
-            count => format!("there are {count} mistakes in what was sent"),
+        let mistakes: Vec<KeyMistake> = mistakes.into_iter().map(|(key, text)| KeyMistake { key, text }).collect();
+        let error = match &mistakes[..] {
+            [one] => one.to_string(),
+            several => format!("{} mistakes, for which nothing was changed:", several.len()),
         };
-        let mistakes = mistakes.into_iter().map(|(key, text)| KeyMistake { key, text }).collect();
         Self { status, problem: Problem { error, mistakes } }
     }
 
@@ -128,21 +133,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_says_its_key_once() {
-        let list =
-            [("mtu", "mtu is 3; it can be 68"), ("name", "'a b' is no name"), ("port[0].mac", "mac: bad"), ("", "no object")];
-        let list = list.map(|(key, text)| (key.to_owned(), text.to_owned()));
-        let told = Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, list.to_vec()).to_string();
-        let lines: Vec<&str> = told.lines().map(str::trim).collect();
-        assert_eq!(
-            lines,
-            [
-                "there are 4 mistakes in what was sent",
-                "mtu is 3; it can be 68",
-                "name: 'a b' is no name",
-                "port[0].mac: bad",
-                "no object"
-            ]
-        );
+    fn one_mistake_is_a_sentence_and_several_are_a_list() {
+        let told = |list: &[(&str, &str)]| {
+            let list = list.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+            Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, list).to_string()
+        };
+        assert_eq!(told(&[("mtu", "mtu is 3")]), "mtu is 3");
+        assert_eq!(told(&[("port[0].mtu", "mtu is 3")]), "port[0]: mtu is 3");
+        let several = [("mtu", "mtu is 3"), ("port[4].mac", "mac is 7"), ("port[5].mac", "mac is 7"), ("", "no object")];
+        assert_eq!(told(&several), "4 mistakes, for which nothing was changed:\n  mtu is 3\n  port[4]: mac is 7\n  no object");
     }
 }

@@ -13,7 +13,7 @@ use super::problem::Refusal;
 use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::running::Identity;
-use crate::config::{Document, PortEntry};
+use crate::config::{Document, PortEntry, quantity};
 use crate::link::Impairment;
 use crate::policy::{AntiSpoof, Limit};
 
@@ -34,9 +34,11 @@ pub struct Change {
     pub weight: Option<u16>,
     /// As in the file; all of it anew.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = quantity::or_text("limit"))]
     pub intake: Option<Limit>,
     /// As in the file; all of it anew.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = quantity::or_text("limit"))]
     pub delivery: Option<Limit>,
     /// As in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +48,7 @@ pub struct Change {
     pub anti_spoof: Option<AntiSpoof>,
     /// As in the file; all of it anew, and nothing if it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = quantity::or_none)]
     pub link: Option<Impairment>,
     /// As in the file. The guest is offered it when it connects next.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +71,8 @@ pub struct Patch(#[schemars(with = "Change")] Map<String, Value>);
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DrainOrder {
     /// Milliseconds, an hour at most.
-    #[schemars(range(max = 3600000))]
+    #[serde(deserialize_with = "quantity::read_milliseconds")]
+    #[schemars(range(max = 3600000), transform = quantity::or_text("milliseconds"))]
     pub timeout_ms: u64,
 }
 

@@ -4,6 +4,8 @@ use fastrand::Rng;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::config::quantity;
+
 /// How a delay strays from its mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -45,16 +47,23 @@ fn pareto(rng: &mut Rng) -> f64 {
 /// Losses in bursts: a chain of a good and a bad state, each with its own loss (Gilbert 1960, Elliott 1963). All four are shares, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{ "p": "1%", "r": "50%" }]))]
 pub struct GilbertElliott {
     /// From good to bad, a frame.
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub p: f64,
     /// From bad to good, a frame.
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub r: f64,
     /// Loss in the bad state, by default 1.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub bad: f64,
     /// Loss in the good state, by default 0.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub good: f64,
 }
 
@@ -63,11 +72,6 @@ fn one() -> f64 {
 }
 
 impl GilbertElliott {
-    /// Its four shares by name.
-    pub(super) fn shares(&self) -> [(&'static str, f64); 4] {
-        [("p", self.p), ("r", self.r), ("bad", self.bad), ("good", self.good)]
-    }
-
     /// Whether the next frame is lost; `bad` is the state, which changes.
     pub fn loses(&self, bad: &mut bool, rng: &mut Rng) -> bool {
         let change = if *bad { self.r } else { self.p };

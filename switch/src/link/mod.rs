@@ -10,14 +10,18 @@
 pub mod chance;
 mod line;
 
+use std::fmt;
 use std::time::Duration;
 
 use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 pub use chance::{Distribution, GilbertElliott};
 pub use line::{Line, Taken};
 
+use crate::config::quantity;
 use crate::policy::parse_rate;
 use crate::time::{Cycles, in_cycles};
 
@@ -29,53 +33,73 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// One direction of a link as it is written down; what is left out does not impair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[schemars(extend("examples" = [{ "delay": "10ms", "loss": "1%" }]))]
 pub struct Impairment {
     /// Time under way, as "10ms" or "250us".
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "delay"))]
     pub delay: Option<String>,
     /// How far the delay strays: the half width of a uniform distribution, the standard deviation of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "delay"))]
     pub jitter: Option<String>,
     /// How the delay strays.
     pub distribution: Distribution,
     /// Frames keep their order whatever the jitter; otherwise each has its own delay, and may overtake.
     pub keep_order: bool,
-    /// Share of frames that get lost, each by itself (0 to 1). Here and below, frames are those of a wire: each segment of a large TCP or UDP frame is one.
+    /// Share of frames that get lost, each by itself (0.01 or "1%"). Here and below, frames are those of a wire: each segment of a large TCP or UDP frame
+    /// is one.
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub loss: f64,
     /// Losses in bursts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gilbert_elliott: Option<GilbertElliott>,
-    /// Share of frames that come twice (0 to 1).
+    /// Share of frames that come twice (0.01 or "1%").
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub duplicate: f64,
-    /// Share of frames that are not delayed, and so overtake others (0 to 1).
+    /// Share of frames that are not delayed, and so overtake others (0.01 or "1%").
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub reorder: f64,
     /// Bits a second of whole Ethernet frames, as "100Mbit".
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "rate"))]
     pub rate: Option<String>,
     /// Frames of the wire that may wait for the transmitter, by default 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000))]
     pub queue: Option<u32>,
 }
 
 impl Impairment {
-    /// What is wrong with it, by the key that is wrong.
-    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
-        let mut list = Vec::new();
-        for (key, text) in [("delay", &self.delay), ("jitter", &self.jitter)] {
-            list.extend(text.as_deref().and_then(|text| parse_delay(text).err()).map(|wrong| (key, wrong)));
-        }
-        list.extend(self.rate.as_deref().and_then(|rate| parse_rate(rate).err()).map(|wrong| ("rate", wrong)));
-        let bursts = self.gilbert_elliott.iter().flat_map(GilbertElliott::shares);
-        let own = [("loss", self.loss), ("duplicate", self.duplicate), ("reorder", self.reorder)];
-        for (key, share) in own.into_iter().chain(bursts) {
-            if !(0.0..=1.0).contains(&share) {
-                list.push((key, format!("{key} is {share}; it is a share, 0 to 1")));
+    /// Reads a table, or "none".
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Option<Impairment>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a table or \"none\"")
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+                Ok(None)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                if text == "none" { Ok(None) } else { Err(E::custom("a link is a table or \"none\"")) }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Impairment::deserialize(MapAccessDeserializer::new(map)).map(Some)
             }
         }
-        if self.queue == Some(0) {
-            list.push(("queue", "queue is 0; one frame at least must be able to wait".into()));
-        }
-        list
+        deserializer.deserialize_any(Either)
     }
 }
 
@@ -180,23 +204,5 @@ mod tests {
         ] {
             assert!(!Path::from(&impaired).is_clear(), "{impaired:?}");
         }
-    }
-
-    #[test]
-    fn every_mistake_is_named() {
-        let wrong = Impairment {
-            delay: Some("soon".into()),
-            jitter: Some("1h".into()),
-            loss: 1.5,
-            duplicate: -0.1,
-            reorder: 2.0,
-            rate: Some("fast".into()),
-            queue: Some(0),
-            gilbert_elliott: Some(GilbertElliott { p: 7.0, r: 0.5, bad: 1.0, good: 0.0 }),
-            ..Impairment::default()
-        };
-        let keys: Vec<_> = wrong.mistakes().iter().map(|mistake| mistake.0).collect();
-        assert_eq!(keys, ["delay", "jitter", "rate", "loss", "duplicate", "reorder", "p", "queue"]);
-        assert!(Impairment::default().mistakes().is_empty());
     }
 }

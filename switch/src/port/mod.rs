@@ -469,10 +469,13 @@ impl Port {
 
     /// A line of the log about what its front end says, for those who ask for such (`MEMLANE_LOG=debug`).
     pub fn log_message(&self, message: fmt::Arguments) {
-        if tracing::enabled!(tracing::Level::DEBUG)
-            && let Some(left_out) = self.conversation.admit()
-        {
-            tracing::debug!(port = %self.name, left_out, "{message}");
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        match self.conversation.admit() {
+            Some(0) => tracing::debug!(port = %self.name, "{message}"),
+            Some(left_out) => tracing::debug!(port = %self.name, left_out, "{message}"),
+            None => {}
         }
     }
 

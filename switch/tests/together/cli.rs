@@ -165,7 +165,7 @@ fn access_for_nobody_is_told_with_what_to_do() {
     for (access, wanted) in [
         ("{ group = \"no such\" }", "there is no group 'no such'"),
         ("{ owner = \"no such\" }", "there is no user 'no such'"),
-        ("{ mode = \"rw\" }", "no mode"),
+        ("{ mode = \"rw\" }", "access.mode is \"rw\"; it must be octal digits"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "net.toml", &port("web.sock", &format!("access = {access}\n")));
@@ -275,4 +275,17 @@ fn workers_may_be_tied_to_the_cpus_on_which_memlane_may_run() {
     let refused = check(other);
     let wanted = format!("memlane may run on {own}");
     assert!(!refused.status.success() && told(&refused).contains(&wanted), "{}", told(&refused));
+}
+
+#[test]
+fn the_doctors_code_says_that_something_is_missing() {
+    let root = nix::unistd::geteuid().is_root();
+    let mut command = Command::new("unshare");
+    command.arg("--mount").args(if root { &[][..] } else { &["--user", "--map-root-user"] });
+    // Without /proc, there is no kernel that is new enough.
+    command.args(["--", "sh", "-c", "mount -t tmpfs none /proc && exec \"$0\" doctor", env!("CARGO_BIN_EXE_memlane")]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{text}{}", told(&output));
+    assert!(text.contains("LACK  kernel") && text.contains("-> use Linux 5.10 or newer"), "{text}");
 }

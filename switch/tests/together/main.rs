@@ -31,6 +31,7 @@ mod flows;
 mod forwards;
 mod front_ends;
 mod memory_runs_out;
+mod messages;
 mod offloads;
 mod properties;
 mod ring_states;

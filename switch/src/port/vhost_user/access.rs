@@ -37,6 +37,7 @@ static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 /// Owner, group and mode of a socket; without any, only who runs memlane may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[schemars(extend("examples" = [{ "group": "kvm" }]))]
 pub struct Access {
     /// User that the socket belongs to, by name or number; by default who runs memlane.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +115,7 @@ impl Access {
             (Some(text), _) => u32::from_str_radix(text, 8)
                 .ok()
                 .filter(|&mode| mode <= 0o777 && text.bytes().all(|digit| digit.is_ascii_digit()))
-                .ok_or_else(|| format!("'{text}' is no mode: write octal digits, such as \"0660\"")),
+                .ok_or_else(|| format!("mode is {text:?}; it must be octal digits in quotes, as \"0660\"")),
             (None, Some(_)) => Ok(0o660),
             (None, None) => Ok(Self::PRIVATE),
         }

@@ -164,9 +164,11 @@ impl Vif {
     fn serve(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
         let asks = Asks::read(store, &self.front, self.terms.queues, self.terms.delivery_offloads)?;
         let mac = store.read(&self.key("mac"))?.and_then(|mac| mac.parse::<MacAddress>().ok());
+        let queues = asks.as_ref().map_or(0, |asks| asks.queues.len());
         match asks.and_then(|asks| self.connect(&asks, host)) {
             Ok(fault) => {
                 self.served = Some(fault);
+                self.terms.port.log(format_args!("front end of domain {} connected: {queues} queue pairs started", self.domain));
                 if !self.terms.has_address
                     && let Some(Err(error)) = mac.map(|mac| host.network.set_address(&self.terms.port, Some(mac)))
                 {
@@ -200,6 +202,7 @@ impl Vif {
     /// Puts the port in quarantine for `cause`, and tells the front end that it is not served: it may begin anew.
     fn refuse(&mut self, store: &mut dyn Store, host: &Host, cause: &str) -> io::Result<()> {
         self.served = None;
+        self.terms.port.log(format_args!("front end of domain {} left: {cause}", self.domain));
         host.network.quarantine(&self.terms.port, cause);
         self.set_state(store, State::Closing)
     }
@@ -208,6 +211,7 @@ impl Vif {
     pub(super) fn stop(&mut self, host: &Host) {
         if self.served.take().is_some() {
             host.network.stop_port(&self.terms.port);
+            self.terms.port.log(format_args!("front end of domain {} left: the connection ended", self.domain));
             self.terms.port.set_state(PortState::Waiting);
         }
     }
