@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Its owner does everything, others pass through: who may connect to a socket in it is said by the socket.
+/// Its owner does everything, others pass through: the mode of each socket in it says which users may connect.
 const MODE: u32 = 0o711;
 
 /// The user's run-time folder, where sockets are that no file places.

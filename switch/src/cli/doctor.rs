@@ -335,12 +335,12 @@ fn libvirts_qemu(group: &str) -> Finding {
 
 /// Whether users with access to a socket in the run-time folder can enter that.
 fn sockets_folder(path: &Path) -> Option<Finding> {
-    let everybody = Access { mode: Some("0666".into()), ..Access::default() };
+    let all_users = Access { mode: Some("0666".into()), ..Access::default() };
     let (name, subject) = (path.display(), "run-time folder");
     if !path.is_dir() {
         return None;
     }
-    Some(match everybody.shut_folder(&path.join("any.sock")) {
+    Some(match all_users.shut_folder(&path.join("any.sock")) {
         None => Finding::good(subject, format!("{name} can be entered by users that `access` names")),
         Some((shut, _)) => {
             let remedy = format!("needed only where `access` names others for a socket in it: chmod o+x {}", shut.display());

@@ -344,10 +344,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("web.sock");
         let text = PLAIN.replace("/run/web.sock", socket.to_str().unwrap()) + "access = { group = \"4243\" }\n";
+        let mode = |mode| std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o700);
         assert!(
             interface(&meeting(&text), NEW).contains(&format!("group 4243 may connect to {}, but cannot enter", socket.display()))
         );
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+        mode(0o711);
         assert!(!interface(&meeting(&text), NEW).contains("cannot enter"));
     }
 

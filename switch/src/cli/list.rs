@@ -60,7 +60,11 @@ fn user_name(user: u32) -> String {
 
 impl Down {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let identity: Identity = self.net.client()?.get("/v1/identity")?;
+        let client = self.net.client()?;
+        // It refuses, if it is another file's.
+        client.get::<Identity>("/v1/identity")?;
+        let found = running::identify(vec![client.path().into()]).pop();
+        let Some(Running { identity, .. }) = found else { return Err(Failure::Running("the network has just ended".into())) };
         let pid = Pid::from_raw(identity.pid as i32);
         let told = identity.told();
         let Some(start) = start_of(pid) else { return Err(gone_elsewhere(&told)) };

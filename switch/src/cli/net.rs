@@ -70,7 +70,7 @@ fn looks_like_a_file(word: &str) -> bool {
 
 /// Tells on standard error what does not keep a command from success.
 fn tell(text: &str) {
-    // Where nobody can be told, the command has done its work all the same.
+    // Standard error may be closed: the command has done its work all the same.
     let _ = writeln!(std::io::stderr(), "memlane: {text}");
 }
 

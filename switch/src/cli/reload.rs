@@ -6,8 +6,10 @@ use hyper::Method;
 use super::net::Net;
 use super::{Failure, output};
 use crate::config::Reread;
+use crate::config::claim::place;
 use crate::control::reload::Reloaded;
 use crate::control::routes::ReloadOrder;
+use crate::control::running::Identity;
 
 /// Arguments of `memlane reload`.
 #[derive(Debug, Args)]
@@ -31,11 +33,19 @@ pub(super) struct Reload {
 impl Reload {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let &Self { dry_run, ports_only, force, .. } = self;
-        let read = self.net.file().map(|file| Reread::load(file, force)).transpose()?;
+        let client = self.net.client()?;
+        let read = match self.net.file() {
+            // By the path that the network has, where its sockets lie: another may be a link to it.
+            Some(file) => {
+                let own = client.get::<Identity>("/v1/identity")?.file.map(|own| own.path).filter(|own| *own != place(file));
+                Some(Reread::load(own.as_deref().unwrap_or(file), force)?)
+            }
+            None => None,
+        };
         let cut_off = read.as_ref().is_some_and(|read| read.cut_off);
         let document = read.map(|read| serde_json::to_value(read.document)).transpose().map_err(Failure::running)?;
         let order = ReloadOrder { document, dry_run, ports_only, force, cut_off };
-        let done: Reloaded = self.net.client()?.ask(Method::POST, "/v1/reload", Some(&order))?;
+        let done: Reloaded = client.ask(Method::POST, "/v1/reload", Some(&order))?;
         if self.json {
             output::print_json(&done)?
         } else {

@@ -333,10 +333,10 @@ impl PortConfig {
         let (PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. }) = &self.kind else {
             return None;
         };
-        let (folder, who) = self.access.shut_folder(path)?;
+        let (folder, users) = self.access.shut_folder(path)?;
         let folder = folder.display();
         Some(format!(
-            "{who} may connect to {}, but cannot enter the folder {folder} (unless an ACL lets it in): chmod o+x {folder}, or have the \
+            "{users} may connect to {}, but cannot enter the folder {folder} (unless an ACL lets it in): chmod o+x {folder}, or have the \
              socket in another, such as /run/memlane",
             path.display()
         ))

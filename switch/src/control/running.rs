@@ -1,8 +1,8 @@
 //! Networks that run, and how they are found: by their control sockets in run-time folders.
 //!
 //! A control socket lies in the run-time folder of its user, called after the network and its file
-//! ([`default_control`](crate::config::default_control)); for one that the file places elsewhere, a symbolic link lies there. A socket that nobody
-//! listens at was left by a network that was killed, and counts as none.
+//! ([`default_control`](crate::config::default_control)); for one that the file places elsewhere, a symbolic link lies there. A socket without a
+//! listener was left by a network that was killed, and counts as none.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -70,7 +70,7 @@ pub struct Identity {
     pub name: String,
     /// Version of memlane.
     pub version: String,
-    /// Process.
+    /// Process, as it knows itself; in [`Running`], as it is known here, or 0 if it is in a PID namespace that is not seen from here.
     pub pid: u32,
     /// Seconds since its start.
     pub uptime: u64,
@@ -135,10 +135,16 @@ pub fn called(name: &str) -> Vec<PathBuf> {
     own_folder().map(|folder| sockets(&folder, fits)).unwrap_or_default()
 }
 
-/// The control socket of this user's network that runs from `file`, whatever stands in it now.
+/// The control socket of this user's network that runs from `file`, whatever stands in it now: found by its path, or else, where a link leads to
+/// it, as the same file.
 pub fn of_file(file: &Path) -> Option<PathBuf> {
-    let ending = format!("-{}", file_mark(file));
-    sockets(&own_folder()?, |stem| stem.ends_with(&ending)).pop()
+    let (folder, ending) = (own_folder()?, format!("-{}", file_mark(file)));
+    let by_path = sockets(&folder, |stem| stem.ends_with(&ending)).pop();
+    by_path.or_else(|| {
+        let file = NetFile::at(file).ok()?;
+        let is_same = |running: &Running| running.identity.file.as_ref().is_some_and(|known| known.is(&file));
+        identify(sockets(&folder, |_| true)).into_iter().find(is_same).map(|running| running.control)
+    })
 }
 
 /// All networks that run: this user's, and for root those of all users.
@@ -182,8 +188,8 @@ async fn ask(control: PathBuf) -> Option<Running> {
     let answer = tokio::time::timeout(PATIENCE, client.fetch(Method::GET, "/v1/identity", Vec::new()));
     let (answer, Peer { user, pid }) = answer.await.ok()?.ok()?;
     let mut identity: Identity = serde_json::from_slice(&answer).ok()?;
-    // The kernel's word counts more than that of a process of any user.
-    identity.pid = pid.unwrap_or(identity.pid);
+    // A process of any user may say anything, and one of another PID namespace has another number there; the kernel tells ours.
+    identity.pid = pid.unwrap_or(0);
     Some(Running { identity, user, control })
 }
 

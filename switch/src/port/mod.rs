@@ -545,7 +545,7 @@ pub fn default_address(network: &str, port: &str) -> MacAddress {
     MacAddress::new([0x02, a, b, c, d, e])
 }
 
-/// FNV-1a: short, the same in every version, and no protection against those who look for two that collide.
+/// FNV-1a: short, the same in every version, and no protection against names that are chosen to collide.
 pub fn short_hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

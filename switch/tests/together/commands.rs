@@ -211,6 +211,19 @@ fn networks_of_files_of_one_name_are_told_apart() {
 }
 
 #[test]
+fn a_link_to_its_file_finds_a_network_and_moves_no_socket() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let elsewhere = folder.join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink("../net.toml", elsewhere.join("link.toml")).unwrap();
+    let _running = up(folder, &["net.toml"]);
+    assert_eq!(names(folder, &["elsewhere/link.toml"]), ["web"]);
+    assert_eq!(printed(folder, &["reload", "elsewhere/link.toml"]), "untouched  1 port\n");
+    assert!(folder.join("web.sock").exists() && !elsewhere.join("web.sock").exists());
+}
+
+#[test]
 fn a_network_is_ended_by_a_command_that_waits() {
     let folder = network("web.sock");
     let folder = folder.path();
@@ -294,7 +307,7 @@ fn a_file_that_is_being_written_costs_no_port() {
     let text: String = (0..20).map(port).collect();
     write(folder, "net.toml", &text);
     let running = up(folder, &["net.toml"]);
-    // Somebody is in the middle of it: neither a command nor a signal takes over what is there so far.
+    // A program is in the middle of writing it: neither a command nor a signal takes over what is there so far.
     let mut half = File::create(folder.join("net.toml")).unwrap();
     half.write_all(port(0).as_bytes()).unwrap();
     assert!(fails(folder, &["reload", "net.toml"], 2).contains("another program is writing it"));

@@ -80,7 +80,7 @@ impl Access {
         folders.reverse();
         folders.into_iter().find_map(|folder| {
             let metadata = std::fs::metadata(folder).ok()?;
-            self.shut_out(&metadata).map(|who| (folder.to_path_buf(), who))
+            self.shut_out(&metadata).map(|users| (folder.to_path_buf(), users))
         })
     }
 
