@@ -79,9 +79,21 @@ def test_tiers_reach_their_neighbours_only(kernel: str) -> None:
 
 
 @pytest.mark.real
-def test_a_quiet_neighbour_gets_what_it_asks_for_and_a_noisy_one_its_limit() -> None:
+def test_a_quiet_neighbour_gets_what_it_asks_for_and_a_noisy_one_its_limit(tmp_path: Path) -> None:
     switch = memlane.program()
     assert switch, "no memlane: run make build"
+    # The example's file has the same name as that of a network which runs from another folder.
+    (tmp_path / "net.toml").write_text('[[port]]\nname = "a"\nnull = true\n')
+    with subprocess.Popen([switch, "up", tmp_path / "net.toml"], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert " is up" in other.stdout.readline()
+        try:
+            _contest(switch)
+        finally:
+            other.terminate()
+
+
+def _contest(switch: Path) -> None:
     run = _EXAMPLES / "noisy-neighbour" / "run.sh"
     environment = {**os.environ, "MEMLANE_PROGRAMS": str(switch.parent), "SECONDS_EACH": "3"}
     command = ["unshare", "--net", "--mount", str(run)]
