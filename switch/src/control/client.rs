@@ -35,6 +35,7 @@ pub struct Client {
     tell: fn(&str),
     file: Option<NetFile>,
     most_bytes: usize,
+    user: Option<u32>,
 }
 
 /// The process that listens at a control socket, as the kernel tells.
@@ -49,7 +50,7 @@ pub struct Peer {
 impl Client {
     /// Who asks at the socket `path`; each question connects anew.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.into(), patience: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES }
+        Self { path: path.into(), patience: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES, user: None }
     }
 
     /// Has answers take so long at most.
@@ -60,6 +61,11 @@ impl Client {
     /// Reads so many bytes of an answer at most.
     pub(super) fn reading(self, most_bytes: usize) -> Self {
         Self { most_bytes, ..self }
+    }
+
+    /// Sends nothing to a process of another user than `user`, if one is given.
+    pub(super) fn of_user(self, user: Option<u32>) -> Self {
+        Self { user, ..self }
     }
 
     /// Has what is asked refused by a network of another file than `file`.
@@ -135,6 +141,9 @@ impl Client {
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
         let peer = Peer { user: credentials.uid(), pid };
+        if self.user.is_some_and(|user| user != peer.user) {
+            return Err(ControlError::Answer("the process that listens is another user's".into()));
+        }
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(nonsense)?;
         tokio::spawn(connection);
         let request = Request::builder().method(method).uri(uri);
@@ -170,6 +179,20 @@ pub fn name_in_path(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_users_process_is_sent_nothing() {
+        use std::io::Read;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let another = nix::unistd::geteuid().as_raw() + 1;
+        let refused = Client::new(&path).of_user(Some(another)).get::<serde_json::Value>("/v1/identity").unwrap_err();
+        assert!(refused.to_string().contains("another user's"), "{refused}");
+        let mut sent = Vec::new();
+        listener.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+        assert_eq!(sent, b"");
+    }
 
     #[test]
     fn names_with_any_characters_stand_in_a_path() {

@@ -149,10 +149,15 @@ pub fn of_file(file: &Path) -> Option<PathBuf> {
 
 /// All networks that run: this user's, and for root those of all users.
 pub fn all() -> Vec<Running> {
-    let mut found: Vec<PathBuf> = folders().iter().flat_map(|folder| sockets(folder, |_| true)).collect();
+    let found = |folder: &PathBuf| {
+        // A link of another user may lead to any socket: only that user's processes are spoken with.
+        let user = std::fs::metadata(folder).ok().map(|metadata| metadata.uid());
+        sockets(folder, |_| true).into_iter().map(move |socket| (socket, user)).collect::<Vec<_>>()
+    };
+    let mut found: Vec<_> = folders().iter().flat_map(found).collect();
     found.sort();
     found.dedup();
-    identify(found)
+    ask_all(found)
 }
 
 /// Folders in which control sockets may lie. Sockets in another user's are only asked which network they are of.
@@ -169,22 +174,28 @@ fn folders() -> Vec<PathBuf> {
 
 /// Asks all of these sockets at once which networks they are of; those that do not say so in time are left out.
 pub fn identify(sockets: Vec<PathBuf>) -> Vec<Running> {
+    ask_all(sockets.into_iter().map(|socket| (socket, None)).collect())
+}
+
+/// Asks sockets, each if a process of this user listens there.
+fn ask_all(sockets: Vec<(PathBuf, Option<u32>)>) -> Vec<Running> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let mut running: Vec<Running> = runtime.block_on(async {
         let mut asked = JoinSet::new();
-        sockets.into_iter().for_each(|socket| drop(asked.spawn(ask(socket))));
+        sockets.into_iter().for_each(|(socket, user)| drop(asked.spawn(ask(socket, user))));
         let mut answers = Vec::new();
         while let Some(answer) = asked.join_next().await {
             answers.extend(answer.ok().flatten());
         }
         answers
     });
-    running.sort_by(|a, b| (a.user, &a.identity.name, &a.control).cmp(&(b.user, &b.identity.name, &b.control)));
+    let file = |running: &Running| running.identity.file.as_ref().map(|file| file.path.clone());
+    running.sort_by_cached_key(|one| (one.user, one.identity.name.clone(), file(one), one.control.clone()));
     running
 }
 
-async fn ask(control: PathBuf) -> Option<Running> {
-    let client = Client::new(&control).reading(MOST_BYTES);
+async fn ask(control: PathBuf, user: Option<u32>) -> Option<Running> {
+    let client = Client::new(&control).reading(MOST_BYTES).of_user(user);
     let answer = tokio::time::timeout(PATIENCE, client.fetch(Method::GET, "/v1/identity", Vec::new()));
     let (answer, Peer { user, pid }) = answer.await.ok()?.ok()?;
     let mut identity: Identity = serde_json::from_slice(&answer).ok()?;
