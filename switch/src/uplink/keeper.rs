@@ -220,7 +220,7 @@ impl Keeper {
         let (table, uplink) = (self.table(), self.uplink.id);
         match change {
             remote::Change::Is(address) => {
-                // In whichever VLAN it was here: nobody says in which it is there.
+                // In whichever VLAN it was learned here: EVPN does not tell the VLAN.
                 table.unlearn(address, |port| port != uplink);
                 table.tell(address, uplink);
                 // The kernel has put that entry in the place of ours, if there was one.

@@ -12,7 +12,7 @@ use crate::netns;
 const SETTINGS: [(&str, &str); 2] =
     [("/proc/sys/net/bridge/bridge-nf-call-iptables", "iptables"), ("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "ip6tables")];
 
-/// Whose rules bridged packets meet, in a sentence; `None` if nobody's. `read` gives a file's text, and nothing if there is no such file.
+/// The programs whose rules bridged packets meet, in a sentence; `None` if there are none. `read` gives a file's text, and nothing if there is no such file.
 pub fn filtering(read: impl Fn(&str) -> String) -> Option<String> {
     let on: Vec<&str> = SETTINGS.iter().filter(|(path, _)| read(path).trim() == "1").map(|(_, program)| *program).collect();
     (!on.is_empty()).then(|| {
@@ -32,7 +32,7 @@ pub fn remedy(bridge: &str) -> String {
 pub fn advice(bridge: &str, netns: Option<&str>) -> Option<String> {
     let look = || filtering(|path| fs::read_to_string(path).unwrap_or_default());
     let found = match netns {
-        // What is below /proc/sys/net is that of the namespace of whoever opens it.
+        // The files below /proc/sys/net are those of the opening thread's namespace.
         Some(netns) => netns::inside(netns, look).ok().flatten(),
         None => look(),
     };

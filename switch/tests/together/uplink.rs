@@ -150,7 +150,7 @@ fn whoever_is_here_the_bridge_is_told_of() {
         let mut learned = bed.guest(1);
         learned.send(&frame(mac(1), [0xff; 6])).unwrap();
         wait_until(|| known_here().len() == 2, "the bridge knows who has spoken");
-        assert_eq!(report(&bed).announced, 2);
+        wait_until(|| report(&bed).announced == 2, "the report says so");
         drop(pinned);
         wait_until(|| known_here() == [text(mac(1))], "the bridge forgets who has gone");
         bed.daemon().detach("p1").unwrap();

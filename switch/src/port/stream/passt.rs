@@ -66,7 +66,7 @@ impl Passt {
         let started = Started { child, last };
         let port = port.to_owned();
         std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
-            // Nobody waits for it if the port was taken away.
+            // The receiver is gone if the port was taken away.
             let _ = sender.send(stderr.map(|stderr| last_line(stderr, &port)).unwrap_or_default());
         })?;
         Ok((ours, started))

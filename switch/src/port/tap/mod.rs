@@ -2,7 +2,7 @@
 //!
 //! - [`device`]: the device is made or attached to, and told what it may leave undone.
 //! - [`batch`]: many reads or writes in one system call.
-//! - [`session`]: the device is watched, and made anew if somebody deletes it.
+//! - [`session`]: the device is watched, and made anew if another program deletes it.
 //! - [`TapIntake`]: frames read from the kernel into buffers of ours.
 //! - [`TapDelivery`]: parcels written to the kernel straight from guests' memory, all of a pass together.
 

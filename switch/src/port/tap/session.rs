@@ -1,6 +1,6 @@
-//! Sessions: a TAP's device from the moment it is there until somebody deletes it, again and again.
+//! Sessions: a TAP's device from the moment it is there until another program deletes it, again and again.
 //!
-//! Deleting a device wakes whoever reads from it before reading fails, so the worker may not notice. The kernel tells of it (rtnetlink(7)).
+//! Deleting a device wakes its reader before reading fails, so the worker may not notice. The kernel tells of it (rtnetlink(7)).
 
 use std::fs::File;
 use std::io;
