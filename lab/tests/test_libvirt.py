@@ -31,11 +31,15 @@ def test_libvirts_schema_takes_it(tmp_path: Path, name: str) -> None:
         _DOMAIN.format(
             interface=printed,
             backing=_element(printed, "memoryBacking"),
-            override=_element(printed, "qemu:override") if "mtu" in _PORTS[name] else "",
+            override=_element(printed, "qemu:override") if "<qemu:override" in printed else "",
         )
     )
     done = subprocess.run(["virt-xml-validate", domain, "domain"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{domain.read_text()}"
+
+
+def test_what_a_port_needs_of_qemu_is_in_the_override(tmp_path: Path) -> None:
+    assert "'host_mtu'" in _element(_printed(tmp_path, "large"), "qemu:override")
 
 
 def test_there_is_no_mtu_that_keeps_the_domain_from_starting(tmp_path: Path) -> None:

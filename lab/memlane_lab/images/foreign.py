@@ -1,26 +1,17 @@
 """Programs of other Debian releases than the machine's: unpacked with all their libraries, never installed."""
 
 import hashlib
-import tempfile
 from pathlib import Path
 
 from memlane_lab import cache
-from memlane_lab.images import cpio, debian
-from memlane_lab.images.machine_kernel import collect_modules
+from memlane_lab.images import debian
 
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
-_UML_MODULES = ("ipv6", "virtio_net")
 
 
 def newest_qemu() -> Path:
     """The `qemu-system-x86_64` of Debian's newest suite, in a folder that can stand first on the PATH."""
     return cache.product(f"qemu-sid-{_recipe()}", _make_qemu) / "bin" / "qemu-system-x86_64"
-
-
-def debian_uml() -> tuple[Path, Path]:
-    """The kernel of Debian 13's `user-mode-linux`, and an initramfs that brings its modules."""
-    folder = cache.product(f"uml-of-debian-13-{_recipe()}", _make_uml)
-    return folder / "linux.uml", folder / "modules.cpio"
 
 
 def _recipe() -> str:
@@ -38,14 +29,3 @@ def _make_qemu(folder: Path) -> None:
     program = f'"{loader}" --library-path "$here/{_LIBRARIES}" "$here/usr/bin/qemu-system-x86_64"'
     wrapper.write_text(f'#!/bin/sh\nhere={here}\nexec {program} {data} "$@"\n')
     wrapper.chmod(0o755)
-
-
-def _make_uml(folder: Path) -> None:
-    package = debian.Archive("trixie").download("user-mode-linux")
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        unpacked = Path(scratch)
-        debian.unpack(package, unpacked)
-        (unpacked / "usr/bin/linux.uml").rename(folder / "linux.uml")
-        tree = unpacked / "initramfs"
-        collect_modules(unpacked, _UML_MODULES, tree / "modules")
-        cpio.write(tree, folder / "modules.cpio")

@@ -1,4 +1,4 @@
-"""Front ends of other Debian releases than the machine's: the newest QEMU, and Debian 13's User Mode Linux."""
+"""The newest QEMU there is: the one of Debian's suite sid, unpacked beside the machine's own."""
 
 import json
 import os
@@ -14,12 +14,9 @@ import pytest
 
 from memlane_lab import bed, ports
 from memlane_lab.guests.qemu import TcgGuest
-from memlane_lab.guests.uml import UmlGuest
-from memlane_lab.images import foreign, uml_kernel
-from memlane_lab.images.uml_kernel import UmlKernel
+from memlane_lab.images import foreign
 from memlane_lab.paths.memlane import program
 from memlane_lab.ports import Nic, Port
-from memlane_lab.process import HostProcess
 from memlane_lab.wait import until
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan
@@ -53,39 +50,6 @@ def test_the_newest_qemu_starts_with_what_is_printed(build: Builder) -> None:
         process.kill()
 
 
-class _DebiansUml(UmlGuest):
-    """Debian 13's ready kernel, whose network driver is a module."""
-
-    def _arguments(self, kernel: UmlKernel, channel: socket.socket) -> list[str]:
-        _, modules = foreign.debian_uml()
-        joined = self._folder / "initramfs"
-        joined.write_bytes(self.image.initramfs.read_bytes() + modules.read_bytes())
-        kept = (word for word in super()._arguments(kernel, channel) if not _is_root(word))
-        return [*kept, f"initrd={joined}", "rdinit=/init"]
-
-    def _start(self, channel: socket.socket) -> HostProcess:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(uml_kernel, "kernel", lambda: UmlKernel(foreign.debian_uml()[0], (6, 12)))
-            return super()._start(channel)
-
-    @classmethod
-    def _usual_memory(cls) -> int:
-        return super()._usual_memory() + 128  # its root tree lies in its memory
-
-
-def _is_root(word: str) -> bool:
-    return word.startswith(("root", "init=")) or word == "ro"
-
-
-def test_debians_user_mode_linux_has_a_network(build: Builder) -> None:
-    """Its SET_MEM_TABLE has room for a region more than it says."""
-    lan = build(UML, others={"debian": {}})
-    guest = _DebiansUml(lan.switch.session, "debian", [_nic(lan, "debian")])
-    guest.boot(60)
-    guest.address(0, f"{bed.ipv4(1)}/16")
-    lan.wait_answer(0, bed.ipv4(1))
-
-
 def _nic(lan: Lan, name: str) -> Nic:
     """A NIC on the port `name`, which was left for a guest of the test's own."""
     return Nic(Port(name, TCG, ports.mac(2)), lan.switch.socket(name))
@@ -112,7 +76,6 @@ class _Replaceable(TcgGuest):
         arguments = ["-qmp", f"unix:{self.monitor},server=on,wait=off"]
         if self.incoming:
             arguments += ["-incoming", "defer"]
-            channel = "null,id=control"
         return [*super()._command(channel), *arguments]
 
     def replace(self) -> None:
@@ -126,8 +89,10 @@ class _Replaceable(TcgGuest):
         self.process.wait(30)
         self.monitor.unlink(missing_ok=True)
         self.incoming = f"file:{state}"
+        # Nothing is asked there any more, but where it ended, the guest's agent would power the guest off.
         ours, theirs = socket.socketpair()
-        with ours, theirs:
+        self.session.enter_context(ours)
+        with theirs:
             self._process = self._start(theirs)
         _wait(self.monitor.exists, "the new QEMU's monitor")
         with _monitor(self.monitor) as ask:
