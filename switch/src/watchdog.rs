@@ -7,7 +7,8 @@
 
 mod stopwatch;
 
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ thread_local! {
 
 impl Mine {
     fn new() -> Self {
-        start();
+        // A network has started it before. Where it cannot be, calls are not watched: that is no reason to end a thread.
+        let _ = start();
         let timed = Arc::new(Timed { thread: ThreadId::own(), stopwatch: Stopwatch::default() });
         stopwatches().push(Arc::clone(&timed));
         Self(timed)
@@ -73,16 +75,17 @@ pub fn watched<T>(call: impl FnOnce() -> T) -> T {
 
 /// Puts the watchdog on duty, once in a process.
 ///
-/// # Panics
-/// The kernel refuses a thread or a signal handler, which it does not do to a process that begins.
-fn start() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        vmm_sys_util::signal::register_signal_handler(signal(), on_signal).expect("a real-time signal can be handled");
-        let name = std::thread::Builder::new().name("watchdog".into()).stack_size(64 * 1024);
-        let thread = name.spawn(|| watch()).expect("a thread can be started");
+/// # Errors
+/// The kernel refuses a thread or a signal handler; it is tried again the next time.
+pub fn start() -> io::Result<()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if WATCHDOG.get().is_none() {
+        vmm_sys_util::signal::register_signal_handler(signal(), on_signal)?;
+        let thread = std::thread::Builder::new().name("watchdog".into()).stack_size(64 * 1024).spawn(|| watch())?;
         let _ = WATCHDOG.set(thread.thread().clone());
-    });
+    }
+    Ok(())
 }
 
 fn watch() -> ! {

@@ -218,7 +218,11 @@ pub fn main() -> ExitCode {
             None => error.exit(),
         },
     };
-    let Err(failure) = result else { return ExitCode::SUCCESS };
+    ExitCode::from(result.map_or_else(tell, |()| 0))
+}
+
+/// Says why a command ends without success; returns its exit code.
+fn tell(failure: Failure) -> u8 {
     let (code, text) = match failure {
         Failure::Running(text) => (1, text),
         Failure::Configuration(text) => (2, text),
@@ -228,7 +232,7 @@ pub fn main() -> ExitCode {
         // Where nobody can be told, the code still tells.
         let _ = writeln!(std::io::stderr(), "memlane: {text}");
     }
-    ExitCode::from(code)
+    code
 }
 
 fn run(command: Command) -> Result<(), Failure> {

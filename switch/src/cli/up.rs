@@ -1,12 +1,13 @@
 //! `memlane up`: the daemon, from its start to a signal.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 use super::net::DEFAULT_NAME;
 use super::{Failure, output};
@@ -19,6 +20,8 @@ use crate::descriptors;
 
 /// Longest wait at the end for what is still asked of the network.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Longest end after a fatal error: sessions may take two seconds, and what is still asked two more.
+const LATEST_END: Duration = Duration::from_secs(6);
 
 /// Arguments of `memlane up`.
 #[derive(Debug, Args)]
@@ -35,6 +38,11 @@ pub(super) struct Up {
 
 impl Up {
     pub(super) fn run(self) -> Result<(), Failure> {
+        self.run_and(|_| {})
+    }
+
+    /// As [`Self::run`]; `started` is called once the network is up.
+    fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
         let config = self.config()?;
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(Failure::running);
         let file = self.net.map(absolute).transpose()?;
@@ -48,7 +56,7 @@ impl Up {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
-        let result = runtime.block_on(serve(config, origin));
+        let result = runtime.block_on(serve(config, origin, started));
         runtime.shutdown_timeout(FAREWELL);
         result
     }
@@ -61,7 +69,7 @@ impl Up {
     }
 }
 
-async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
+async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
     // Signals are caught before anything is made that a signal's default action would leave behind.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
@@ -90,9 +98,12 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
         tracing::warn!(%cause, "the network is up");
     }
     let mut serving = std::pin::pin!(control::serve(listener, &managed));
+    let over = fatal_bell(&managed);
+    started(&managed);
     let result = loop {
         tokio::select! {
             result = &mut serving => break result.map_err(Failure::running),
+            () = over.notified() => break Err(end_soon(&managed)),
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             _ = hang_up.recv() => {
@@ -104,6 +115,30 @@ async fn serve(config: Config, origin: Origin) -> Result<(), Failure> {
     managed.stop();
     let _ = std::fs::remove_file(&socket);
     result
+}
+
+/// What is told of a fatal error of the network.
+fn fatal_bell(managed: &Managed) -> Arc<Notify> {
+    let bell = Arc::new(Notify::new());
+    let rung = Arc::clone(&bell);
+    managed.ring_if_fatal(move || rung.notify_one());
+    bell
+}
+
+/// The network is over: whatever its end in order takes, the process ends soon, so that a service manager starts it again.
+fn end_soon(managed: &Managed) -> Failure {
+    let cause = managed.fatal().unwrap_or_default();
+    let line = format!("memlane: {cause}");
+    let late = std::thread::Builder::new().name("end".into()).spawn(move || {
+        std::thread::sleep(LATEST_END);
+        let _ = writeln!(std::io::stderr(), "{line}");
+        std::process::exit(1);
+    });
+    if late.is_err() {
+        tracing::error!("{cause}");
+        std::process::exit(1);
+    }
+    Failure::running(cause)
 }
 
 /// Reads the network's file again, as SIGHUP asks.
@@ -129,4 +164,46 @@ fn log_to_stderr() {
         // It would complain of a log that cannot be written on standard error, which is that log, and end the thread.
         .log_internal_errors(false)
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const INSIDE: &str = "MEMLANE_TEST_FATAL";
+
+    /// Runs the network of `file`, one of whose workers panics once it is up.
+    fn run_and_panic(file: PathBuf) -> ! {
+        let up = Up { net: Some(file), name: None, state: None };
+        let result = up.run_and(|managed| {
+            let managed = Arc::clone(managed);
+            std::thread::spawn(move || {
+                let answer = managed.ask(|daemon| daemon.network().order(1, |_| panic!("on purpose")).recv());
+                // An answer would be one from the dead.
+                assert!(answer.is_err_and(|refusal| refusal.to_string().starts_with("worker 1 failed: on purpose at ")));
+            });
+        });
+        std::process::exit(result.map_or_else(super::super::tell, |()| 0).into());
+    }
+
+    #[test]
+    fn a_worker_that_panics_ends_the_process_with_one_line_and_an_error() {
+        if let Some(file) = std::env::var_os(INSIDE) {
+            run_and_panic(file.into());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (file, socket) = (folder.path().join("fails.toml"), folder.path().join("a.sock"));
+        let (control, port) = (folder.path().join("control.sock"), socket.display());
+        let text = format!("workers = 2\ncontrol = {control:?}\n[[port]]\nname = \"a\"\nvhost-user = \"{port}\"\n");
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let name = "cli::up::tests::a_worker_that_panics_ends_the_process_with_one_line_and_an_error";
+        command.args(["--exact", name, "--nocapture"]).env(INSIDE, &file).env_remove("RUST_BACKTRACE");
+        let output = command.output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.starts_with("memlane: worker 1 failed: on purpose at ") && told.lines().count() == 1, "{told}");
+        assert!(!socket.exists() && !control.exists(), "it ended in order");
+    }
 }

@@ -81,10 +81,29 @@ impl Managed {
         self.state.as_ref()?.unsaved()
     }
 
-    /// Asks the daemon.
-    pub(super) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
+    /// Asks the daemon. What a network says that ends for a fatal error meanwhile may be wrong: that error is told instead.
+    pub(crate) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
-        daemon.as_deref().map(question).ok_or_else(Refusal::ending)
+        let daemon = daemon.as_deref().ok_or_else(Refusal::ending)?;
+        let answer = question(daemon);
+        match daemon.network().fatal().cause() {
+            Some(cause) => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, cause)),
+            None => Ok(answer),
+        }
+    }
+
+    /// Why the network is over, if it is though it was not told to end.
+    pub fn fatal(&self) -> Option<String> {
+        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
+        daemon.as_deref()?.network().fatal().cause().map(str::to_owned)
+    }
+
+    /// Has `bell` called once there is a [`Self::fatal`] error.
+    pub fn ring_if_fatal(&self, bell: impl FnOnce() + Send + 'static) {
+        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(daemon) = daemon.as_deref() {
+            daemon.network().fatal().ring(bell);
+        }
     }
 
     /// Makes what `port` needs before it can come. The end does not wait for this.

@@ -6,7 +6,9 @@
 //! 2. [`rings`]: rings of ports start and stop at workers, and the **routes** tell every worker where a port's frames are delivered.
 //! 3. [`payer`]: guests' memory that the switch pays for.
 //! 4. The **warden** acts on what workers report: it puts ports in quarantine, has tables forget silent stations, and warns of [`loops`].
+//! 5. [`fatal`]: a worker or the warden that panics ends the network.
 
+pub mod fatal;
 mod loops;
 mod payer;
 mod rings;
@@ -19,6 +21,7 @@ use std::thread::JoinHandle;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+use fatal::Fatal;
 pub use loops::LoopReport;
 use payer::Payer;
 pub use rings::RingParts;
@@ -33,7 +36,11 @@ use crate::link::Impairment;
 use crate::policy::Allowance;
 use crate::port::{Port, State};
 use crate::shared::Shared;
-use crate::worker::{Event, Mailbox, Worker, WorkerHandle, links};
+use crate::watchdog;
+use crate::worker::{Event, Mailbox, Quit, Worker, WorkerHandle, links};
+
+/// A network, its workers, what they report, and when guests' memory is to be looked at.
+type Made = (Arc<Network>, Vec<Worker>, Receiver<Event>, Receiver<()>);
 
 /// See the module.
 #[derive(Debug)]
@@ -44,6 +51,7 @@ pub struct Network {
     /// Held by whoever has ports come or go.
     changing: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    fatal: Arc<Fatal>,
     payer: Payer,
 }
 
@@ -57,43 +65,98 @@ impl Network {
     }
 
     fn start_on(shared: Shared, cpus: &[usize], host: HostMemory) -> std::io::Result<Arc<Self>> {
+        // What a worker's first call would start else, too late to say that it cannot be.
+        watchdog::start()?;
+        let (network, workers, events, rung) = Self::made_on(shared, host)?;
+        let started = network
+            .start_threads(workers, cpus)
+            .and_then(|()| network.start_payer(rung))
+            .and_then(|()| network.start_warden(events));
+        if started.is_err() {
+            network.shut_down();
+        }
+        started.map(|()| network)
+    }
+
+    /// A network whose workers the caller drives by [`Worker::step`], and what they report. For fuzzers.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn unstarted(shared: Shared) -> std::io::Result<(Arc<Self>, Vec<Worker>, Receiver<Event>)> {
+        let (network, workers, events, _) = Self::made_on(shared, HostMemory::of_this_process().clone())?;
+        Ok((network, workers, events))
+    }
+
+    fn made_on(shared: Shared, host: HostMemory) -> std::io::Result<Made> {
         let shared = Arc::new(shared);
         let mailboxes = (0..shared.workers.len()).map(|_| Mailbox::new()).collect::<Result<Vec<_>, _>>()?;
         let (events, event_queue) = channel();
-        let mut threads = Vec::new();
-        for (index, links) in links(&mailboxes).into_iter().enumerate() {
-            let worker = Worker::new(index as u8, Arc::clone(&shared), Arc::clone(&mailboxes[index]), links, events.clone())?;
+        let ways = links(&mailboxes).into_iter().zip(&mailboxes).enumerate();
+        let worker = |(index, (links, mailbox)): (usize, (_, &Arc<Mailbox>))| {
+            Worker::new(index as u8, Arc::clone(&shared), Arc::clone(mailbox), links, events.clone())
+        };
+        let workers = ways.map(worker).collect::<Result<Vec<_>, _>>()?;
+        let (payer, rung) = Payer::new(host);
+        let network = Self {
+            shared: Arc::clone(&shared),
+            workers: mailboxes.into_iter().map(WorkerHandle::new).collect(),
+            roster: RwLock::default(),
+            changing: Mutex::default(),
+            threads: Mutex::default(),
+            payer,
+            fatal: Arc::default(),
+        };
+        Ok((Arc::new(network), workers, event_queue, rung))
+    }
+
+    /// A worker that ends answers no more, and one that panics ends all the others with it: their frames in flight at it do not come back.
+    fn start_threads(&self, workers: Vec<Worker>, cpus: &[usize]) -> std::io::Result<()> {
+        for (index, mut worker) in workers.into_iter().enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            let (fatal, all) = (Arc::clone(&self.fatal), self.workers.clone());
+            let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin(cpu);
                 }
-                worker.run();
-            })?);
+                let quit = fatal.guard(&format!("worker {index}"), || worker.run());
+                if quit == Some(Quit::Told) && fatal.cause().is_none() {
+                    all[index].close();
+                } else {
+                    worker.abandon();
+                    all.iter().for_each(WorkerHandle::close);
+                }
+            })?;
+            self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
-        let workers = mailboxes.into_iter().map(WorkerHandle::new).collect();
-        let (payer, rung) = Payer::new(host);
-        let (roster, changing, threads) = (RwLock::default(), Mutex::default(), Mutex::new(threads));
-        let network = Arc::new(Self { shared, workers, roster, changing, threads, payer });
-        let looked_at = Arc::downgrade(&network);
-        std::thread::Builder::new()
-            .name("guest-memory".into())
-            .stack_size(256 * 1024)
-            .spawn(move || payer::run(&looked_at, &rung))?;
-        network.start_warden(event_queue)?;
-        Ok(network)
+        Ok(())
     }
 
-    /// The warden acts on what workers report. It ends with the workers.
+    fn start_payer(self: &Arc<Self>, rung: Receiver<()>) -> std::io::Result<()> {
+        let (network, fatal) = (Arc::downgrade(self), Arc::clone(&self.fatal));
+        let watch = move || fatal.guard("the watch over guests' memory", || payer::run(&network, &rung)).unwrap_or_default();
+        std::thread::Builder::new().name("guest-memory".into()).stack_size(256 * 1024).spawn(watch)?;
+        Ok(())
+    }
+
+    /// The warden acts on what workers report. It ends with the workers, and they with it.
     fn start_warden(self: &Arc<Self>, events: Receiver<Event>) -> std::io::Result<()> {
-        let network = Arc::downgrade(self);
+        let (network, fatal, workers) = (Arc::downgrade(self), Arc::clone(&self.fatal), self.workers.clone());
         std::thread::Builder::new().name("warden".into()).stack_size(128 * 1024).spawn(move || {
-            for event in events {
-                let Some(network) = network.upgrade() else { return };
-                network.act(event);
-            }
+            let act = || {
+                for event in events {
+                    let Some(network) = network.upgrade() else { return };
+                    network.act(event);
+                }
+            };
+            fatal.guard("the warden", act);
+            workers.iter().for_each(WorkerHandle::close);
         })?;
         Ok(())
+    }
+
+    /// Whether the network is over though it was not told to end, and why.
+    pub fn fatal(&self) -> &Arc<Fatal> {
+        &self.fatal
     }
 
     fn act(&self, event: Event) {
@@ -143,6 +206,11 @@ impl Network {
 
     fn worker(&self, index: u8) -> &WorkerHandle {
         &self.workers[usize::from(index)]
+    }
+
+    /// Has worker `index` run `command`; what it returns comes later, or never if the worker has ended. For tests and models.
+    pub fn order<R: Send + 'static>(&self, index: u8, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Receiver<R> {
+        self.worker(index).order(command)
     }
 
     /// Allows `port` what `allowance` says from now on.
@@ -197,7 +265,7 @@ impl Network {
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A worker that panicked has said so on standard error; the others still end.
+            // What one that panicked had to say is said, see `fatal`.
             let _ = thread.join();
         }
     }

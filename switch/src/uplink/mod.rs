@@ -156,7 +156,9 @@ impl Uplink {
         }
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(format!("uplink-{}", config.vni)).stack_size(256 * 1024);
-        let keeper = thread.spawn(move || keeper.run(&stopped)).map_err(system)?;
+        let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", config.segment));
+        let run = move || network.fatal().guard(&name, || keeper.run(&stopped)).unwrap_or_default();
+        let keeper = thread.spawn(run).map_err(system)?;
         Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, keeper: Some(keeper), devices })
     }
 

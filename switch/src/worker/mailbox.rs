@@ -59,8 +59,18 @@ impl Mailbox {
         self.post.has_any()
     }
 
-    pub(super) fn collect(&self, each: impl FnMut(Command)) {
-        self.post.collect().into_iter().for_each(each);
+    /// Hands each command to `each`; false if the mailbox is closed.
+    pub(super) fn collect(&self, each: impl FnMut(Command)) -> bool {
+        let commands = self.post.collect();
+        let open = commands.is_some();
+        commands.unwrap_or_default().into_iter().for_each(each);
+        open
+    }
+
+    /// The worker is to end, or has: whoever waits for it learns that it does not answer.
+    pub fn close(&self) {
+        self.post.close();
+        self.wake();
     }
 
     fn send(&self, command: Command) {
@@ -79,7 +89,12 @@ impl WorkerHandle {
         Self(mailbox)
     }
 
-    /// Has the worker run `command`, without waiting for it.
+    /// See [`Mailbox::close`].
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Has the worker run `command`, without waiting for it; not at all once it has ended.
     pub fn tell(&self, command: impl FnOnce(&mut Worker) + Send + 'static) {
         self.0.send(Box::new(command));
     }

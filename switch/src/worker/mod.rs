@@ -82,7 +82,16 @@ pub struct Worker {
     losses: u32,
     /// Second of the last [`Event::Tick`].
     ticked: u32,
-    quit: bool,
+    quit: Option<Quit>,
+}
+
+/// Why a worker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quit {
+    /// It was told to, with nothing in flight.
+    Told,
+    /// Its mailbox was closed.
+    Closed,
 }
 
 /// Seconds between two ticks.
@@ -115,19 +124,19 @@ impl Worker {
             second: 0,
             losses: crate::memory::sigbus::losses(),
             ticked: 0,
-            quit: false,
+            quit: None,
             shared,
             mailbox,
             events,
         })
     }
 
-    /// Works until told to quit.
-    pub fn run(mut self) {
+    /// Works until told to quit, or until its mailbox is closed.
+    pub fn run(&mut self) -> Quit {
         loop {
             let frames = self.step();
-            if self.quit {
-                return;
+            if let Some(quit) = self.quit {
+                return quit;
             }
             if frames == 0 {
                 self.rest();
@@ -150,12 +159,23 @@ impl Worker {
 
     /// Ends [`Self::run`] after this pass.
     pub fn quit(&mut self) {
-        self.quit = true;
+        self.quit = Some(Quit::Told);
+    }
+
+    /// Ends while frames may be in flight between workers. The memory that its rings lie in stays mapped, because other workers may be reading
+    /// frames there; commands that wait for its answers fail.
+    pub fn abandon(mut self) {
+        let unanswered: Vec<_> = self.sources.iter().filter_map(|(_, source)| source.when_back.take()).collect();
+        std::mem::forget(self);
+        drop(unanswered);
     }
 
     fn obey(&mut self) {
         let mailbox = Arc::clone(&self.mailbox);
-        mailbox.collect(|command| command(self));
+        let open = mailbox.collect(|command| command(self));
+        if !open {
+            self.quit = Some(Quit::Closed);
+        }
     }
 
     fn tell_time(&mut self) {

@@ -27,6 +27,7 @@ mod control;
 mod control_queue;
 mod descriptors_run_out;
 mod docs;
+mod fatal;
 mod flows;
 mod forwards;
 mod front_ends;

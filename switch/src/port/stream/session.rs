@@ -15,6 +15,7 @@ use super::checksums::{Checksums, Keeper};
 use super::passt::{self, Passt, Started};
 use crate::descriptors;
 use crate::network::Network;
+use crate::network::fatal::{caught, defect};
 use crate::port::again::{Backoff, Session, Watch, Woken};
 use crate::port::peer::{Door, PENALTY, Peer};
 use crate::port::vhost_user::access::Access;
@@ -82,7 +83,8 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
             let failed = met.is_err();
             let ended = match met {
                 Ok((stream, child)) => {
-                    serve(&network, &port, stream, &watch, &other, checksums);
+                    let served = caught(|| serve(&network, &port, stream, &watch, &other, checksums));
+                    served.unwrap_or_else(|panic| network.quarantine(&port, &defect(&panic)));
                     child.map(Started::end)
                 }
                 Err(error) if descriptors::is_shortage(&error) => {

@@ -18,6 +18,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::network::Network;
+use crate::network::fatal::{caught, defect};
 use crate::port::Port;
 use crate::ring::{Answer, Call, Control, RingFault, SplitRing};
 
@@ -94,7 +95,12 @@ impl ControlQueue {
         let name = format!("control-{}", commands.port.id.0);
         let waiting = Arc::new(AtomicBool::new(false));
         let thread = Thread { control, commands, orders: taken, waiting: Arc::clone(&waiting), epoll, kick };
-        std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || thread.run())?;
+        std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || {
+            let (network, port) = (Arc::clone(&thread.commands.network), Arc::clone(&thread.commands.port));
+            if let Err(panic) = caught(|| thread.run()) {
+                network.quarantine(&port, &defect(&panic));
+            }
+        })?;
         Ok(Self { orders, waiting, bell })
     }
 

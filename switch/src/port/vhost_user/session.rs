@@ -19,6 +19,7 @@ use super::socket::{self, Waiter};
 use super::wire::{self, Message, WireError};
 use crate::descriptors;
 use crate::network::Network;
+use crate::network::fatal::{caught, defect};
 use crate::port::peer::{Door, Peer};
 use crate::port::{Port, State};
 
@@ -188,7 +189,10 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
     port.front_end_came(Peer::of(&stream));
     port.set_state(State::Speaking);
     let mut short = false;
-    match converse(network, settings, stream, listener) {
+    // A defect that its messages find costs the port, not the thread that serves those who come after.
+    let result =
+        caught(|| converse(network, settings, stream, listener)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
+    match result {
         Ok(()) => {
             network.stop_port(port);
             port.set_state(State::Waiting);

@@ -117,7 +117,8 @@ impl Keeper {
         let rounds =
             Rounds { host, store, inbox, wanted: Vec::new(), vifs: BTreeMap::new(), told: None, newcomers: BTreeSet::new() };
         let thread = std::thread::Builder::new().name("xen".into()).stack_size(STACK).spawn(move || {
-            if let Err(error) = rounds.run() {
+            let network = Arc::clone(&rounds.host.network);
+            if let Some(Err(error)) = network.fatal().guard("the server of Xen guests", || rounds.run()) {
                 tracing::error!(%error, "xenstore cannot be reached any more: vifs that come or go are not noticed");
             }
         })?;

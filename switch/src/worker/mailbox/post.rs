@@ -15,21 +15,37 @@ use std::sync::{
 /// See the module.
 #[derive(Debug)]
 pub struct Post<T> {
-    items: Mutex<Vec<T>>,
+    /// `None` once it is closed.
+    items: Mutex<Option<Vec<T>>>,
     any: AtomicBool,
 }
 
 impl<T> Default for Post<T> {
     fn default() -> Self {
-        Self { items: Mutex::new(Vec::new()), any: AtomicBool::new(false) }
+        Self { items: Mutex::new(Some(Vec::new())), any: AtomicBool::new(false) }
     }
 }
 
 impl<T> Post<T> {
-    /// Puts `item` down. Whoever collects may be asleep: he is to be woken after this.
+    /// Puts `item` down; it is dropped where the post is closed. Whoever collects may be asleep: he is to be woken after this.
     pub fn put(&self, item: T) {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+        let refused = match &mut *self.items.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(items) => {
+                items.push(item);
+                None
+            }
+            None => Some(item),
+        };
         self.any.store(true, Ordering::Release);
+        // Without the lock: what is dropped may tell others.
+        drop(refused);
+    }
+
+    /// Drops what was put down and not collected, and all that is put down from now on. Whoever collects may be asleep, as in [`Self::put`].
+    pub fn close(&self) {
+        let left = self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.any.store(true, Ordering::Release);
+        drop(left);
     }
 
     /// True if there is something to collect.
@@ -38,11 +54,11 @@ impl<T> Post<T> {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Takes all that was put down, in order.
-    pub fn collect(&self) -> Vec<T> {
+    /// Takes all that was put down, in order; `None` if the post is closed.
+    pub fn collect(&self) -> Option<Vec<T>> {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
-        self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *items)
+        self.any.store(items.is_none(), Ordering::Relaxed);
+        items.as_mut().map(std::mem::take)
     }
 }
 
@@ -77,7 +93,7 @@ mod loom_tests {
             let mut asleep = false;
             for _ in 0..2 {
                 if post.has_any() {
-                    collected.extend(post.collect());
+                    collected.extend(post.collect().unwrap_or_default());
                 } else {
                     sleep.announce();
                     asleep = !post.has_any();
@@ -88,13 +104,32 @@ mod loom_tests {
                 }
             }
             givers.into_iter().for_each(|giver| giver.join().unwrap());
-            let left = post.collect();
+            let left = post.collect().unwrap_or_default();
             if asleep && !left.is_empty() {
                 assert!(bell.load(Ordering::Acquire), "it would sleep on its post");
             }
             collected.extend(left);
             collected.sort_unstable();
             assert_eq!(collected, [1, 2], "each once");
+        });
+    }
+
+    /// One puts something down while another closes: it is dropped, be it before or after, and the collector learns of the end.
+    #[test]
+    fn nothing_lies_in_a_post_that_is_closed() {
+        loom::model(|| {
+            let post = Arc::new(Post::default());
+            let item = Arc::new(());
+            let givers = [Some(Arc::clone(&item)), None].map(|item| {
+                let post = Arc::clone(&post);
+                thread::spawn(move || match item {
+                    Some(item) => post.put(item),
+                    None => post.close(),
+                })
+            });
+            givers.into_iter().for_each(|giver| giver.join().unwrap());
+            assert!(post.has_any() && post.collect().is_none(), "the collector learns of it");
+            assert_eq!(Arc::strong_count(&item), 1, "nothing is kept");
         });
     }
 }
