@@ -81,8 +81,8 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
         managed.stop();
         return Err(Failure::running(refusal));
     }
-    let listener = match control::listen(&socket) {
-        Ok(listener) => listener,
+    let (listener, socket_file) = match control::listen(&socket) {
+        Ok(listening) => listening,
         Err(error) => {
             managed.stop();
             return Err(Failure::running(error));
@@ -113,7 +113,7 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
         }
     };
     managed.stop();
-    let _ = std::fs::remove_file(&socket);
+    drop(socket_file);
     result
 }
 

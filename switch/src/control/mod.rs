@@ -28,8 +28,8 @@ use thiserror::Error;
 use tokio::net::UnixListener;
 
 use crate::folder;
-use crate::port;
 use crate::port::vhost_user::access::Access;
+use crate::port::vhost_user::socket::{self, Listener};
 pub use client::Client;
 pub use managed::{Managed, Origin};
 pub use problem::{Problem, Refusal};
@@ -100,20 +100,21 @@ pub fn check_free(path: &Path) -> Result<(), ControlError> {
     running::told(path).map_or(Ok(()), |holder| Err(ControlError::Taken { path: path.into(), holder }))
 }
 
-/// Makes the control socket, in place of one that nobody listens at any more.
+/// Makes the control socket, in place of one that nobody listens at any more. Its file is there until the [`Listener`] is dropped.
 ///
 /// # Errors
 /// [`ControlError::Listen`].
-pub fn listen(path: &Path) -> Result<UnixListener, ControlError> {
+pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
     let failed = |cause| ControlError::Listen { path: path.into(), cause };
     folder::provide(path, false).map_err(failed)?;
     // Another user could put a socket of its own in the place of ours.
     if path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && !folder::is_ours(folder)) {
         return Err(failed(io::Error::other("the folder belongs to another user")));
     }
-    let listener = port::vhost_user::socket::bind(path, Access::PRIVATE).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    UnixListener::from_std(listener).map_err(failed)
+    let listener = socket::bind(path, Access::PRIVATE).map_err(failed)?;
+    listener.socket().set_nonblocking(true).map_err(failed)?;
+    let asynchronous = listener.socket().try_clone().and_then(UnixListener::from_std).map_err(failed)?;
+    Ok((asynchronous, listener))
 }
 
 /// Answers at `listener` until cancelled.

@@ -30,8 +30,8 @@ pub struct Devices {
     alias: String,
     /// MTU of the segment, in bytes.
     pub mtu: u16,
-    /// Names of those that are ours to take away.
-    made: Vec<String>,
+    /// Names and numbers of those that are ours to take away: another device may have the name by then.
+    made: Vec<(String, u32)>,
 }
 
 impl Devices {
@@ -50,7 +50,7 @@ impl Devices {
         let mtu = plan::mtu(config, &present)?;
         let alias = format!("{MARK} {network} {}", config.segment);
         let is_ours = |link: &&Link| link.alias.as_ref() == Some(&alias);
-        let made = present.links.iter().filter(is_ours).map(|link| link.name.clone()).collect();
+        let made = present.links.iter().filter(is_ours).map(|link| (link.name.clone(), link.index)).collect();
         let mut devices = Self { netlink, config: config.clone(), alias, mtu: mtu as u16, made };
         for step in plan::steps(config, &present, mtu)? {
             devices.take(&step).map_err(|cause| refused(config, &present, mtu, &step, &cause))?;
@@ -128,7 +128,8 @@ impl Devices {
         let info = vec![LinkInfo::Kind(kind), LinkInfo::Data(data)];
         message.attributes = vec![LinkAttribute::IfName(name.into()), LinkAttribute::LinkInfo(info)];
         self.netlink.request(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
-        self.made.push(name.into());
+        let index = self.index(name)?;
+        self.made.push((name.into(), index));
         let alias = LinkAttribute::IfAlias(self.alias.clone());
         self.set(name, vec![alias])
     }
@@ -154,9 +155,13 @@ impl Devices {
 
 impl Drop for Devices {
     fn drop(&mut self) {
-        for name in std::mem::take(&mut self.made).into_iter().rev() {
-            let Ok(message) = self.existing(&name, Vec::new()) else { continue };
-            if let Err(cause) = self.netlink.request(RouteNetlinkMessage::DelLink(message), 0) {
+        for (name, index) in std::mem::take(&mut self.made).into_iter().rev() {
+            let mut message = LinkMessage::default();
+            message.header.index = index;
+            let done = self.netlink.request(RouteNetlinkMessage::DelLink(message), 0);
+            if let Err(cause) = done
+                && cause.raw_os_error() != Some(libc::ENODEV)
+            {
                 tracing::warn!(device = %name, %cause, "the device could not be taken away: ip link del {name}");
             }
         }

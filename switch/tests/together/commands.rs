@@ -404,3 +404,20 @@ fn the_printed_document_is_the_one_that_is_served() {
     let client = memlane::control::Client::new(&folder.path().join("memlane/other.control"));
     assert_eq!(client.get::<Value>("/v1/openapi.json").unwrap(), printed);
 }
+
+/// Two networks of the same sockets, of which an operator has removed those of the first: it ends, and the second one's stay.
+#[test]
+fn the_end_of_a_network_leaves_sockets_of_others_that_have_taken_their_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = "control = \"control.sock\"\n[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\n[[port]]\nname = \"b\"\nstream = \"b.sock\"\n";
+    let sockets = ["control.sock", "a.sock", "b.sock"].map(|name| folder.join(name));
+    let mut first = up(folder, &[write(folder, "first.toml", text).to_str().unwrap()]);
+    sockets.iter().for_each(|socket| std::fs::remove_file(socket).unwrap());
+    let _second = up(folder, &[write(folder, "second.toml", text).to_str().unwrap()]);
+    signal(&first, Signal::SIGTERM);
+    wait_until(|| !first.lives(), "the first network ends");
+    for socket in sockets {
+        assert!(std::os::unix::net::UnixStream::connect(&socket).is_ok(), "{}", socket.display());
+    }
+}

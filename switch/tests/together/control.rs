@@ -40,8 +40,12 @@ impl Net {
         let managed = Arc::new(Managed::start(config, origin)?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let socket = folder.path().join("control");
-        let (listener, served) = (runtime.block_on(async { listen(&socket).unwrap() }), Arc::clone(&managed));
-        let task = runtime.spawn(async move { serve(listener, &served).await });
+        let ((listener, file), served) = (runtime.block_on(async { listen(&socket).unwrap() }), Arc::clone(&managed));
+        let task = runtime.spawn(async move {
+            let served = serve(listener, &served).await;
+            drop(file);
+            served
+        });
         let abort = task.abort_handle();
         let thread = std::thread::spawn(move || {
             assert!(runtime.block_on(task).unwrap_err().is_cancelled());

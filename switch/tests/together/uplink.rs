@@ -315,6 +315,17 @@ fn what_a_killed_memlane_left_is_found_and_taken_away() {
     });
 }
 
+#[test]
+fn a_device_of_anothers_that_has_the_name_of_one_that_was_made_stays() {
+    in_a_namespace("uplink::a_device_of_anothers_that_has_the_name_of_one_that_was_made_stays", || {
+        let mut bed = bed(&[""]);
+        run("ip link del ml-br100 && ip link add ml-br100 type bridge");
+        bed.stop();
+        let left = run("ip link");
+        assert!(left.contains("ml-br100") && !left.contains("ml-vx100"), "{left}");
+    });
+}
+
 /// `memlane up` without the right to change the network.
 fn without_rights(folder: &std::path::Path) -> Command {
     let plain = memlane(folder, &["up", "net.toml"]);

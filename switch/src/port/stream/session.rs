@@ -19,7 +19,7 @@ use crate::network::fatal::{caught, defect};
 use crate::port::again::{Backoff, Session, Watch, Woken};
 use crate::port::peer::{Door, PENALTY, Peer};
 use crate::port::vhost_user::access::Access;
-use crate::port::vhost_user::socket;
+use crate::port::vhost_user::socket::{self, Listener};
 use crate::port::{Port, State};
 
 /// How long to wait before trying again, at first and at most.
@@ -31,7 +31,7 @@ const MOST_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub enum Other {
     /// We listen; it connects. The socket is removed in the end.
-    Listen(UnixListener, PathBuf),
+    Listen(Listener),
     /// It listens; we connect, and keep trying.
     Connect(PathBuf),
     /// We start it, and start it again when it ends.
@@ -45,26 +45,15 @@ impl Other {
     /// Somebody listens there, or something else is in the way; or access cannot be given.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
         let listener = socket::bind(path, Access::PRIVATE)?;
-        listener.set_nonblocking(true)?;
-        let listening = Self::Listen(listener, path.to_path_buf());
+        listener.socket().set_nonblocking(true)?;
         access.apply(path)?;
-        Ok(listening)
+        Ok(Self::Listen(listener))
     }
-}
 
-impl Other {
     fn listener(&self) -> Option<&UnixListener> {
         match self {
-            Self::Listen(listener, _) => Some(listener),
+            Self::Listen(listener) => Some(listener.socket()),
             Self::Connect(_) | Self::Passt(_) => None,
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        if let Self::Listen(_, path) = self {
-            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -124,9 +113,9 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
 /// The next connection, with the process behind it if it is ours.
 fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Option<Started>)> {
     match other {
-        Other::Listen(listener, _) => {
-            watch.wait_for(listener.as_raw_fd(), EventSet::IN);
-            Ok((listener.accept()?.0, None))
+        Other::Listen(listener) => {
+            watch.wait_for(listener.socket().as_raw_fd(), EventSet::IN);
+            Ok((listener.socket().accept()?.0, None))
         }
         Other::Connect(path) => Ok((socket::connect(path)?, None)),
         Other::Passt(passt) => passt.start(port).map(|(stream, child)| (stream, Some(child))),

@@ -15,7 +15,7 @@ use super::access::Access;
 use super::device::Device;
 use super::doubt;
 use super::extra;
-use super::socket::{self, Waiter};
+use super::socket::{self, Listener, Waiter};
 use super::wire::{self, Message, WireError};
 use crate::descriptors;
 use crate::network::Network;
@@ -38,7 +38,7 @@ const STACK: usize = 256 * 1024;
 #[derive(Debug)]
 pub enum Endpoint {
     /// We listen; the front end connects.
-    Listen(UnixListener, PathBuf),
+    Listen(Listener),
     /// The front end listens; we connect, and keep trying.
     Connect(PathBuf),
 }
@@ -49,25 +49,15 @@ impl Endpoint {
     /// # Errors
     /// Somebody listens there, or something else is in the way; or access cannot be given.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
-        let listening = Self::Listen(socket::bind(path, Access::PRIVATE)?, path.to_path_buf());
+        let listener = socket::bind(path, Access::PRIVATE)?;
         access.apply(path)?;
-        Ok(listening)
+        Ok(Self::Listen(listener))
     }
-}
 
-impl Endpoint {
     fn listener(&self) -> Option<&UnixListener> {
         match self {
-            Self::Listen(listener, _) => Some(listener),
+            Self::Listen(listener) => Some(listener.socket()),
             Self::Connect(_) => None,
-        }
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        if let Self::Listen(_, path) = self {
-            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -156,7 +146,7 @@ fn meet(network: &Network, port: &Port, endpoint: &Endpoint, waiter: &Waiter, qu
     let mut pause = RETRY.0;
     while !quit.load(Ordering::Acquire) {
         let connection = match endpoint {
-            Endpoint::Listen(listener, _) => listener.accept().map(|(stream, _)| stream),
+            Endpoint::Listen(listener) => listener.socket().accept().map(|(stream, _)| stream),
             Endpoint::Connect(path) => socket::connect(path),
         };
         match (connection, endpoint) {

@@ -1,11 +1,11 @@
 //! Unix sockets at which nobody is made to wait: connect(2) and accept(2) wait as long as the other side pleases.
 
-use std::fs::{File, Permissions};
+use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,15 +15,49 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
+/// A listening socket and its file, which is removed with it. A file of another process that has taken the path meanwhile stays.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode, which no other file gets while the socket is open.
+    file: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// The socket.
+    pub fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let present = std::fs::symlink_metadata(&self.path).ok().map(|file| identity(&file));
+        if present.is_some() && present == self.file {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
 /// A listening socket at `path`, in place of one that nobody listens at any more; with the permissions `mode`, less the process's umask, from
 /// its first moment.
 ///
 /// # Errors
 /// Somebody listens there, or something else is in the way.
-pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
+pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() && is_left(path) => std::fs::remove_file(path)?,
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")),
+        Ok(file) if file.file_type().is_socket() && is_left(path) => remove_left(path, &file)?,
+        Ok(_) => return Err(in_use()),
         Err(_) => {}
     }
     let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
@@ -31,8 +65,22 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     socket.set_permissions(Permissions::from_mode(mode))?;
     let socket = Socket::from(OwnedFd::from(socket));
     socket.bind(&SockAddr::unix(path)?)?;
+    let file = std::fs::symlink_metadata(path).ok().map(|file| identity(&file));
+    let listener = Listener { socket: OwnedFd::from(socket.try_clone()?).into(), path: path.into(), file };
     socket.listen(BACKLOG)?;
-    Ok(OwnedFd::from(socket).into())
+    Ok(listener)
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")
+}
+
+/// Removes the socket `left`, unless another process that found it too has put its own in its place. The inode of a file that is gone may be
+/// that of a new one, the moment of its making is not.
+fn remove_left(path: &Path, left: &Metadata) -> io::Result<()> {
+    let present = std::fs::symlink_metadata(path)?;
+    let made = |file: &Metadata| (identity(file), file.ctime(), file.ctime_nsec());
+    if made(&present) == made(left) { std::fs::remove_file(path) } else { Err(in_use()) }
 }
 
 /// Whether nobody listens at the socket `path`. Whose queue is full does.
@@ -105,5 +153,34 @@ mod tests {
         assert_eq!(bind(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop((listener, crowd));
         assert!(bind(&path, 0o600).is_ok());
+    }
+
+    #[test]
+    fn who_ends_removes_its_own_socket_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(bind(&path, 0o600).unwrap());
+        assert!(!path.exists());
+        let first = bind(&path, 0o600).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = bind(&path, 0o600).unwrap();
+        drop(first);
+        assert!(path.exists() && connect(&path).is_ok(), "the second one's is there");
+        // Whatever else has the path stays too.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "a file").unwrap();
+        drop(second);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn of_two_who_find_a_socket_that_was_left_the_second_leaves_the_first_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let left = std::fs::symlink_metadata(&path).unwrap();
+        let _first = bind(&path, 0o600).unwrap();
+        assert_eq!(remove_left(&path, &left).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(connect(&path).is_ok());
     }
 }
