@@ -89,6 +89,8 @@ drop_reasons! {
     IntakeDisabled = "intake-disabled",
     /// The sender's ring was stopped or moved while the frame waited.
     SenderStopped = "sender-stopped",
+    /// The frame lay in too many pages that the sender had not in memory.
+    SenderMemory = "sender-memory",
     /// The receiver has no running receive ring.
     ReceiverAbsent = "receiver-absent",
     /// The sender's share of waiting frames for this receiver is used up.
@@ -99,6 +101,8 @@ drop_reasons! {
     TooLongForReceiver = "too-long-for-receiver",
     /// The receiver's buffers broke rules, one after the other.
     BadReceiveChains = "bad-receive-chains",
+    /// The receiver's buffers lay in too many pages that it had not in memory.
+    ReceiverMemory = "receiver-memory",
     /// A flooded frame met a receiver without room, and enough of its sender's wait there already.
     FloodNoRoom = "flood-no-room",
     /// The link lost the frame, as its configuration says.

@@ -162,7 +162,12 @@ impl Guest {
 
     /// The same with rings of `size` entries and `posted` receive buffers. Beyond the usual 256 all of these are one.
     pub fn with_rings(size: u16, posted: u16, in_order: bool) -> (Self, Ring, Ring) {
-        let memory = GuestMemory::new(4 << 20).unwrap();
+        Self::with_memory(4 << 20, size, posted, in_order)
+    }
+
+    /// The same with so many `bytes` of memory.
+    pub fn with_memory(bytes: u64, size: u16, posted: u16, in_order: bool) -> (Self, Ring, Ring) {
+        let memory = GuestMemory::new(bytes).unwrap();
         let map = device::map(&memory);
         let options = DriverOptions { size, event_idx: false, indirect: 0 };
         let mut transmit = DriverRing::new(&memory, options).unwrap();

@@ -16,5 +16,7 @@ pub const SMALL: u32 = 256;
 pub const TOUCH: u64 = 512;
 /// After this much a turn ends, so that others need not wait for long: some dozen of the largest frames.
 pub const TURN: u64 = 1 << 20;
+/// After this much it is looked at whether the time is over: one of the largest frames, or a dozen small ones.
+pub const STEP: u64 = 1 << 15;
 /// After this much of what waits, or of what comes to the end of lines, the rest is left to the next pass.
 pub const WAITING: u64 = 2 * TURN;

@@ -1,12 +1,13 @@
 //! Airtime: a worker's time, and for whom it is spent.
 //!
-//! - **Effort** is what serving frames takes, known beforehand: it bounds what is done at a time ([`effort`]).
+//! - **Effort** is what serving frames takes, known beforehand ([`effort`]): it bounds what is done at a time, and so does time itself ([`slice`]).
 //! - The **bill** has what was done and for whom, until the time that it took is charged ([`bill`]).
 //! - **Stolen** is what somebody else had the CPU for meanwhile: nobody pays for that ([`stolen`]).
 //! - **Virtual time** is what a port had by its weight: one that is ahead of others sits out ([`virtual_time`]).
 
 pub mod bill;
 pub mod effort;
+pub mod slice;
 mod stolen;
 mod virtual_time;
 

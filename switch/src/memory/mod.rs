@@ -11,6 +11,7 @@
 //! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and
 //! *user addresses* (of the front end's own process) for the rings themselves.
 
+pub mod faults;
 mod foreign;
 mod mapping;
 mod piece;

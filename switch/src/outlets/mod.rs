@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::agenda::Agenda;
 use crate::airtime::effort;
+use crate::airtime::slice::Slice;
 use crate::frame::{Pattern, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
@@ -231,7 +232,7 @@ impl Outlets {
     /// Carries up to `most` frames with this `key` from `intake` by the express lane, if its receiver is served here and nothing
     /// waits for it; returns how many, and their bytes.
     #[inline]
-    pub(crate) fn express(&mut self, intake: &mut Intake, key: ExpressKey, most: u16) -> (u16, u64) {
+    pub(crate) fn express(&mut self, intake: &mut Intake, key: ExpressKey, most: u16, slice: &mut Slice) -> (u16, u64) {
         let ExpressKey { sender, weight, pattern, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
@@ -254,13 +255,13 @@ impl Outlets {
             let carried = express::carry(intake, delivery, pattern, most - frames);
             frames += carried.0;
             bytes += carried.1;
-            if carried.0 == 0 {
+            self.work.effort += u64::from(carried.0) * effort::FRAME + carried.1;
+            if carried.0 == 0 || slice.is_over(self.work.effort) {
                 break;
             }
         }
         outlet.frames += u64::from(frames);
         outlet.bytes += bytes;
-        self.work.effort += u64::from(frames) * effort::FRAME + bytes;
         if frames > 0 {
             if let Some(race) = &mut outlet.race {
                 race.went(sender, weight, bytes);
@@ -283,7 +284,7 @@ impl Outlets {
     ) -> u16 {
         let mut held = 0;
         let enough = self.work.effort + effort::TURN;
-        let dear = parcel.length > QUANTUM || !parcel.header.is_plain();
+        let mut dear = parcel.length > QUANTUM || !parcel.header.is_plain();
         for &port in ports {
             if port == parcel.source {
                 continue;
@@ -297,7 +298,11 @@ impl Outlets {
                     held += 1;
                 }
                 Sent::MustWait => missed(port, DropReason::FloodNoRoom),
-                Sent::Dropped(reason) => missed(port, reason),
+                Sent::Dropped(reason) => {
+                    // What others had to wait for is bounded as for large frames.
+                    dear |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
+                    missed(port, reason);
+                }
             }
         }
         held
@@ -403,9 +408,9 @@ impl Outlets {
         weight_of: impl Fn(PortId) -> Weight,
         mut met: impl FnMut(&Parcel, PortId, Fate),
     ) {
-        let enough = self.work.effort + effort::WAITING;
+        let mut slice = Slice::new(self.work.effort, effort::WAITING);
         for _ in 0..self.waiting.len() {
-            if self.work.effort >= enough {
+            if slice.is_over(self.work.effort) {
                 return;
             }
             let Some(slot) = self.waiting.pop_front() else { return };
@@ -428,9 +433,9 @@ impl Outlets {
         let mut too_long = u32::MAX;
         // The frame that found none.
         let mut waits = u32::MAX;
-        let enough = self.work.effort + effort::TURN;
+        let mut slice = Slice::new(self.work.effort, effort::TURN);
         for _ in 0..TURN {
-            if self.work.effort >= enough {
+            if slice.is_over(self.work.effort) {
                 break;
             }
             let Some(spot) = outlet.turns.next_below(too_long, &self.parking) else { break };
@@ -480,9 +485,9 @@ impl Outlets {
     pub(crate) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
         self.take_arrivals();
         let mut frames = 0;
-        let enough = self.work.effort + effort::WAITING;
+        let mut slice = Slice::new(self.work.effort, effort::WAITING);
         for _ in 0..self.lines.len() {
-            if self.work.effort >= enough {
+            if slice.is_over(self.work.effort) {
                 break;
             }
             let Some(slot) = self.lines.pop_front() else { break };

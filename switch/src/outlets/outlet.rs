@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sink::{Sink, fetched};
+use super::sink::{Sink, fetched, is_in_memory};
 use crate::airtime::effort::{self, BATCH};
+use crate::airtime::slice::Slice;
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
 use crate::notice::{Missed, Notice, Spans};
@@ -234,6 +235,10 @@ impl Outlet {
     /// Sends a copy of `parcel` along the line. What gets lost is counted here: of a frame that is cut, some segments may be.
     pub(super) fn send_along_line(&mut self, parcel: &mut Parcel, now: Cycles, work: &mut Work) -> Sent {
         let Some(line) = &mut self.line else { return Sent::Dropped(DropReason::ReceiverAbsent) };
+        if !is_in_memory(parcel) {
+            work.effort += effort::TURN;
+            return Sent::Dropped(DropReason::SenderMemory);
+        }
         let taken = if parcel.is_foreign() {
             fetched(parcel, self.port.foreign(), &mut Vec::new(), |parcel| line.take(parcel, now))
         } else {
@@ -266,9 +271,9 @@ impl Outlet {
         }
         let (mut served, mut moved) = (0, false);
         // Bounded, so that a long line does not keep others waiting.
-        let enough = work.effort + effort::TURN;
+        let mut slice = Slice::new(work.effort, effort::TURN);
         for _ in 0..TURN {
-            if work.effort >= enough {
+            if slice.is_over(work.effort) {
                 break;
             }
             // Where a limit holds back, it is not the receiver that does.
@@ -409,7 +414,15 @@ impl Outlet {
                 self.note_posted(now);
                 Sent::MustWait
             }
-            Ok(Placed::Refused(reason)) => Sent::Dropped(reason),
+            Ok(Placed::Refused(reason @ DropReason::ReceiverMemory)) => {
+                // The time that it took is the receiver's.
+                self.burden(effort::TURN / effort::DESCRIPTOR, now, work);
+                Sent::Dropped(reason)
+            }
+            Ok(Placed::Refused(reason)) => {
+                work.effort += if reason == DropReason::SenderMemory { effort::TURN } else { 0 };
+                Sent::Dropped(reason)
+            }
             Err(fault) => {
                 self.fail(fault, faults);
                 Sent::Dropped(DropReason::ReceiverAbsent)

@@ -1,7 +1,8 @@
 //! A sink: where an outlet puts frames, a guest's ring or what another kind of port brought ([`crate::port::end`]).
 
 use crate::memory::Fetch;
-use crate::parcel::Parcel;
+use crate::memory::faults::bring_in;
+use crate::parcel::{Loan, Parcel};
 use crate::port::end::DeliveryEnd;
 use crate::ring::{Delivery, Placed, Ring, RingFault};
 use crate::stats::DropReason;
@@ -17,6 +18,11 @@ pub(super) fn fetched<R>(
     let result = act(&mut copy);
     parcel.segments_done = copy.segments_done;
     Some(result)
+}
+
+/// Has the pieces of `parcel` in memory; false if that takes too many page faults. Few pieces need no look.
+pub(super) fn is_in_memory(parcel: &Parcel) -> bool {
+    parcel.loan == Loan::NONE || parcel.is_foreign() || bring_in(parcel.rest())
 }
 
 /// Where an outlet's frames go.
@@ -45,6 +51,7 @@ impl Sink {
     pub(crate) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
         match self {
             Self::Ring(delivery) => delivery.place(parcel),
+            Self::Other(_) if !is_in_memory(parcel) => Ok(Placed::Refused(DropReason::SenderMemory)),
             Self::Other(end) => Ok(end.place(parcel)),
         }
     }

@@ -8,13 +8,14 @@ use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};
 use super::shared::Descriptor;
 use super::{Ring, RingFault};
+use crate::airtime::effort::BURDEN;
 use crate::copy::Block;
 use crate::frame::{ETHERNET, NetHeader, SHORT_START};
 use crate::memory::Piece;
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
-use crate::parcel::{MAX_PIECES, Parcel};
+use crate::parcel::{Loan, MAX_PIECES, Parcel};
 use crate::stats::DropReason;
 
 /// Chains that break a rule after which the look for room ends: the guest gets them back at once, and could make them available again for ever.
@@ -134,7 +135,10 @@ impl Delivery {
         }
         let chain = self.ring.next_chain();
         let (head, needed) = (chain.head, parcel.length + u32::from(self.ring.options.header_length));
-        let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)) else { return Ok(false) };
+        // What lies in many pieces is copied by the general way, which looks after page faults.
+        let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| parcel.loan == Loan::NONE) else {
+            return Ok(false);
+        };
         self.write_to_one(room, parcel);
         self.ring.advance(1);
         self.ring.complete(head, needed);
@@ -151,7 +155,7 @@ impl Delivery {
 
     fn place_as_is(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
         self.collect(parcel.length)?;
-        self.write_to_many(parcel.header, parcel);
+        self.write_to_many(parcel.header, parcel)?;
         self.complete(parcel.length);
         Ok(())
     }
@@ -177,10 +181,21 @@ impl Delivery {
         }
     }
 
-    fn write_to_many(&mut self, header: NetHeader, parcel: &Parcel) {
+    fn write_to_many(&mut self, header: NetHeader, parcel: &Parcel) -> Result<(), Refusal> {
         let mut writer = self.write_header(header);
         writer.write(parcel.start());
         Reader::new(parcel.rest()).copy_to(&mut writer, parcel.rest_length());
+        self.check(&writer)
+    }
+
+    /// Refuses a frame whose copy was given up. Its buffers stay the ring's. Where the room has more runs than honest guests' have, it is the
+    /// receiver's.
+    fn check(&self, writer: &Writer) -> Result<(), Refusal> {
+        if !writer.has_given_up() {
+            return Ok(());
+        }
+        let of_receiver = self.rooms.len() as u64 > BURDEN;
+        Err(Refusal::Drop(if of_receiver { DropReason::ReceiverMemory } else { DropReason::SenderMemory }))
     }
 
     /// Writes the virtio-net header; returns the writer that stands behind it.
@@ -193,7 +208,7 @@ impl Delivery {
 
     fn place_checksummed(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
         self.collect(parcel.length)?;
-        self.write_to_many(NetHeader::default(), parcel);
+        self.write_to_many(NetHeader::default(), parcel)?;
         let start = u32::from(parcel.header.csum_start());
         let field = start + u32::from(parcel.header.csum_offset());
         self.complete_checksum(start, field, parcel.length);
@@ -237,6 +252,7 @@ impl Delivery {
         let mut writer = self.write_header(segment.header);
         writer.write(segment.headers);
         write_payload(parcel, segment, &mut writer);
+        self.check(&writer)?;
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);
         }

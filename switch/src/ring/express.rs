@@ -9,6 +9,8 @@ use super::{Delivery, Intake};
 use crate::frame::{MAX_FRAME, NetHeader, Pattern, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
+/// Bytes after which the caller looks at the clock.
+const ENOUGH: u64 = 1 << 16;
 
 /// Whether frames may go this way between these rings now.
 #[inline]
@@ -23,7 +25,7 @@ pub fn may_carry(from: &Intake, to: &Delivery) -> bool {
 pub fn carry(from: &mut Intake, to: &mut Delivery, pattern: Pattern, most: u16) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
     let (mut count, mut bytes) = (0, 0);
-    while count < known {
+    while count < known && bytes < ENOUGH {
         let (frame, room) = (*from.ring.known_chain(count), *to.ring.known_chain(count));
         if from.is_out(frame.head) {
             break;

@@ -1,6 +1,7 @@
 //! Rooms: the runs of a receiver's memory that one frame is written into, seen as one run of bytes.
 
 use crate::memory::Piece;
+use crate::memory::faults::Faults;
 use crate::offload::checksum::Sum;
 use crate::parcel::Pieces;
 
@@ -9,14 +10,21 @@ use crate::parcel::Pieces;
 pub struct Writer<'a> {
     rooms: &'a [Piece],
     within: u32,
+    faults: Faults,
+    given_up: bool,
 }
 
 impl<'a> Writer<'a> {
     /// A writer at byte `offset` of `rooms`.
     pub fn new(rooms: &'a [Piece], offset: u32) -> Self {
-        let mut writer = Self { rooms, within: 0 };
+        let mut writer = Self { rooms, within: 0, faults: Faults::default(), given_up: false };
         writer.skip(offset);
         writer
+    }
+
+    /// Whether too many page faults were met: all that followed was left out.
+    pub fn has_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Leaves out `length` bytes.
@@ -26,18 +34,31 @@ impl<'a> Writer<'a> {
 
     /// Copies `bytes`; what does not fit is left out.
     pub fn write(&mut self, bytes: &[u8]) {
-        self.each_run(bytes.len() as u32, |room, at| room.write(&bytes[at as usize..]));
+        self.touch_each_run(bytes.len() as u32, |room, at| room.write(&bytes[at as usize..]));
     }
 
     /// Copies the bytes of `piece`; what does not fit is left out.
     #[inline]
     pub fn write_piece(&mut self, piece: Piece) {
-        self.each_run(piece.length(), |room, at| piece.skip(at).copy_to(room));
+        self.touch_each_run(piece.length(), |room, at| piece.skip(at).copy_to(room));
     }
 
     /// Adds the next `length` bytes to `sum`.
     pub fn sum(&mut self, length: u32, sum: &mut Sum) {
-        self.each_run(length, |room, _| sum.add_piece(room));
+        self.touch_each_run(length, |room, _| sum.add_piece(room));
+    }
+
+    /// As [`Self::each_run`], as long as page faults are few.
+    #[inline]
+    fn touch_each_run(&mut self, length: u32, mut each: impl FnMut(Piece, u32)) {
+        let (mut faults, mut given_up) = (std::mem::take(&mut self.faults), self.given_up);
+        self.each_run(length, |run, at| {
+            given_up = given_up || !faults.may_go_on();
+            if !given_up {
+                each(run, at);
+            }
+        });
+        (self.faults, self.given_up) = (faults, given_up);
     }
 
     /// Calls `each(run, offset)` for the runs that the next `length` bytes lie in, and moves past them.

@@ -39,8 +39,13 @@ impl Fates<'_> {
 
     /// A frame of `sender` was dropped, maybe without being read, for a `reason` that is counted at `port`.
     pub(super) fn dropped(&mut self, sender: PortId, port: PortId, reason: DropReason) {
+        let (port, effort) = match reason {
+            // Its page faults took about as long as a whole turn.
+            DropReason::SenderMemory => (sender, effort::TURN),
+            _ => (port, effort::FRAME),
+        };
         self.missed(port, reason);
-        self.bill.enter_effort(sender, effort::FRAME);
+        self.bill.enter_effort(sender, effort);
     }
 
     /// A frame was dropped that was paid for before, or one of the copies of a flooded one.
@@ -51,7 +56,10 @@ impl Fates<'_> {
     /// Floods `parcel` to those of these `ports` that are served here; returns for how many of them it waits.
     pub(super) fn flood(&mut self, outlets: &mut Outlets, parcel: &mut Parcel, ports: &[PortId]) -> u16 {
         let weight = Weight::new(self.directory.weight_of(parcel.source));
-        outlets.flood(parcel, ports, weight, |port, reason| self.missed(port, reason))
+        let sender = parcel.source;
+        outlets.flood(parcel, ports, weight, |port, reason| {
+            self.missed(if reason == DropReason::SenderMemory { sender } else { port }, reason);
+        })
     }
 
     /// A frame of `sender` was flooded to whom it concerns here, which took so much `effort`. What each of them missed was told before.

@@ -7,6 +7,7 @@ use super::peers::{Back, Message, Return};
 use super::turn::Turn;
 use super::{Event, Worker};
 use crate::airtime::effort::{self, BATCH};
+use crate::airtime::slice::Slice;
 use crate::id::{PortId, Slot};
 use crate::outlets::Sent;
 use crate::parcel::{Fate, IntakeId, Parcel};
@@ -263,9 +264,9 @@ impl Worker {
         }
         for index in 0..self.peers.others.len() {
             let other = self.peers.others[index];
-            let enough = self.outlets.work.effort + effort::TURN;
+            let mut slice = Slice::new(self.outlets.work.effort, effort::TURN);
             for _ in 0..4 * BATCH {
-                if self.outlets.work.effort >= enough {
+                if slice.is_over(self.outlets.work.effort) {
                     break;
                 }
                 let Some(message) = self.peers.receive(other) else { break };

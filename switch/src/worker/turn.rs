@@ -4,6 +4,7 @@ use super::directory::Members;
 use super::fate::Fates;
 use super::peers::{Message, Peers};
 use crate::airtime::effort::{self, BATCH};
+use crate::airtime::slice::Slice;
 use crate::frame::{Head, NetHeader};
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::offload::{self, Offloads};
@@ -73,14 +74,14 @@ impl Turn<'_> {
         }
         let table = &*self.segment.table;
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
-        let enough = self.outlets.work.effort + effort::TURN;
-        while taken < waiting && self.outlets.work.effort < enough {
+        let mut slice = Slice::new(self.outlets.work.effort, effort::TURN);
+        while taken < waiting && !slice.is_over(self.outlets.work.effort) {
             if limited {
                 if !limiter.is_open(self.now) {
                     break;
                 }
             } else {
-                let carried = self.express(table, waiting - taken);
+                let carried = self.express(table, waiting - taken, &mut slice);
                 if carried.0 > 0 {
                     // What was postponed went first.
                     self.source.postponed = None;
@@ -139,13 +140,13 @@ impl Turn<'_> {
 
     /// Carries frames like the last one by the express lane, as far as they go.
     #[inline]
-    fn express(&mut self, table: &Table, most: u16) -> (u16, u64) {
+    fn express(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
         let epoch = self.epoch(table);
         match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, epoch)) {
             (Feed::Ring(intake), Some((pattern, port))) => {
                 let sender = self.source.key.port;
                 let key = ExpressKey { sender, weight: self.weight, pattern, port };
-                let carried = self.outlets.express(intake, key, most);
+                let carried = self.outlets.express(intake, key, most, slice);
                 if carried.0 > 0 {
                     self.fates.expressed(sender, port, carried.0, carried.1);
                 }

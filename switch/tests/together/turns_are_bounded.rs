@@ -6,9 +6,13 @@ use crate::bed::{Bed, Guest};
 use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::{MAX_SEGMENTS, Offloads};
 use memlane::policy::{Allowance, Limit};
+use memlane::ring::Ring;
 use memlane::settings::Settings;
+use memlane::stats::DropReason;
 
 use memlane_rig::ring::Piece;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::resource::{UsageWho, getrusage};
 
 /// Entries of the largest rings, and receive buffers posted there.
 const RINGS: (u16, u16) = (32_768, 32_768);
@@ -21,12 +25,17 @@ fn bed(guests: usize) -> Bed {
 
 /// Replaces the last guest of `bed` by one with rings of `size` and so many receive `buffers`, which takes these `offloads`.
 fn replace_last(bed: &mut Bed, (size, buffers): (u16, u16), offloads: Offloads) {
+    replace_last_by(bed, Guest::with_rings(size, buffers, false), offloads);
+}
+
+/// Replaces the last guest of `bed` by this one.
+fn replace_last_by(bed: &mut Bed, guest: (Guest, Ring, Ring), offloads: Offloads) {
     let index = bed.guests.len() as u16 - 1;
     let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
     let (reply, _) = std::sync::mpsc::channel();
     bed.worker.stop_intake(key(Direction::Intake), reply);
     bed.worker.stop_delivery(key(Direction::Delivery)).unwrap();
-    let (guest, slot) = Guest::attach_like(&mut bed.worker, index, Guest::with_rings(size, buffers, false), offloads);
+    let (guest, slot) = Guest::attach_like(&mut bed.worker, index, guest, offloads);
     bed.worker.set_route(PortId(index), vec![RouteEntry { worker: 0, slot }]);
     bed.guests[usize::from(index)] = guest;
 }
@@ -174,4 +183,89 @@ fn broken_receive_buffers_cost_little_in_each_pass() {
     }
     assert!(bad(&bed) > 0 && most <= 8, "{most} broken chains in a pass");
     assert_eq!(received, 2000);
+}
+
+/// Bytes of a page, and pages that a frame of the hostile guest lies in.
+const PAGE: u64 = 4096;
+const PAGES: u64 = 900;
+/// Page faults that one guest can have a pass meet: a frame that was begun, and what is met in a slice of time where they take least.
+const FAULTS: i64 = 2000;
+
+/// A guest whose frames, or buffers, lie across the borders of so many pages each, which were given back to the kernel: it replaces the last guest
+/// of `bed`. Returns where each one's first page begins.
+fn give_pages_back(bed: &mut Bed, frames: u64, posted: u16) -> Vec<u64> {
+    replace_last_by(bed, Guest::with_memory(128 << 20, 16_384, posted, false), Offloads::ALL);
+    let memory = &bed.guests.last().unwrap().memory;
+    let length = frames * (PAGES + 1) * PAGE;
+    let at = memory.allocate(length, PAGE).unwrap();
+    let region = &memory.regions()[0];
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let offset = region.file_offset() + (at - region.guest());
+    fallocate(memory.file(), hole, offset as i64, length as i64).unwrap();
+    (0..frames).map(|frame| at + frame * (PAGES + 1) * PAGE).collect()
+}
+
+/// Addresses of two bytes across the border of each page of a frame.
+fn borders(first: u64) -> impl Iterator<Item = u64> {
+    (1..=PAGES).map(move |page| first + page * PAGE - 1)
+}
+
+/// Page faults of this thread while it does `what`.
+fn faults_of<R>(what: impl FnOnce() -> R) -> i64 {
+    let all = || getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.minor_page_faults() + usage.major_page_faults()).unwrap();
+    let before = all();
+    what();
+    all() - before
+}
+
+#[test]
+fn frames_in_pages_that_are_not_in_memory_end_the_turn() {
+    let mut bed = bed(3);
+    let frames = give_pages_back(&mut bed, 16, 0);
+    bed.announce(&[0, 1, 2]);
+    let sender = &mut bed.guests[2];
+    sender.reclaim();
+    let start = sender.memory.allocate(76, 64).unwrap();
+    sender.memory.write(start + 12, &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]).unwrap();
+    for &first in &frames {
+        let rest = borders(first).map(|at| Piece::readable(at, 2));
+        let chain: Vec<_> = [Piece::readable(start, 76)].into_iter().chain(rest).collect();
+        sender.transmit.add(&chain).unwrap();
+    }
+    sender.transmit.publish();
+    let mut most = 0;
+    while bed.guests[2].transmit.free() < 16_384 {
+        most = most.max(faults_of(|| bed.worker.step()));
+        bed.guests[2].reclaim();
+        bed.guests[1].settle();
+    }
+    assert!(most <= FAULTS, "{most} page faults in a pass");
+    let given_up = bed.ports[2].counters(0).dropped(DropReason::SenderMemory);
+    assert!(given_up > 0 && bed.ports[1].counters(0).dropped(DropReason::SenderMemory) == 0, "{given_up}");
+}
+
+#[test]
+fn buffers_in_pages_that_are_not_in_memory_end_the_turn_and_are_their_ports_to_pay() {
+    let mut bed = bed(3);
+    let buffers = give_pages_back(&mut bed, 16, 0);
+    bed.announce(&[2]);
+    let receiver = &mut bed.guests[2];
+    for &first in &buffers {
+        let chain: Vec<_> = borders(first).map(|at| Piece::writable(at, 2)).collect();
+        receiver.receive.add(&chain).unwrap();
+    }
+    receiver.receive.publish();
+    bed.guests[0].reclaim();
+    bed.guests[0].send(0, 2, 1500, 16);
+    let mut most = 0;
+    let counters =
+        |bed: &Bed| (bed.ports[2].counters(0).dropped(DropReason::ReceiverMemory), bed.ports[2].counters(0).delivery_frames.get());
+    let before = counters(&bed).1;
+    while bed.guests[0].transmit.free() < 256 {
+        most = most.max(faults_of(|| bed.worker.step()));
+        bed.guests[0].reclaim();
+    }
+    assert!(most <= FAULTS, "{most} page faults in a pass");
+    let (given_up, delivered) = counters(&bed);
+    assert!(given_up > 0 && given_up + delivered - before == 16, "{given_up}, {delivered}");
 }
