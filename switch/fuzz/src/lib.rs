@@ -1,12 +1,13 @@
 //! What strangers may say, thrown at memlane by chance: the bodies of the fuzz targets.
 //!
 //! - [`script`]: the fuzzer's bytes, read as numbers.
-//! - [`config`], [`control`], [`frame`], [`offload`], [`messages`], [`device`], [`stream`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
+//! - [`churn`], [`config`], [`control`], [`frame`], [`offload`], [`messages`], [`device`], [`stream`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
 //! - [`parser`], [`judge`]: what a frame is and what must become of it, told again, simply, and with nothing from the switch.
 //! - [`seeds`]: what fuzzing begins with; the folder `seeds/` holds it under speaking names.
 //!
 //! The targets are run by `make fuzz`; `switch/tests/fuzz_corpus.rs` includes this file and runs every seed through them in `make test`.
 
+pub mod churn;
 pub mod config;
 pub mod control;
 pub mod device;

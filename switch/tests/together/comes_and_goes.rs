@@ -10,6 +10,7 @@ use memlane::frame::MacAddress;
 use memlane::network::AddError;
 use memlane::port::State;
 use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
 
 /// The port that these lines describe, on a socket called after it.
 fn port(bed: &Bed, name: &str, lines: &str) -> PortConfig {
@@ -207,4 +208,78 @@ fn who_is_not_concerned_loses_nothing() {
         }
     });
     assert!(bed.totals(0).drops.is_empty() && bed.totals(1).drops.is_empty());
+}
+
+/// How often, by default and as `make prove` says.
+fn times(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |times| times.parse().unwrap())
+}
+
+fn tied(number: usize) -> String {
+    mac(number).map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Sends frames to the addresses of guests `to` until `over` or its network ends.
+fn send_to_all(guest: &mut ToyGuest, to: std::ops::Range<usize>, over: &AtomicBool) {
+    let from = guest.mac();
+    for receiver in to.cycle() {
+        if over.load(Ordering::Acquire) {
+            return;
+        }
+        match guest.send(&frame(from, mac(receiver), 100, 1)) {
+            Ok(_) => {}
+            // Its ring is full, or its network has ended.
+            Err(_) if guest.wait_sent(GLANCE).is_err() => return,
+            Err(_) => {}
+        }
+        while let Ok(Some(_)) = guest.try_receive() {}
+    }
+}
+
+/// Each time the first port's guest is there before the others come, and sends to their addresses.
+#[test]
+fn a_network_that_starts_under_traffic_to_ports_that_are_to_come_loses_no_worker() {
+    const PORTS: usize = 60;
+    let ports: Vec<String> = (0..PORTS).map(|number| format!("mac = \"{}\"", tied(number))).collect();
+    let mut bed = Bed::with("workers = 2", &ports.iter().map(String::as_str).collect::<Vec<_>>());
+    let (over, socket) = (AtomicBool::new(false), bed.socket(0));
+    std::thread::scope(|scope| {
+        let over = &over;
+        scope.spawn(move || {
+            while !over.load(Ordering::Acquire) {
+                let guest = ToyGuest::builder().mac(mac(0)).patience(GLANCE).memory(MemoryPlan::new(64 << 20)).connect(&socket);
+                guest.into_iter().for_each(|mut guest| send_to_all(&mut guest, 1..PORTS, over));
+            }
+        });
+        for restart in 0..times("MEMLANE_CHURN_RESTARTS", 8) {
+            bed.restart();
+            bed.wait_for(|bed| bed.totals(0).intake_frames > 0 || bed.daemon().network().fatal().cause().is_some(), "frames flow");
+            assert_eq!(bed.daemon().network().fatal().cause(), None, "restart {restart}");
+        }
+        over.store(true, Ordering::Release);
+    });
+}
+
+/// Ports with numbers that were never given come, while guests of both workers send to their addresses.
+#[test]
+fn ports_that_come_under_traffic_to_their_addresses_lose_no_worker() {
+    let bed = Bed::with("workers = 2", &["", ""]);
+    let attaches = times("MEMLANE_CHURN_ATTACHES", 150);
+    let mut guests = [bed.guest(0), bed.guest(1)];
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for guest in &mut guests {
+            scope.spawn(|| send_to_all(guest, 2..2 + attaches, &over));
+        }
+        for number in 2..2 + attaches {
+            let text = format!("[[port]]\nname = \"late{number}\"\nnull = true\nmac = \"{}\"\n", tied(number));
+            bed.daemon().attach(&Config::parse(&text, "test").unwrap().ports[0]).unwrap();
+        }
+        over.store(true, Ordering::Release);
+    });
+    assert_eq!(bed.daemon().network().fatal().cause(), None);
+    // Whoever has come is reached.
+    let last = 1 + attaches;
+    guests[0].send(&frame(mac(0), mac(last), 100, 1)).unwrap();
+    bed.wait_for(|bed| bed.totals(last).delivery_frames > 0, "the last port is reached");
 }

@@ -12,7 +12,7 @@ mod honest;
 mod hostile;
 mod memory;
 #[path = "../../../benches/bed/device.rs"]
-mod sides;
+pub(super) mod sides;
 mod watch;
 
 use std::sync::Arc;
