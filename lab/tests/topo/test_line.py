@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,7 @@ def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> 
         assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=2).stderr
         _topo("graph", "-w", str(tmp_path / "page.html"))
         assert '"a-b"' in (tmp_path / "page.html").read_text()
+        _the_page_is_served("a-b")
     finally:
         assert "quick: down" in _topo("down").stdout
     assert _left() == []
@@ -336,6 +338,20 @@ def test_more_nodes_than_the_memory_holds_are_counted_before_any_boots(monkeypat
         topo.up("line", 100),
     ):
         pass
+
+
+def _the_page_is_served(link: str) -> None:
+    command = [sys.executable, "-u", "-m", "memlane_lab", "topo", "graph"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            found = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
+            assert found
+            with urllib.request.urlopen(f"{found[0]}state", timeout=30) as answer:
+                assert link in [each["name"] for each in json.load(answer)["links"]]
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
 
 
 def _a_terminal_follows_its_window(node: str) -> None:
