@@ -52,6 +52,27 @@ impl HostMemory {
         left.chain(self.machine("MemAvailable:")).min().unwrap_or(u64::MAX)
     }
 
+    /// Bytes of shared files that this process's cgroup pays for, where it is the only one in it, with those that it has started and that have started
+    /// it. Elsewhere it makes no difference which process touches a page first, or cannot be told.
+    pub fn charged(&self) -> Option<u64> {
+        let folder = self.cgroups.first()?;
+        let processes = read_to_string(folder.join("cgroup.procs")).ok()?;
+        let own = std::process::id();
+        let above: Vec<u32> = std::iter::successors(Some(own), |&process| self.parent(process)).collect();
+        let is_own = |process: u32| above.contains(&process) || self.parent(process) == Some(own);
+        if !processes.lines().all(|process| process.parse().is_ok_and(is_own)) {
+            return None;
+        }
+        pages(&read_to_string(folder.join("memory.stat")).ok()?, "shmem ")
+    }
+
+    /// The process that has started `process`.
+    fn parent(&self, process: u32) -> Option<u32> {
+        let stat = read_to_string(self.proc.join(process.to_string()).join("stat")).ok()?;
+        // A name may have spaces and brackets of its own.
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    }
+
     /// Bytes of guests' memory that this process has touched (`RssShmem`).
     pub fn touched(&self) -> u64 {
         number(&read_to_string(self.proc.join("self/status")).unwrap_or_default(), "RssShmem:").unwrap_or_default()
@@ -104,8 +125,13 @@ fn limit(folder: &Path) -> Option<u64> {
 fn used(folder: &Path) -> Option<u64> {
     let all = value(folder, &["memory.current", "memory.usage_in_bytes"])?;
     let stat = read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let pages = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok()).unwrap_or(0_u64);
-    Some(all.saturating_sub(pages("active_file ") + pages("inactive_file ")))
+    let free = ["active_file ", "inactive_file "].into_iter().filter_map(|key| pages(&stat, key)).sum();
+    Some(all.saturating_sub(free))
+}
+
+/// The bytes that the line of `stat` (`memory.stat`) says that begins with `key`.
+fn pages(stat: &str, key: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
 
 fn value(folder: &Path, names: &[&str]) -> Option<u64> {
@@ -160,6 +186,28 @@ pub(crate) mod tests {
         std::fs::write(folder.path().join("cgroup/memory/c/memory.limit_in_bytes"), "9223372036854771712").unwrap();
         assert_eq!((limited.total(), limited.left()), (1 << 30, 800 << 20));
         assert!(HostMemory::new(Path::new("/none"), Path::new("/none")).total() > 0);
+    }
+
+    #[test]
+    fn what_is_charged_is_told_where_no_other_process_is_in_the_cgroup() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = std::process::id();
+        let files = [("cgroup/c/cgroup.procs", &*format!("{own}\n4711\n")), ("cgroup/c/memory.stat", "anon 7\nshmem 4096\n")];
+        let host = host(folder.path(), 800, "0::/c\n", &files);
+        assert_eq!(host.charged(), None);
+        let stat = |process: u32, parent: u32| {
+            let place = folder.path().join("proc").join(process.to_string());
+            std::fs::create_dir_all(&place).unwrap();
+            std::fs::write(place.join("stat"), format!("{process} (a (b) c) S {parent} 1 1\n")).unwrap();
+        };
+        stat(4711, 1);
+        assert_eq!(host.charged(), None);
+        stat(4711, own);
+        assert_eq!(host.charged(), Some(4096));
+        // The shell that has started this.
+        stat(4711, 1);
+        stat(own, 4711);
+        assert_eq!(host.charged(), Some(4096));
     }
 
     #[test]

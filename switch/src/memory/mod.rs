@@ -105,9 +105,9 @@ impl MemoryMap {
         self.regions.iter().find_map(|region| region.loss())
     }
 
-    /// What of it this process pays for, see [`Region::look_at_paid`].
-    pub fn look_at_paid(&self, all: &[Touched]) -> u64 {
-        self.regions.iter().map(|region| region.look_at_paid(all)).sum()
+    /// What of it this process has touched first since the last look, at most, see [`Region::look_at_touched`].
+    pub fn look_at_touched(&self, all: &[Touched]) -> u64 {
+        self.regions.iter().map(|region| region.look_at_touched(all)).sum()
     }
 
     /// Bytes in all regions.

@@ -138,8 +138,6 @@ struct Seen {
     touched: AtomicU64,
     /// That the file has.
     allocated: AtomicU64,
-    /// That it got because this process touched it.
-    paid: AtomicU64,
 }
 
 /// A mapped region; unmapped when dropped.
@@ -240,16 +238,15 @@ impl Region {
         self.mapping.fill(byte);
     }
 
-    /// Looks at what of it this process pays for, because it touched it first; returns all that it does. `all` is what it has touched, by address.
-    /// What was touched and allocated since the last look was so by this process, at most.
-    pub fn look_at_paid(&self, all: &[Touched]) -> u64 {
+    /// Looks at what this process has touched of it, and returns what it has touched first since the last look, at most: what was both touched and
+    /// allocated. `all` is what it has touched, by address.
+    pub fn look_at_touched(&self, all: &[Touched]) -> u64 {
         let (start, end) = (self.mapping.start() as u64, self.mapping.start() as u64 + self.mapping.length() as u64);
         let own = &all[all.partition_point(|touched| touched.start < start)..];
         let touched = own.iter().take_while(|touched| touched.end <= end).map(|touched| touched.bytes).sum();
         let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
         let grown = |seen: &AtomicU64, now: u64| now.saturating_sub(seen.swap(now, Ordering::Relaxed));
-        let more = grown(&self.seen.touched, touched).min(grown(&self.seen.allocated, meta.as_ref().map_or(0, allocated)));
-        self.seen.paid.fetch_add(more, Ordering::Relaxed) + more
+        grown(&self.seen.touched, touched).min(grown(&self.seen.allocated, meta.as_ref().map_or(0, allocated)))
     }
 
     /// What the front end said of it.

@@ -1,8 +1,9 @@
 //! Guests' memory that the switch pays for: pages that it touched first, of files that are sparse.
 //!
-//! The kernel charges such a page to the switch's cgroup (or takes it from the machine) for as long as the file exists, whatever limit the front end
-//! has. So a thread of its own looks at what the process has touched, once a second while there is traffic and more often while it grows, and a port
-//! that had the switch pay for more than is left to all others is quarantined: its guest's memory is not touched any more.
+//! The kernel charges such a page to the switch's cgroup for as long as the file exists, whatever limit the front end has. So a thread of its own looks
+//! at what the process has touched, once a second while there is traffic and more often while it grows. What the cgroup was charged with meanwhile is
+//! divided among the ports; one that had the switch pay for more than is left to all others is quarantined: its guest's memory is not touched any
+//! more. Where front ends are in the same cgroup, it makes no difference which process pays.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,16 +25,25 @@ const FREE_PART: u64 = 64;
 #[derive(Debug)]
 pub(super) struct Payer {
     host: HostMemory,
-    touched: Mutex<u64>,
+    seen: Mutex<Seen>,
     /// Wakes the thread; full while it is to look anyway.
     bell: SyncSender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Bytes that the process has touched.
+    touched: u64,
+    /// Bytes that its cgroup pays for.
+    charged: u64,
 }
 
 impl Payer {
     /// For `host`, and what its thread waits for.
     pub(super) fn new(host: HostMemory) -> (Self, Receiver<()>) {
         let (bell, rung) = sync_channel(1);
-        (Self { host, touched: Mutex::default(), bell }, rung)
+        let charged = host.charged().unwrap_or_default();
+        (Self { host, seen: Mutex::new(Seen { touched: 0, charged }), bell }, rung)
     }
 
     /// Has the thread look.
@@ -61,26 +71,39 @@ impl Network {
     /// Looks at what the switch has touched, if it has grown, and quarantines ports that had it pay for more than their share; true if it has.
     pub(super) fn look_at_touched(&self) -> bool {
         let host = &self.payer.host;
-        let now = host.touched();
+        let (touched, charged) = (host.touched(), host.charged());
         let step = (host.total() / PART).max(LEAST);
-        {
-            let mut before = self.payer.touched.lock().unwrap_or_else(PoisonError::into_inner);
-            if now < before.saturating_add(step) {
-                *before = now.min(*before);
-                return false;
-            }
-            *before = now;
+        let mut seen = self.payer.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if touched < seen.touched.saturating_add(step) {
+            seen.touched = touched.min(seen.touched);
+            return false;
         }
-        let touched = host.touched_by_mapping();
+        seen.touched = touched;
+        // Who pays where others are in the cgroup, or cannot be seen, is not to be told: then no port is blamed.
+        let bill = charged.map_or(0, |charged| charged.saturating_sub(std::mem::replace(&mut seen.charged, charged)));
+        drop(seen);
+        self.divide(bill);
+        true
+    }
+
+    /// Divides what the switch has paid for since the last look among the ports, by what it has touched first of each, at most.
+    fn divide(&self, bill: u64) {
+        let host = &self.payer.host;
+        let all = host.touched_by_mapping();
+        let first = |port: Arc<Port>| {
+            let bytes = port.memory().map_or(0, |memory| memory.look_at_touched(&all));
+            (port, bytes)
+        };
+        let ports: Vec<(Arc<Port>, u64)> = self.ports().into_iter().map(first).collect();
+        let sum = ports.iter().map(|(_, bytes)| bytes).sum::<u64>().max(1);
         let share = host.left().max(host.total() / FREE_PART);
-        for port in self.ports() {
-            let paid = port.memory().map_or(0, |memory| memory.look_at_paid(&touched));
-            port.set_paid(paid);
-            if paid > share {
+        for (port, bytes) in ports {
+            let part = u128::from(bytes) * u128::from(bill.min(sum)) / u128::from(sum);
+            let paid = port.add_paid(part as u64);
+            if part > 0 && paid > share {
                 self.refuse_to_pay(&port, paid, share);
             }
         }
-        true
     }
 
     fn refuse_to_pay(&self, port: &Arc<Port>, paid: u64, share: u64) {
@@ -99,6 +122,8 @@ impl Network {
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Instant;
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -122,48 +147,120 @@ mod tests {
         file
     }
 
-    /// What workers report reaches the thread.
-    #[test]
-    fn it_is_looked_at_while_there_is_traffic() {
-        let folder = tempfile::tempdir().unwrap();
-        let network = Network::start_on(Shared::new(1, 7, Settings::default()), &[], host(folder.path(), 64, "", &[])).unwrap();
-        let port = super::super::tests::add(&network, "hostile", None).unwrap();
-        let memory = memory(sparse());
-        port.set_memory(Some(Arc::clone(&memory)));
-        memory.regions()[0].fill(2);
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while !matches!(port.state(), State::Quarantined(_)) {
-            assert!(std::time::Instant::now() < deadline, "{:?}, {} paid", port.state(), port.paid());
-            // Keeps the worker awake.
-            network.workers[0].tell(|_| {});
-            std::thread::sleep(Duration::from_millis(1));
+    /// Touches all pages, as a front end does that takes its guest's memory.
+    fn take(file: &File) {
+        (0..LENGTH).step_by(4096).for_each(|offset| assert_eq!(file.write_at(&[1], offset).unwrap(), 1));
+    }
+
+    /// A network whose process is alone in a cgroup, with 64 MiB left on its host.
+    struct Bed {
+        folder: tempfile::TempDir,
+        network: Arc<Network>,
+        /// The worker goes on once this is dropped.
+        held: Option<Sender<()>>,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let own = format!("{}\n", std::process::id());
+            let files = [("cgroup/c/cgroup.procs", &*own), ("cgroup/c/memory.stat", "shmem 0\n")];
+            let host = host(folder.path(), 64, "0::/c\n", &files);
+            let network = Network::start_on(Shared::new(1, 7, Settings::default()), &[], host).unwrap();
+            Self { network, folder, held: None }
         }
-        network.shut_down();
+
+        fn port(&self, name: &str, memory: &Arc<MemoryMap>) -> Arc<Port> {
+            let port = super::super::tests::add(&self.network, name, None).unwrap();
+            port.set_memory(Some(Arc::clone(memory)));
+            port.set_state(State::Running);
+            port
+        }
+
+        /// Has the worker say nothing, so that the thread does not look.
+        fn hold(&mut self) {
+            let ((release, held), (tell, told)) = (channel::<()>(), channel());
+            self.network.workers[0].tell(move |_| {
+                let _ = tell.send(());
+                let _ = held.recv();
+            });
+            told.recv().unwrap();
+            self.held = Some(release);
+        }
+
+        /// Looks, whatever other tests have let go of meanwhile.
+        fn look(&self) {
+            self.network.payer.seen.lock().unwrap().touched = 0;
+            assert!(self.network.look_at_touched());
+        }
+
+        /// The cgroup has paid for so much.
+        fn charge(&self, bytes: u64) {
+            std::fs::write(self.folder.path().join("cgroup/c/memory.stat"), format!("shmem {bytes}\n")).unwrap();
+        }
+    }
+
+    impl Drop for Bed {
+        fn drop(&mut self) {
+            self.held.take();
+            self.network.shut_down();
+        }
     }
 
     #[test]
     fn a_guest_that_has_the_switch_pay_for_its_memory_is_quarantined_and_one_that_took_its_own_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let network = Network::start_on(Shared::new(1, 7, Settings::default()), &[], host(folder.path(), 64, "", &[])).unwrap();
-        let add = |name: &str| super::super::tests::add(&network, name, None).unwrap();
-        let (honest, hostile) = (add("honest"), add("hostile"));
-        let taken = sparse();
-        for offset in (0..LENGTH).step_by(4096) {
-            taken.write_at(&[1], offset).unwrap();
-        }
-        let (own, others) = (memory(taken), memory(sparse()));
-        for (port, memory) in [(&honest, &own), (&hostile, &others)] {
-            port.set_memory(Some(Arc::clone(memory)));
-            port.set_state(State::Running);
-            network.look_at_touched();
-            // As a worker would, through rings.
-            memory.regions()[0].fill(2);
-            network.look_at_touched();
-        }
-        assert_eq!((honest.state(), honest.paid()), (State::Running, 0));
+        let mut bed = Bed::new();
+        let (taken, later) = (sparse(), sparse());
+        take(&taken);
+        let (own, own_later, others) = (memory(taken), memory(later.try_clone().unwrap()), memory(sparse()));
+        let [honest, busy, hostile] =
+            [("honest", &own), ("busy", &own_later), ("hostile", &others)].map(|(name, memory)| bed.port(name, memory));
+        bed.hold();
+        // The guest of one touches its memory while it runs, before the switch does as a worker would, through rings.
+        take(&later);
+        own.regions()[0].fill(2);
+        own_later.regions()[0].fill(2);
+        bed.look();
+        assert_eq!([honest.paid(), busy.paid()], [0, 0]);
+        others.regions()[0].fill(2);
+        bed.charge(LENGTH);
+        bed.look();
+        assert_eq!([honest.paid(), busy.paid()], [0, 0]);
         assert!(hostile.paid() > LENGTH * 9 / 10, "{}", hostile.paid());
         let State::Quarantined(cause) = hostile.state() else { panic!("{:?}", hostile.state()) };
         assert!(cause.contains("where 64 MiB are left") && cause.contains("prealloc=on"), "{cause}");
-        network.shut_down();
+        assert_eq!([honest.state(), busy.state()], [State::Running, State::Running]);
+    }
+
+    #[test]
+    fn no_port_is_blamed_where_others_are_in_the_cgroup() {
+        let mut bed = Bed::new();
+        std::fs::write(bed.folder.path().join("cgroup/c/cgroup.procs"), format!("{}\n1\n", std::process::id())).unwrap();
+        let memory = memory(sparse());
+        let port = bed.port("a", &memory);
+        bed.hold();
+        memory.regions()[0].fill(2);
+        bed.charge(LENGTH);
+        bed.look();
+        assert_eq!((port.state(), port.paid()), (State::Running, 0));
+    }
+
+    /// What workers report reaches the thread.
+    #[test]
+    fn it_is_looked_at_while_there_is_traffic() {
+        let mut bed = Bed::new();
+        let memory = memory(sparse());
+        let port = bed.port("hostile", &memory);
+        bed.hold();
+        memory.regions()[0].fill(2);
+        bed.charge(LENGTH);
+        bed.held.take();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !matches!(port.state(), State::Quarantined(_)) {
+            assert!(Instant::now() < deadline, "{:?}, {} paid", port.state(), port.paid());
+            // Keeps the worker awake.
+            bed.network.workers[0].tell(|_| {});
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

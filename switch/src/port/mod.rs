@@ -442,9 +442,9 @@ impl Port {
         self.paid.load(Ordering::Relaxed)
     }
 
-    /// Notes them.
-    pub fn set_paid(&self, bytes: u64) {
-        self.paid.store(bytes, Ordering::Relaxed);
+    /// Notes that so many more are; returns all.
+    pub fn add_paid(&self, bytes: u64) -> u64 {
+        self.paid.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
     /// Another front end begins: what is reported of those before it is not its fault.
@@ -514,7 +514,7 @@ impl Port {
 
     /// The front end is gone, and with it everything that was its own.
     pub fn forget_front_end(&self) {
-        self.set_paid(0);
+        self.paid.store(0, Ordering::Relaxed);
         let mut inner = self.inner();
         inner.memory = None;
         inner.advice = None;
