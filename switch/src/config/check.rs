@@ -775,10 +775,12 @@ local = "10.0.0.1"
                 format!("[[port]]\nname = \"a\"\nvhost-user = \"{first}\"\n[[port]]\nname = \"b\"\nstream = \"{second}\"\n");
             let found = check_in(&ports, folder.path()).unwrap_err().list;
             assert_eq!((found.len(), found[0].line), (1, 6), "{first} {second}: {found:?}");
-            assert_eq!(found[0].text, format!("socket {second} is used twice, first by port 'a'"));
+            let told = format!("socket {second} is used twice, first by port 'a'");
+            assert!(found[0].text.starts_with(&told), "{found:?}");
             let control = format!("control = \"{first}\"\n[[port]]\nname = \"b\"\nvhost-user = \"{second}\"\n");
             let found = check_in(&control, folder.path()).unwrap_err().list;
-            assert_eq!(found[0].text, format!("socket {second} is used twice, first by control"));
+            let told = format!("socket {second} is used twice, first by control");
+            assert!(found[0].text.starts_with(&told), "{found:?}");
         }
         let apart = "[[port]]\nname = \"a\"\nvhost-user = \"sub/a.sock\"\n[[port]]\nname = \"b\"\nvhost-user = \"a.sock\"\n";
         assert!(check_in(apart, folder.path()).is_ok());
