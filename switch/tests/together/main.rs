@@ -46,4 +46,5 @@ mod stream;
 mod tap;
 mod turns_are_bounded;
 mod uplink;
+mod worker_panics;
 mod xen;

@@ -10,12 +10,12 @@ const MOST_UNSAFE: usize = 12;
 /// Files that may know each other all around.
 const MOST_IN_A_CIRCLE: usize = 8;
 
-fn source() -> PathBuf {
+pub(crate) fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
 /// Every file below `folder`, by its path below `src`, and its text.
-fn files(folder: &Path) -> BTreeMap<String, String> {
+pub(crate) fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -30,12 +30,12 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
 }
 
 /// `text` without comments.
-fn without_comments(text: &str) -> String {
+pub(crate) fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect::<Vec<_>>().join("\n")
 }
 
 /// `text`, which has no comments, without the items that are compiled for tests only.
-fn without_tests(text: &str) -> String {
+pub(crate) fn without_tests(text: &str) -> String {
     let mut left = text;
     let mut kept = String::new();
     while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().filter_map(|attribute| left.find(attribute)).min() {
