@@ -100,6 +100,12 @@ fn pair(receiver: Features, receive: ReceiveBuffers, ring: u16) -> (Bed, ToyGues
     let builder = bed.builder(1).features(others | receiver).receive_buffers(receive).ring_size(ring);
     let mut b = bed.guest_like(1, builder);
     announce(&mut [&mut a, &mut b]);
+    // Addresses are learned for each VLAN.
+    let hello = Packet::udp(host(1, 4), host(0, 4), [1; 20]);
+    for hello in [hello.clone().tagged(5), hello.clone().tagged(77), hello.double_tagged(5, 6)] {
+        b.send(&hello.frame()).unwrap();
+        a.receive(PATIENCE).unwrap();
+    }
     (bed, a, b)
 }
 
