@@ -234,7 +234,7 @@ impl Record {
             folder::make(folder)?;
             clean(folder);
         }
-        if listens(&link) {
+        if link.exists() && !socket::is_left(&link)? {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another network is there"));
         }
         match std::fs::remove_file(&link) {
@@ -259,7 +259,7 @@ impl Drop for Record {
 fn clean(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     let is_ours = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "control");
-    for link in entries.filter(is_ours).filter(|path| path.is_symlink() && !path.exists()) {
+    for link in entries.filter(is_ours).filter(|path| path.is_symlink() && matches!(path.try_exists(), Ok(false))) {
         let _ = std::fs::remove_file(link);
     }
 }

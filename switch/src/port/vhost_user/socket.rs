@@ -12,6 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::descriptors::is_shortage;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -56,7 +58,7 @@ fn identity(file: &Metadata) -> (u64, u64) {
 /// Somebody listens there, or something else is in the way.
 pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
-        Ok(file) if file.file_type().is_socket() && is_left(path) => remove_left(path, &file)?,
+        Ok(file) if file.file_type().is_socket() && is_left(path)? => remove_left(path, &file)?,
         Ok(_) => return Err(in_use()),
         Err(_) => {}
     }
@@ -83,9 +85,16 @@ fn remove_left(path: &Path, left: &Metadata) -> io::Result<()> {
     if made(&present) == made(left) { std::fs::remove_file(path) } else { Err(in_use()) }
 }
 
-/// Whether nobody listens at the socket `path`. Whose queue is full does.
-fn is_left(path: &Path) -> bool {
-    connect(path).is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock)
+/// Whether the process that listened at the socket `path` is gone, which a refused connection alone shows: a full queue, a lack of permission and
+/// a socket of another type show a process that is there.
+///
+/// # Errors
+/// The process has no descriptor left for finding out.
+pub fn is_left(path: &Path) -> io::Result<bool> {
+    match connect(path) {
+        Err(error) if is_shortage(&error) => Err(error),
+        result => Ok(result.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)),
+    }
 }
 
 /// A connection with whoever listens at `path`.
@@ -153,6 +162,35 @@ mod tests {
         assert_eq!(bind(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop((listener, crowd));
         assert!(bind(&path, 0o600).is_ok());
+    }
+
+    #[test]
+    fn a_socket_of_another_type_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let _log = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        assert_eq!(bind(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_this_user_may_not_connect_to_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let path = folder.path().join("s");
+        let _listener = bind(&path, 0).unwrap();
+        let bound = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                // Root may connect to any socket. This is the thread's alone, and ends with it.
+                if nix::unistd::geteuid().is_root() {
+                    nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
+                }
+                bind(&path, 0o600).map_err(|error| error.kind())
+            }
+        });
+        assert_eq!(bound.join().unwrap().unwrap_err(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
     }
 
     #[test]
