@@ -1,8 +1,8 @@
 //! Folders of sockets. memlane makes its run-time folder and no other: a slip in a path is to be told, not to make folders.
 
-use std::fs::{DirBuilder, Permissions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Its owner does everything, others pass through: the mode of each socket in it says which users may connect.
@@ -32,7 +32,7 @@ pub fn of_all_users() -> Vec<PathBuf> {
 /// Sees to it that there is a folder for the socket `path`: the run-time folder is made, and opened to others if `shared` is true.
 ///
 /// # Errors
-/// There is none.
+/// There is none, or the run-time folder is another user's.
 pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !is_same(folder, &runtime()) {
@@ -40,10 +40,11 @@ pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
         return if folder.is_dir() { Ok(()) } else { Err(missing()) };
     }
     make(folder)?;
-    let metadata = std::fs::metadata(folder)?;
+    let folder = open(folder)?;
+    let metadata = folder.metadata()?;
     let mode = metadata.mode() & 0o7777;
     if shared && mode & 0o011 != 0o011 && metadata.uid() == nix::unistd::geteuid().as_raw() {
-        std::fs::set_permissions(folder, Permissions::from_mode(mode | 0o011))?;
+        folder.set_permissions(Permissions::from_mode(mode | 0o011))?;
     }
     Ok(())
 }
@@ -51,20 +52,52 @@ pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
 /// Makes the folder if it is missing.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses, or another user has made it.
 pub fn make(folder: &Path) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
+    if folder.symlink_metadata().is_err() {
+        if let Some(around) = folder.parent() {
+            DirBuilder::new().recursive(true).mode(MODE).create(around)?;
+        }
+        match DirBuilder::new().mode(MODE).create(folder) {
+            // The umask may have taken from it.
+            Ok(()) => open(folder)?.set_permissions(Permissions::from_mode(MODE))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
     }
-    DirBuilder::new().recursive(true).mode(MODE).create(folder)?;
-    // The umask may have taken from it.
-    std::fs::set_permissions(folder, Permissions::from_mode(MODE))
+    if is_ours(folder) { Ok(()) } else { Err(others()) }
 }
 
-/// Whether `folder` is this user's, or root's: no other user can replace what is in it.
+/// The error for a folder in which another user could replace sockets.
+pub fn others() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the folder belongs to another user, or is a link that another user may have made",
+    )
+}
+
+/// Whether `folder` is this user's, or root's: no other user can replace what is in it. Where all users may write around it, it must be a
+/// folder of this user, and no link.
 pub fn is_ours(folder: &Path) -> bool {
     let us = nix::unistd::geteuid().as_raw();
-    std::fs::metadata(folder).is_ok_and(|metadata| metadata.uid() == us || metadata.uid() == 0)
+    let Ok(entry) = std::fs::symlink_metadata(folder) else { return false };
+    if is_around_open(folder) {
+        return entry.is_dir() && entry.uid() == us;
+    }
+    let is_trusted = |metadata: &Metadata| metadata.uid() == us || metadata.uid() == 0;
+    is_trusted(&entry) && std::fs::metadata(folder).is_ok_and(|folder| is_trusted(&folder))
+}
+
+/// Whether all users may make files beside `folder`, as in the folder for temporary files.
+fn is_around_open(folder: &Path) -> bool {
+    let around = folder.parent().map(|around| if around.as_os_str().is_empty() { Path::new(".") } else { around });
+    around.is_some_and(|around| std::fs::metadata(around).is_ok_and(|metadata| metadata.mode() & 0o002 != 0))
+}
+
+/// The folder itself, opened; no link that another user may have put in its place.
+fn open(folder: &Path) -> io::Result<File> {
+    let no_link = if is_around_open(folder) { libc::O_NOFOLLOW } else { 0 };
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | no_link).open(folder)
 }
 
 /// Whether both paths are of one folder, which may be missing.
@@ -94,5 +127,30 @@ mod tests {
         let made = folder.path().join("run/memlane");
         make(&made).unwrap();
         assert_eq!(std::fs::metadata(&made).unwrap().mode() & 0o777, 0o711);
+    }
+
+    #[test]
+    fn a_link_in_a_folder_of_all_users_is_not_followed() {
+        let temporary = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(temporary.path(), Permissions::from_mode(0o1777)).unwrap();
+        let victim = temporary.path().join("private");
+        DirBuilder::new().mode(0o700).create(&victim).unwrap();
+        let link = temporary.path().join("memlane-1000");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        assert!(is_ours(&victim) && !is_ours(&link));
+        assert_eq!(make(&link).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(open(&link).is_err() && open(&victim).is_ok());
+        // Nor one that leads nowhere yet.
+        std::fs::remove_dir(&victim).unwrap();
+        assert!(make(&link).is_err() && !victim.exists());
+    }
+
+    #[test]
+    fn a_link_of_ones_own_leads_to_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("memlane");
+        make(&folder.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+        assert!(is_ours(&link) && make(&link).is_ok() && open(&link).is_ok());
     }
 }

@@ -109,7 +109,7 @@ pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
     folder::provide(path, false).map_err(failed)?;
     // Another user could put a socket of its own in the place of ours.
     if path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && !folder::is_ours(folder)) {
-        return Err(failed(io::Error::other("the folder belongs to another user")));
+        return Err(failed(folder::others()));
     }
     let listener = socket::bind(path, Access::PRIVATE).map_err(failed)?;
     listener.socket().set_nonblocking(true).map_err(failed)?;

@@ -151,7 +151,7 @@ pub fn of_file(file: &Path) -> Option<PathBuf> {
 pub fn all() -> Vec<Running> {
     let found = |folder: &PathBuf| {
         // A link of another user may lead to any socket: only that user's processes are spoken with.
-        let user = std::fs::metadata(folder).ok().map(|metadata| metadata.uid());
+        let user = std::fs::symlink_metadata(folder).ok().map(|metadata| metadata.uid());
         sockets(folder, |_| true).into_iter().map(move |socket| (socket, user)).collect::<Vec<_>>()
     };
     let mut found: Vec<_> = folders().iter().flat_map(found).collect();
