@@ -234,6 +234,10 @@ impl Record {
             folder::make(folder)?;
             clean(folder);
         }
+        // A link left by an earlier start of the same network leads to the socket that listens by now.
+        if std::fs::read_link(&link).is_ok_and(|known| known == control) {
+            return Ok(Some(Self { link, control }));
+        }
         if link.exists() && !socket::is_left(&link)? {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another network is there"));
         }

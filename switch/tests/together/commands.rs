@@ -254,6 +254,15 @@ fn a_network_that_was_killed_is_not_listed() {
     drop(up(folder, &["net.toml"]));
     assert!(listed(folder).is_empty());
     assert!(fails(folder, &["down", "net.toml"], 1).contains("Start it with `memlane up`"));
+    // A restart finds the link of the run that was killed: it is the network's own, and goes with it.
+    let links = || std::fs::read_dir(folder.join("memlane")).unwrap().count();
+    let again = up(folder, &["net.toml"]);
+    assert_eq!((links(), listed(folder).len()), (1, 1));
+    assert_eq!(printed(folder, &["down", "net.toml"]), "net: ended\n");
+    assert_eq!(links(), 0);
+    drop(again);
+    drop(up(folder, &["net.toml"]));
+    assert_eq!(links(), 1);
     std::fs::remove_dir_all(folder.join("deep")).unwrap();
     // The next network takes away what leads nowhere.
     write(folder, "other.toml", "control = \"other.control\"\n");
