@@ -11,6 +11,7 @@ use std::ptr::{self, NonNull};
 
 use crate::frame::{self, LONGEST_HEADERS, NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
+use crate::memory::faults::Faults;
 use crate::memory::{Fetch, Foreign, Granted, Piece};
 use crate::stats::DropReason;
 
@@ -156,17 +157,21 @@ impl Parcel {
         Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
     }
 
-    /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are and are reached by address; returns how many. What was not copied
-    /// at intake its sender may have changed since.
+    /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are, are reached by address, and take few page faults; returns how many.
+    /// The sender may have changed the bytes that were not copied at intake.
     pub fn read(&self, from: u32, to: &mut [u8]) -> usize {
         let own = self.start().get(from as usize..).unwrap_or_default();
         let mut done = own.len().min(to.len());
         to[..done].copy_from_slice(&own[..done]);
         let mut skip = from.saturating_sub(self.start().len() as u32);
+        let mut faults = Faults::default();
         for piece in self.rest() {
             let run = piece.skip(skip).first((to.len() - done) as u32);
             skip -= skip.min(piece.length());
             if run.length() > 0 {
+                if !faults.may_go_on() {
+                    break;
+                }
                 run.copy_in(&mut to[done..][..run.length() as usize]);
                 done += run.length() as usize;
             } else if done == to.len() {
@@ -182,7 +187,7 @@ impl Parcel {
         frame::flow_hash(self.start()).unwrap_or_else(|| self.flow_hash_behind_start())
     }
 
-    /// The same for a frame whose ports were not copied at intake. Those that are not reached by address belong to no flow but that of their IP addresses.
+    /// The same for a frame whose ports were not copied at intake. Where [`Self::read`] does not reach the ports, the flow is that of the IP addresses.
     #[cold]
     #[inline(never)]
     fn flow_hash_behind_start(&self) -> u32 {
@@ -445,7 +450,11 @@ pub const MAX_PIECES: usize = 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::memory::faults::faults;
+    use crate::memory::{Hint, MemoryMap, Region};
 
     fn pieces(lengths: &[u32]) -> Vec<Piece> {
         let mut place = 0x1000_usize;
@@ -491,6 +500,41 @@ mod tests {
             parcel.set_rest(&list, skip, &mut pool).unwrap();
             assert_eq!(rest_of(&parcel), expected, "skip {skip}");
         }
+    }
+
+    /// A TCP packet whose headers, of `HEADERS` bytes, go on behind the copied bytes, in buffer segments of two bytes: each first byte on one page, each
+    /// second on the next, none of them in memory yet.
+    fn on_many_pages(map: &MemoryMap, pool: &mut ChunkPool) -> Parcel {
+        const COUNT: u32 = 1000;
+        let mut parcel = Parcel { start_length: SHORT_START as u32, length: SHORT_START as u32 + 2 * COUNT, ..Parcel::default() };
+        // IPv4 with 60 bytes of headers, DF, TCP: the ports are bytes 74 to 78.
+        parcel.start[12..15].copy_from_slice(&[8, 0, 0x4f]);
+        parcel.start[20] = 0x40;
+        parcel.start[23] = 6;
+        parcel.start[29] = 1;
+        parcel.start[33] = 2;
+        let piece = |page: u32| map.piece(u64::from(page) * 4096 - 1, 2, &mut Hint::default()).unwrap();
+        let pieces: Vec<Piece> = (1..=COUNT).map(piece).collect();
+        parcel.set_rest(&pieces, 0, pool).unwrap();
+        parcel
+    }
+
+    /// Page faults are 96 in the worst case where they are counted, of runs of two pages each.
+    #[test]
+    fn reading_behind_the_copied_bytes_ends_with_many_page_faults() {
+        let map = MemoryMap::new(vec![Arc::new(Region::anonymous(0, 1002 * 4096).unwrap())]).unwrap();
+        let mut pool = ChunkPool::new(256);
+        let parcel = on_many_pages(&map, &mut pool);
+        let before = faults();
+        assert_eq!(parcel.flow_hash(), frame::pair_hash(parcel.start()), "ports that were not reached");
+        let taken = faults() - before;
+        assert!((1..=2 * 96 + 8).contains(&taken), "{taken} page faults");
+        let mut bytes = [0; LONGEST_HEADERS];
+        assert!(parcel.read(0, &mut bytes) < parcel.length as usize);
+        // Each read brings some pages in; once they are there, nothing is left out.
+        let reads = (0..1000).take_while(|_| parcel.read(0, &mut bytes) < parcel.length as usize).count();
+        assert!(reads < 100, "{reads}");
+        pool.give_back(parcel.loan);
     }
 
     #[test]

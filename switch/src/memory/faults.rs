@@ -51,7 +51,7 @@ impl Faults {
 }
 
 /// Page faults of the calling thread so far.
-fn faults() -> i64 {
+pub(crate) fn faults() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults() + usage.major_page_faults())
 }
 
