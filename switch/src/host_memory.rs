@@ -40,10 +40,14 @@ impl HostMemory {
         Self { proc: proc.into(), cgroups: folders(&own, cgroup) }
     }
 
-    /// Bytes that there are, the cgroups' limits considered; at least 1 GiB where that cannot be told.
+    /// Bytes of the machine, whatever the cgroups' limits; 1 GiB where that cannot be told.
+    pub fn of_machine(&self) -> u64 {
+        self.machine("MemTotal:").unwrap_or(1 << 30)
+    }
+
+    /// Bytes that there are, the cgroups' limits considered.
     pub fn total(&self) -> u64 {
-        let limits = self.cgroups.iter().filter_map(|folder| limit(folder));
-        limits.chain(self.machine("MemTotal:")).min().unwrap_or(1 << 30)
+        self.cgroups.iter().filter_map(|folder| limit(folder)).fold(self.of_machine(), u64::min)
     }
 
     /// Bytes that are left before the machine or a cgroup is full.
@@ -174,6 +178,7 @@ pub(crate) mod tests {
         ];
         let host = host(folder.path(), 800, "0::/system.slice/memlane.service\n", &files);
         assert_eq!((host.total(), host.left()), (512 << 20, (512 - 100 + 3) << 20));
+        assert_eq!(host.of_machine(), 1 << 30);
     }
 
     #[test]

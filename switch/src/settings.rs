@@ -49,9 +49,16 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        // Once, so that what was read before and after a limit changed is the same network.
-        static HOST: OnceLock<u64> = OnceLock::new();
-        let host = *HOST.get_or_init(|| HostMemory::of_this_process().total());
+        // Once, so that the same file is the same network before and after memory was added to the machine.
+        static USUAL: OnceLock<Settings> = OnceLock::new();
+        USUAL.get_or_init(|| Self::on(HostMemory::of_this_process())).clone()
+    }
+}
+
+impl Settings {
+    /// The defaults on `host`.
+    fn on(host: &HostMemory) -> Self {
+        let machine = host.of_machine();
         Self {
             poll: Poll::default(),
             in_order: false,
@@ -61,9 +68,25 @@ impl Default for Settings {
             age: crate::table::DEFAULT_AGE,
             moves: crate::table::DEFAULT_MOVES,
             memory: 64 << 20,
-            // No guest has more than its host, but all of them together may: they need not use it all.
-            guest_memory: host.saturating_mul(OVERCOMMIT),
-            port_memory: host,
+            // No guest has more than its host, but all of them together may: they need not use it all. A memory limit of this process is no bound:
+            // a page is charged to the process that touched it first, and what is charged to this one is bounded by itself (`network::payer`).
+            guest_memory: machine.saturating_mul(OVERCOMMIT),
+            port_memory: machine,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_memory::tests::host;
+
+    #[test]
+    fn a_memory_limit_of_the_service_is_none_of_guests_that_took_their_memory_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let limited = host(folder.path(), 800, "0::/c\n", &[("cgroup/c/memory.max", "536870912\n")]);
+        assert_eq!(limited.total(), 512 << 20);
+        let Settings { port_memory, guest_memory, .. } = Settings::on(&limited);
+        assert_eq!((port_memory, guest_memory), (1 << 30, 8 << 30));
     }
 }

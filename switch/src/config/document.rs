@@ -59,12 +59,12 @@ pub struct Document {
     #[serde(deserialize_with = "quantity::read_mebibytes")]
     #[schemars(range(min = 1, max = 1048576), transform = quantity::or_text("mebibytes"))]
     pub memory_mib: u64,
-    /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others. By default eight times what
-    /// the host has, or the memory cgroup that memlane is in, if that is less.
+    /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others. By default eight times the
+    /// host's memory.
     #[serde(deserialize_with = "quantity::read_some_gibibytes")]
     #[schemars(range(min = 1, max = 65536), transform = quantity::or_text("gibibytes"))]
     pub guest_memory_gib: Option<u64>,
-    /// Most GiB of memory that the guest of one port may have; by default what the host or the cgroup has.
+    /// Most GiB of memory that the guest of one port may have; by default the host's memory.
     #[serde(deserialize_with = "quantity::read_some_gibibytes")]
     #[schemars(range(min = 1, max = 65536), transform = quantity::or_text("gibibytes"))]
     pub port_memory_gib: Option<u64>,

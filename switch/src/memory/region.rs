@@ -62,17 +62,38 @@ pub enum RegionError {
         "guest memory must lie in RAM-backed shared memory (memfd, tmpfs or hugetlbfs): with QEMU use -object memory-backend-memfd,share=on"
     )]
     NotMemory,
-    /// A port's or all ports' bound on mapped memory is reached.
-    #[error("{wanted} bytes of guest memory, where {most} more may be mapped: raise port-memory-gib or guest-memory-gib")]
-    TooMuch {
-        /// Bytes that were to be mapped.
+    /// The port's bound on mapped memory is reached.
+    #[error(
+        "{} GiB of guest memory, where one port may map {} GiB: raise port-memory-gib",
+        gibibytes(*wanted, f64::ceil),
+        gibibytes(*most, f64::floor)
+    )]
+    TooMuchForPort {
+        /// Bytes that the port was to have mapped in all.
         wanted: u64,
-        /// Bytes that may be.
+        /// Bytes that it may.
+        most: u64,
+    },
+    /// All ports' bound on mapped memory is reached, of which one port gets no more than is left to the others.
+    #[error(
+        "a memory region of {} GiB, where {} GiB of all ports' limit are left to this port: raise guest-memory-gib",
+        gibibytes(*wanted, f64::ceil),
+        gibibytes(*most, f64::floor)
+    )]
+    TooMuch {
+        /// Bytes of the region.
+        wanted: u64,
+        /// Bytes that this port may map beside those that it has.
         most: u64,
     },
     /// mmap refused.
     #[error("guest memory cannot be mapped: {0}")]
     Map(String),
+}
+
+/// `bytes` in GiB, with two digits behind the point, `rounded` so that more than a limit is never told as equal to it.
+fn gibibytes(bytes: u64, rounded: fn(f64) -> f64) -> f64 {
+    rounded(bytes as f64 * 100.0 / (1_u64 << 30) as f64) / 100.0
 }
 
 /// What a port's regions may take, shared fairly with other ports.
@@ -360,6 +381,17 @@ mod tests {
         assert!(map(4096).is_err());
         drop(region);
         assert!(map(32 << 20).is_ok() && all.held() == 0);
+    }
+
+    #[test]
+    fn limits_on_memory_are_told_in_gib_with_the_key_that_raises_them() {
+        let told = RegionError::TooMuchForPort { wanted: (1 << 30) + 1, most: 1 << 30 }.to_string();
+        assert_eq!(told, "1.01 GiB of guest memory, where one port may map 1 GiB: raise port-memory-gib");
+        let told = RegionError::TooMuch { wanted: 3 << 29, most: (1 << 30) - 1 }.to_string();
+        assert_eq!(
+            told,
+            "a memory region of 1.5 GiB, where 0.99 GiB of all ports' limit are left to this port: raise guest-memory-gib"
+        );
     }
 
     #[test]

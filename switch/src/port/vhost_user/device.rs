@@ -337,7 +337,7 @@ impl Device {
     /// is no reason to refuse it here.
     fn check_length(&self, wanted: u64) -> Result<()> {
         let most = self.network.shared().settings.port_memory;
-        if wanted <= most { Ok(()) } else { Err(refuse(RegionError::TooMuch { wanted, most })) }
+        if wanted <= most { Ok(()) } else { Err(refuse(RegionError::TooMuchForPort { wanted, most })) }
     }
 
     /// Makes `map` the memory of this port, rings that run included.
