@@ -250,13 +250,18 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the file at `path`, for reading, since that is enough for a lock; a missing one is made.
+/// Opens the file at `path` for reading and writing, since NFS locks for one network alone only what is open for writing; where that is refused, for
+/// reading, which is enough for the lock elsewhere. A missing one is made.
 fn open(path: &Path) -> Result<File, StateError> {
     let unreadable = |cause: &dyn std::fmt::Display| StateError::Read { path: path.into(), cause: cause.to_string() };
     // A pipe without a writer would have the opening wait.
     let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    let file = match options.open(path) {
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    let opened = options.open(path).or_else(|error| match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => options.write(false).open(path),
+        _ => Err(error),
+    });
+    let file = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let made = options.write(true).create(true).mode(0o600).open(path);
             made.map_err(|cause| StateError::Write { path: path.into(), cause })?
@@ -371,6 +376,25 @@ mod tests {
         }
         first.end();
         assert_eq!(StateFile::open(&path).unwrap().1, state(A));
+    }
+
+    /// NFS refuses an exclusive flock(2) on a file that is not open for writing (EBADF).
+    #[test]
+    fn what_is_locked_is_open_for_writing_where_that_is_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = folder.path().join("state");
+        std::fs::write(&path, State::default().text().unwrap()).unwrap();
+        let mode = |file: &File| nix::fcntl::fcntl(file, nix::fcntl::F_GETFL).unwrap() & libc::O_ACCMODE;
+        let locked = |path: &Path| Kept::default().lock(path).map(mode).unwrap();
+        assert_eq!(locked(&path), libc::O_RDWR);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
+        // A thread without the rights of root.
+        let refused = || {
+            nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
+            locked(&path)
+        };
+        assert_eq!(std::thread::scope(|scope| scope.spawn(refused).join().unwrap()), libc::O_RDONLY);
     }
 
     #[test]
