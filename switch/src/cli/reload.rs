@@ -1,5 +1,7 @@
 //! `memlane reload`: a running network becomes what its file says.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use hyper::Method;
 
@@ -9,7 +11,7 @@ use crate::config::Reread;
 use crate::config::claim::place;
 use crate::control::reload::Reloaded;
 use crate::control::routes::ReloadOrder;
-use crate::control::running::Identity;
+use crate::control::running::{Identity, NetFile};
 
 /// Arguments of `memlane reload`.
 #[derive(Debug, Args)]
@@ -35,9 +37,8 @@ impl Reload {
         let &Self { dry_run, ports_only, force, .. } = self;
         let client = self.net.client()?;
         let read = match self.net.file() {
-            // By the path that the network has, where its sockets lie: another may be a link to it.
             Some(file) => {
-                let own = client.get::<Identity>("/v1/identity")?.file.map(|own| own.path).filter(|own| *own != place(file));
+                let own = client.get::<Identity>("/v1/identity")?.file.and_then(|own| path_of(own, file));
                 Some(Reread::load(own.as_deref().unwrap_or(file), force)?)
             }
             None => None,
@@ -57,6 +58,13 @@ impl Reload {
             count => Err(Failure::Running(format!("{count} ports and uplinks could not be made what the file says"))),
         }
     }
+}
+
+/// The path at which the network has its file, where its sockets lie, if `named` is another, such as a link to it. None where another file is there:
+/// the network may be in a mount namespace of its own.
+fn path_of(own: NetFile, named: &Path) -> Option<PathBuf> {
+    let here = NetFile::at(&own.path).ok()?;
+    ((here.device, here.inode) == (own.device, own.inode) && own.path != place(named)).then_some(own.path)
 }
 
 /// What was done, a line for each port that differs.

@@ -224,6 +224,26 @@ fn a_link_to_its_file_finds_a_network_and_moves_no_socket() {
 }
 
 #[test]
+fn a_file_elsewhere_that_has_the_path_of_the_networks_own_is_not_applied() {
+    in_namespaces(&["--mount"], "commands::a_file_elsewhere_that_has_the_path_of_the_networks_own_is_not_applied", || {
+        let folder = network("web.sock");
+        let folder = folder.path();
+        for (place, name) in [("inside", "web"), ("conf", "stranger")] {
+            std::fs::create_dir(folder.join(place)).unwrap();
+            write(&folder.join(place), "net.toml", &format!("[[port]]\nname = \"{name}\"\nnull = true\n"));
+        }
+        // To the network, in its mount namespace, its file lies at conf/net.toml; here another file does.
+        let up = memlane(folder, &["up", "conf/net.toml"]);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--", "sh", "-c", "mount --bind inside conf && exec \"$0\" \"$@\""]);
+        command.arg(up.get_program()).args(up.get_args()).current_dir(folder);
+        command.envs(up.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        let _running = Running::start(command);
+        assert_eq!(printed(folder, &["reload", "inside/net.toml"]), "untouched  1 port\n");
+    });
+}
+
+#[test]
 fn a_network_is_ended_by_a_command_that_waits() {
     let folder = network("web.sock");
     let folder = folder.path();
