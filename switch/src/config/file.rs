@@ -1,11 +1,13 @@
 //! A network's file as text, read whole: not while a program is in the middle of writing it.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, fstatfs};
 
 use crate::system::is_open_for_writing;
 
@@ -14,38 +16,79 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks whether it has finished.
 const STEP: Duration = Duration::from_millis(5);
 
-/// Reads the file at `path` once no program is writing it.
+/// Super blocks of SMB (`include/uapi/linux/magic.h` of Linux): of version 1, and of later ones.
+const SMB: [FsType; 2] = [FsType(0xff53_4d42), FsType(0xfe53_4d42)];
+
+/// A file's text, and how far it is to be trusted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// All of it.
+    pub text: String,
+    /// A program has the file open for writing and may not have finished, though it wrote nothing for two seconds.
+    pub is_open: bool,
+}
+
+/// Reads the file at `path` once no program is writing it: where none has it open for writing, or where it stayed as it is for two seconds. The kernel
+/// tells of a program that is not there on file systems of a network, unless the server has lent it the file.
 ///
 /// # Errors
 /// The kernel refuses, or a program is still writing it after two seconds.
-pub fn read_settled(path: &Path) -> io::Result<String> {
-    let deadline = Instant::now() + PATIENCE;
+pub fn read_settled(path: &Path) -> io::Result<Settled> {
+    // Opened anew each time: it may have been replaced.
+    settle(|| Look::at(&mut File::open(path)?), PATIENCE)
+}
+
+fn settle(mut look: impl FnMut() -> io::Result<Look>, patience: Duration) -> io::Result<Settled> {
+    let deadline = Instant::now() + patience;
+    let first = look()?;
+    let (version, mut last) = (first.version, first);
     loop {
-        // Opened anew each time: it may have been replaced.
-        if let Some(text) = read_at_rest(&mut File::open(path)?)? {
-            return Ok(text);
+        if last.is_whole && !last.is_written {
+            return Ok(Settled { text: last.text, is_open: false });
         }
         if Instant::now() > deadline {
-            let text = "another program is writing it: try again when that has finished, or use --force";
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+            break;
         }
         sleep(STEP);
+        last = look()?;
+    }
+    if last.is_whole && last.version == version {
+        return Ok(Settled { text: last.text, is_open: !last.is_remote });
+    }
+    let text = "another program is writing it: try again when that has finished, or use `memlane reload --force`";
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+}
+
+/// A file as it was at one moment.
+#[derive(Clone, Debug)]
+struct Look {
+    text: String,
+    /// Device, inode, length, and seconds and nanoseconds of the last change.
+    version: [u64; 5],
+    /// It did not change while it was read.
+    is_whole: bool,
+    /// The kernel says that a program has it open for writing.
+    is_written: bool,
+    /// It is on a server.
+    is_remote: bool,
+}
+
+impl Look {
+    fn at(file: &mut File) -> io::Result<Self> {
+        let before = file.metadata()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let is_written = before.is_file() && is_open_for_writing(file) == Some(true);
+        let after = file.metadata()?;
+        let is_whole = !before.is_file() || (version(&before) == version(&after) && text.len() as u64 == after.len());
+        let remote = [NFS_SUPER_MAGIC, SMB[0], SMB[1]];
+        let is_remote = fstatfs(&*file).is_ok_and(|system| remote.contains(&system.filesystem_type()));
+        Ok(Self { text, version: version(&after), is_whole, is_written, is_remote })
     }
 }
 
-/// The text of `file`, unless it is being written.
-fn read_at_rest(file: &mut File) -> io::Result<Option<String>> {
-    let before = file.metadata()?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    if !before.is_file() {
-        return Ok(Some(text));
-    }
-    let is_written = is_open_for_writing(file) == Some(true);
-    let after = file.metadata()?;
-    let same = |metadata: &std::fs::Metadata| (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
-    let at_rest = !is_written && same(&before) == same(&after) && text.len() as u64 == after.len();
-    Ok(at_rest.then_some(text))
+fn version(metadata: &Metadata) -> [u64; 5] {
+    [metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime() as u64, metadata.mtime_nsec() as u64]
 }
 
 /// True for a text whose last line has no end: that of a file which was cut off is mostly such a one.
@@ -65,22 +108,40 @@ mod tests {
         let path = folder.path().join("net.toml");
         let mut writer = File::create(&path).unwrap();
         writer.write_all(b"a\n").unwrap();
-        assert_eq!(read_at_rest(&mut File::open(&path).unwrap()).unwrap(), None);
+        assert!(Look::at(&mut File::open(&path).unwrap()).unwrap().is_written);
         let reader = std::thread::spawn({
             let path = path.clone();
             move || read_settled(&path).unwrap()
         });
         writer.write_all(b"b\n").unwrap();
         drop(writer);
-        assert_eq!(reader.join().unwrap(), "a\nb\n");
+        assert_eq!(reader.join().unwrap(), Settled { text: "a\nb\n".into(), is_open: false });
+    }
+
+    fn written(version: u64, is_remote: bool) -> Look {
+        Look { text: "a\n".into(), version: [version; 5], is_whole: true, is_written: true, is_remote }
+    }
+
+    /// On a server the kernel tells of a writer where there is none, so that nothing is to be concluded from it.
+    #[test]
+    fn a_file_that_stays_as_it_is_is_read_and_whether_a_program_has_it_open_is_told() {
+        for (is_remote, is_open) in [(true, false), (false, true)] {
+            let settled = settle(|| Ok(written(1, is_remote)), Duration::ZERO).unwrap();
+            assert_eq!(settled, Settled { text: "a\n".into(), is_open });
+        }
     }
 
     #[test]
     fn a_writer_that_does_not_finish_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("net.toml");
-        let _writer = File::create(&path).unwrap();
-        assert_eq!(read_settled(&path).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let mut versions = 1..;
+        let writing = || Ok(written(versions.next().unwrap(), true));
+        assert_eq!(settle(writing, STEP).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_meanwhile_is_read_at_the_next_look() {
+        let mut looks = [written(1, false), Look { is_written: false, ..written(2, false) }].into_iter();
+        assert!(!settle(|| Ok(looks.next().unwrap()), PATIENCE).unwrap().is_open);
     }
 
     #[test]
@@ -89,7 +150,8 @@ mod tests {
         writer.write_all(b"a\n").unwrap();
         drop(writer);
         let mut reader = File::from(std::os::fd::OwnedFd::from(reader));
-        assert_eq!(read_at_rest(&mut reader).unwrap().as_deref(), Some("a\n"));
+        let look = Look::at(&mut reader).unwrap();
+        assert!(look.text == "a\n" && look.is_whole && !look.is_written);
     }
 
     #[test]

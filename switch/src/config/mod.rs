@@ -311,7 +311,7 @@ impl Document {
 pub struct Reread {
     /// What it says.
     pub document: Document,
-    /// Its last line has no end: it may have been cut off.
+    /// Its last line has no end, or a program has it open for writing: something may be missing.
     pub cut_off: bool,
 }
 
@@ -321,9 +321,10 @@ impl Reread {
     /// # Errors
     /// All [`Mistakes`] at once.
     pub fn load(path: &Path, force: bool) -> Result<Self, Mistakes> {
-        let read = if force { std::fs::read_to_string(path) } else { file::read_settled(path) };
-        let text = read.map_err(|error| Mistakes::unreadable(path, &error))?;
-        Ok(Self { document: Document::parse(&text, path)?, cut_off: !force && file::has_open_line(&text) })
+        let at_once = || Ok(file::Settled { text: std::fs::read_to_string(path)?, is_open: false });
+        let read = if force { at_once() } else { file::read_settled(path) };
+        let file::Settled { text, is_open } = read.map_err(|error| Mistakes::unreadable(path, &error))?;
+        Ok(Self { document: Document::parse(&text, path)?, cut_off: !force && (is_open || file::has_open_line(&text)) })
     }
 }
 

@@ -17,7 +17,7 @@ pub struct ReloadOptions {
     pub ports_only: bool,
     /// Detach all ports that run, too, and take over a file that may have been cut off.
     pub force: bool,
-    /// The file ends in the middle of a line.
+    /// The file ends in the middle of a line, or a program has it open for writing.
     pub cut_off: bool,
 }
 
@@ -30,11 +30,13 @@ impl ReloadOptions {
         }
         if removed.len() == ports {
             let text = "the file has none of the ports that run, so that all of them would be detached";
-            return Some(format!("{text} ({ports} now). Check the file, or use --force if that is meant"));
+            return Some(format!("{text} ({ports} now). Check the file, or use `memlane reload --force` if that is meant"));
         }
         let names: Vec<&str> = removed.iter().map(|port| port.name.as_str()).collect();
-        let text = "the file ends in the middle of a line and may have been cut off: it does not have the ports";
-        self.cut_off.then(|| format!("{text} {}. End its last line, or use --force", names.join(", ")))
+        let text = "the file may have been cut off (it ends in the middle of a line, or another program has it open for writing): it does not \
+                    have the ports";
+        let remedy = "End its last line and close it, or use `memlane reload --force`";
+        self.cut_off.then(|| format!("{text} {}. {remedy}", names.join(", ")))
     }
 }
 

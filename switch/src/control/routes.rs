@@ -103,7 +103,7 @@ pub struct ReloadOrder {
     pub ports_only: bool,
     /// Detach all ports that run, too, and take over a document that may have been cut off.
     pub force: bool,
-    /// The file that the document was read from ends in the middle of a line: no port is detached then, unless by force.
+    /// The file that the document was read from may not be whole: it ends in the middle of a line, or a program has it open for writing. No port is detached then, unless by force.
     pub cut_off: bool,
 }
 
