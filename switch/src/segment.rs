@@ -96,11 +96,19 @@ impl Segment {
         }
     }
 
-    /// `port` leaves, and with it all that was known to be behind it; true if it was the last one.
+    /// `port` is about to leave: no station is held there any more.
+    pub fn prepare_to_leave(&self, port: PortId) {
+        self.inner().table.forget_moves(port);
+    }
+
+    /// `port` leaves, and with it all that was known to be behind it; true if it was the last one. [`Self::prepare_to_leave`] comes before, and
+    /// after that every worker finishes what it does.
     pub fn leave(&self, port: PortId) -> bool {
         let inner = &mut *self.inner();
         inner.members.retain(|&member| member != port);
         inner.table.clear(port);
+        // A station that a worker entered there after all may have moved on since.
+        inner.table.forget_moves(port);
         inner.members.is_empty()
     }
 
@@ -146,6 +154,23 @@ mod tests {
         assert!(!Arc::ptr_eq(&before, &after), "there was room for one");
         assert_eq!((after.find(address(1)), after.find(address(2))), (Some(PortId(0)), Some(PortId(0))));
         assert_eq!(segment.pin(address(1), PortId(1)), Err(PortId(0)), "what is tied stays so");
+    }
+
+    #[test]
+    fn no_station_comes_back_to_a_port_that_left() {
+        let segment = Segment::new(SegmentId(0), "lan", 3, 7, 8);
+        let table = segment.table();
+        let [gone, others @ ..] = [0, 1, 2].map(PortId);
+        [gone, others[0], others[1]].into_iter().for_each(|port| segment.join(port));
+        table.learn(address(1), gone, 0);
+        for n in 0..30 {
+            if n == 7 {
+                segment.prepare_to_leave(gone);
+                segment.leave(gone);
+            }
+            table.learn(address(1), others[n % 2], 0);
+            assert_ne!(table.find(address(1)), Some(gone), "the number may be a port's of another segment");
+        }
     }
 
     #[test]

@@ -122,6 +122,8 @@ pub struct Table {
     generation: AtomicU32,
     /// Anything was ever learned in a VLAN.
     has_vlans: AtomicBool,
+    /// Any station ever moved between ports.
+    has_moves: AtomicBool,
     /// How each entry moves, in the order of the entries: see [`Moves`].
     moves: Box<[AtomicU64]>,
     /// Moves in a window after which a station is held; 0 for any number.
@@ -261,6 +263,7 @@ impl Table {
             key_inverse: inverse(key),
             generation: AtomicU32::new(0),
             has_vlans: AtomicBool::new(false),
+            has_moves: AtomicBool::new(false),
             moves: zeroed(wanted),
             most_moves: DEFAULT_MOVES,
             suspects: zeroed(ports.max(1)),
@@ -395,6 +398,24 @@ impl Table {
         self.remove_of(port, |_| true);
     }
 
+    /// Forgets which stations were at `port` before they moved, so that none is held there: for a port that leaves, because its number is given to
+    /// another port, perhaps of another segment. A worker that has begun to move a station may still enter it at `port`: to be done before every
+    /// worker has finished what it does, and followed by [`Self::clear`] then.
+    pub fn forget_moves(&self, port: PortId) {
+        if self.has_moves.load(Ordering::Relaxed) {
+            let is_at_port = |moves: Moves| moves.count() > 0 && moves.home() == port;
+            let at_port = self.moves.iter().filter(|moves| is_at_port(Moves(moves.load(Ordering::Relaxed))));
+            at_port.for_each(|moves| {
+                moves.swap(0, Ordering::Relaxed);
+            });
+        }
+        if let Some(suspect) = self.suspects.get(port.index()) {
+            suspect.store(0, Ordering::Relaxed);
+        }
+        let mut flaps = self.flaps.lock().unwrap_or_else(PoisonError::into_inner);
+        flaps.retain(|flap| flap.home != port && flap.other != port);
+    }
+
     /// Forgets in all VLANs that `address` is behind those ports for which `condition` holds, where it is not pinned.
     pub fn unlearn(&self, address: MacAddress, condition: impl Fn(PortId) -> bool) {
         let vlans = if self.has_vlans.load(Ordering::Relaxed) { VLANS } else { 1 };
@@ -494,14 +515,17 @@ impl Table {
         if let Some(home) = before.held(self.most_moves, now) {
             return self.refuse(place, way, old, home, port, now);
         }
-        let after = before.after(old.port(), now);
-        moves.store(after.0, Ordering::Relaxed);
-        match after.held(self.most_moves, now) {
+        let moved = before.after(old.port(), now);
+        let home = moved.held(self.most_moves, now);
+        let after = home.map_or(moved, |home| Moves::new(now, moved.count(), home));
+        self.has_moves.store(true, Ordering::Relaxed);
+        // If it changed meanwhile, the port may be leaving where the station would be held.
+        let is_noted = moves.compare_exchange(before.0, after.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        match home.filter(|_| is_noted) {
             Some(home) => {
-                moves.store(Moves::new(now, after.count(), home).0, Ordering::Relaxed);
                 let other = if port == home { old.port() } else { port };
                 self.suspect(home, now);
-                let within = now.saturating_sub(after.second()) + 1;
+                let within = now.saturating_sub(moved.second()) + 1;
                 self.note(Flap { station: self.station(place), home, other, second: now, within });
                 self.refuse(place, way, old, home, port, now)
             }
@@ -548,6 +572,7 @@ impl Table {
             flaps.remove(0);
         }
         flaps.push(flap);
+        drop(flaps);
         self.has_flapped.store(true, Ordering::Release);
     }
 
@@ -878,6 +903,40 @@ mod tests {
     }
 
     #[test]
+    fn no_station_is_held_at_a_port_that_left() {
+        let (table, gone, others) = (Table::new(4, 64, 7), PortId(0), [PortId(1), PortId(2)]);
+        let moves = |times: usize| {
+            for n in 0..times {
+                table.learn(address(1), others[n % 2], 100);
+                assert_ne!(table.find(address(1)), Some(gone), "move {n}");
+            }
+        };
+        table.learn(address(1), gone, 100);
+        moves(usize::from(DEFAULT_MOVES) - 1);
+        table.forget_moves(gone);
+        table.clear(gone);
+        // Its number may be a port's of another segment now.
+        moves(4 * usize::from(DEFAULT_MOVES));
+        assert!(table.flaps().iter().all(|flap| flap.home != gone), "the moves between the others count for themselves");
+        assert!(!table.is_suspect(gone, 100));
+    }
+
+    #[test]
+    fn a_port_that_leaves_ends_what_was_held_there() {
+        let (table, gone, other) = (Table::new(4, 64, 7), PortId(0), PortId(1));
+        table.learn(address(1), gone, 100);
+        for n in 0..40 {
+            table.learn(address(1), [other, PortId(2)][n % 2], 100);
+        }
+        assert!(table.is_suspect(gone, 100) && table.find(address(1)) == Some(gone));
+        table.forget_moves(gone);
+        table.clear(gone);
+        assert_eq!(table.learn(address(1), other, 100), Learned::Changed);
+        assert_eq!((table.find(address(1)), table.is_suspect(gone, 100)), (Some(other), false));
+        assert!(table.flaps().is_empty(), "another port may have its number");
+    }
+
+    #[test]
     fn moving_is_no_flapping() {
         let table = Table::new(4, 64, 7);
         for second in (0..100).step_by(2) {
@@ -934,12 +993,13 @@ mod loom_tests {
 
     const HERE: PortId = PortId(0);
     const THERE: PortId = PortId(1);
+    const LEAVING: PortId = PortId(2);
     /// Times that a thread is interrupted at most.
     const SWITCHES: usize = 3;
 
     /// A table of the smallest size, where each port may hold two entries, and addresses of one and the same bucket.
     fn table() -> (Arc<Table>, [MacAddress; 3]) {
-        let table = Arc::new(Table::new(2, 2, 7));
+        let table = Arc::new(Table::for_members(3, 2, 2, 7));
         let all = (1..64_u8).map(|n| MacAddress::new([2, 0, 0, 0, 0, n]));
         let mut alike = all.filter(|&address| table.place(address.into()).bucket == 0);
         let addresses = std::array::from_fn(|_| alike.next().expect("half of them are in each bucket"));
@@ -979,7 +1039,7 @@ mod loom_tests {
     /// What holds of every table: who is said to hold so many entries holds them, and no address stands in two.
     fn look(table: &Table) {
         let entries = table.records();
-        for port in [HERE, THERE] {
+        for port in [HERE, THERE, LEAVING] {
             let of_port = entries.iter().filter(|entry| entry.port == port).count();
             assert_eq!(table.held(port) as usize, of_port, "entries of {port:?}");
         }
@@ -1051,6 +1111,37 @@ mod loom_tests {
             },
             |table, _| table.forget(HERE),
         );
+    }
+
+    /// The moment when the worker has finished comes between forgetting the moves and forgetting the entries. A station that was held begins to move
+    /// anew from there, which is forgotten last.
+    #[test]
+    fn an_address_is_about_to_be_held_at_a_port_that_leaves() {
+        for (moves, is_held) in [(DEFAULT_MOVES - 2, false), (DEFAULT_MOVES - 1, false), (DEFAULT_MOVES, true)] {
+            let moves_on = |table: &Table, a, n| table.learn(a, [HERE, THERE][usize::from(n % 2)], 1);
+            model_then(
+                move |table, [a, ..]| {
+                    table.learn(a, LEAVING, 1);
+                    for n in 0..moves {
+                        moves_on(table, a, n);
+                    }
+                },
+                move |table, [a, ..]| {
+                    moves_on(table, a, moves);
+                },
+                |table, _| table.forget_moves(LEAVING),
+                move |table, [a, ..]| {
+                    table.clear(LEAVING);
+                    if is_held {
+                        table.forget_moves(LEAVING);
+                    }
+                    for n in 0..2 * DEFAULT_MOVES {
+                        moves_on(table, a, n);
+                        assert_ne!(table.find(a), Some(LEAVING), "{moves} moves, then {n}");
+                    }
+                },
+            );
+        }
     }
 
     /// Whoever remembers where an address was, with the generation from before it looked, hears that it has moved or gone.

@@ -240,6 +240,8 @@ impl Network {
         if !self.has(port) {
             return;
         }
+        // Before all workers answer: after that none of them moves a station to this number any more.
+        port.segment.prepare_to_leave(port.id);
         let told = self.tell_all(|| {
             let port = Arc::clone(port);
             move |worker: &mut Worker| worker.remove_port(&port)
