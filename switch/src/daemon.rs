@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::budget::{Account, Permit};
 use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
-use crate::descriptors::{self, Descriptors, OF_NEW_PORT, USUAL};
+use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
@@ -88,7 +88,7 @@ pub enum StartError {
     #[error(transparent)]
     Add(#[from] AddError),
     /// The kernel refuses something else.
-    #[error("the network cannot be started: {0}")]
+    #[error("the network cannot be started: {0}{remedy}", remedy = descriptors::remedy(.0))]
     System(#[from] io::Error),
 }
 
@@ -161,7 +161,7 @@ struct Attached {
     config: PortConfig,
     port: Arc<Port>,
     server: Server,
-    _own: Option<Permit>,
+    _own: Permit,
 }
 
 #[derive(Debug)]
@@ -191,8 +191,8 @@ enum Meeting {
 #[derive(Debug)]
 pub struct Prepared {
     meeting: Meeting,
-    /// Its descriptors, of those that front ends may hold; `None` for a port that was there from the start, whose own are set aside.
-    own: Option<Permit>,
+    /// Its descriptors.
+    own: Permit,
 }
 
 impl Daemon {
@@ -201,9 +201,10 @@ impl Daemon {
     /// # Errors
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        let meetings = config.ports.iter().map(meeting).collect::<Result<Vec<_>, _>>()?;
-        let mut shared = Shared::new(config.workers, random()?, config.settings.clone());
-        shared.descriptors = Descriptors::for_network(config.ports.len(), config.workers);
+        // Before anything of the network is open: the rest is what its ports may hold.
+        let shared = Shared::new(config.workers, random()?, config.settings.clone());
+        let prepare = |port| Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? });
+        let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
         let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
         let daemon = Self {
@@ -224,8 +225,8 @@ impl Daemon {
                 return Err(error);
             }
         }
-        for (port, meeting) in config.ports.iter().zip(meetings) {
-            if let Err(error) = daemon.open(port, Prepared { meeting, own: None }, members[port.segment.as_str()]) {
+        for (port, prepared) in config.ports.iter().zip(prepared) {
+            if let Err(error) = daemon.open(port, prepared, members[port.segment.as_str()]) {
                 daemon.stop();
                 return Err(error);
             }
@@ -301,8 +302,7 @@ impl Daemon {
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
         }
-        let own = Account::with_floor(&self.network.shared().descriptors.budget, USUAL).take(OF_NEW_PORT);
-        let own = Some(own.ok_or_else(|| StartError::Descriptors(port.name.clone()))?);
+        let own = own_descriptors(self.network.shared(), port)?;
         let meeting = match &port.kind {
             PortKind::Tap { .. } => self.tap(port)?,
             PortKind::Xen { .. } => {
@@ -535,6 +535,12 @@ impl Daemon {
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();
     }
+}
+
+/// Takes what `port` has of descriptors while it is there.
+fn own_descriptors(shared: &Shared, port: &PortConfig) -> Result<Permit, StartError> {
+    let own = Account::with_floor(&shared.descriptors.budget, USUAL).take(port.kind.descriptors());
+    own.ok_or_else(|| StartError::Descriptors(port.name.clone()))
 }
 
 /// What guests cannot know.

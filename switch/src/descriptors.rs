@@ -1,7 +1,8 @@
-//! Descriptors of this process: how many it may have, and what front ends may hold of them.
+//! Descriptors of this process: how many it may have, and what ports and their front ends may hold of them.
 //!
-//! Front ends connect, and send descriptors (kick, call, error, memory) that stay open as long as they like. All of these come out of one budget, of
-//! which a port gets no more than is left to the others ([`crate::budget`]), or [`USUAL`]. The rest is the switch's own: sockets that it listens at, workers, and a
+//! A port has its own from its start to its end ([`PortKind::descriptors`](crate::config::PortKind::descriptors)). Front ends connect, and send
+//! descriptors (kick, call, error, memory) that stay open as long as they like. All of these come out of one budget, of
+//! which a port gets no more than is left to the others ([`crate::budget`]), or [`USUAL`]. The rest is the switch's own: workers, and a
 //! **reserve** for connections that are being accepted and for the control socket. So no port keeps others from connecting, and the network can
 //! always be asked.
 
@@ -23,10 +24,8 @@ const RESERVE: u64 = 64;
 const PART: u64 = 6;
 /// Descriptors of a worker.
 const OF_WORKER: u64 = 6;
-/// Descriptors of a port beside the socket that it listens at.
-const OF_PORT: u64 = 1;
-/// Descriptors of a port that comes while the network runs.
-pub const OF_NEW_PORT: u64 = OF_PORT + 1;
+/// Descriptors of a segment's uplink: a TAP, and sockets for its devices.
+pub const OF_UPLINK: u64 = 12;
 /// Descriptors that a front end of one queue pair may hold, and a port whatever the others hold, as long as there are any.
 pub const USUAL: u64 = 16;
 /// Descriptors of a connection and of what serves it.
@@ -46,7 +45,7 @@ pub const REMEDY: &str =
 pub const ADVICE: &str = "its front end was disconnected, because descriptors ran out: raise the hard limit (LimitNOFILE= of the service, ulimit -Hn), or \
                           look which port holds many (memlane status --json)";
 
-/// What front ends of a network may hold, and how often that was not enough.
+/// What ports of a network and their front ends may hold, and how often that was not enough.
 #[derive(Debug)]
 pub struct Descriptors {
     /// What all may hold together.
@@ -64,7 +63,7 @@ pub struct DescriptorReport {
     pub open: u64,
     /// Those that may be.
     pub limit: u64,
-    /// Those that front ends hold.
+    /// Those that ports and their front ends hold.
     pub held: u64,
     /// Those that they may hold.
     pub most: u64,
@@ -73,15 +72,15 @@ pub struct DescriptorReport {
 }
 
 impl Descriptors {
-    /// For front ends that may hold `most` together.
+    /// For ports that may hold `most` together, with their front ends.
     pub fn new(most: u64) -> Self {
         Self { budget: Budget::new(most), refused: AtomicU64::new(0), silent_until: AtomicU64::new(0) }
     }
 
-    /// What is left to front ends by a network with so many ports, whose sockets are there already, and workers.
-    pub fn for_network(ports: usize, workers: usize) -> Self {
+    /// For the ports of a network with so many workers, of which nothing is open yet.
+    pub fn for_network(workers: usize) -> Self {
         let limit = limit();
-        let own = open().unwrap_or(limit) + ports as u64 * OF_PORT + workers as u64 * OF_WORKER;
+        let own = open().unwrap_or(limit) + workers as u64 * OF_WORKER;
         Self::new(limit.saturating_sub(own + RESERVE.min(limit / PART)))
     }
 
@@ -96,7 +95,7 @@ impl Descriptors {
         let DescriptorReport { open, limit, held, most, .. } = self.report();
         tracing::error!(
             port,
-            "descriptors run out: {open} of {limit} are open, {held} of {most} held by front ends; a front end was disconnected. {REMEDY}"
+            "descriptors run out: {open} of {limit} are open, {held} of {most} held by ports; a front end was disconnected. {REMEDY}"
         );
     }
 
@@ -124,6 +123,11 @@ pub fn raise_limit() -> io::Result<()> {
 /// The error of a process that has no more.
 pub fn ran_out() -> io::Error {
     io::Error::from_raw_os_error(libc::EMFILE)
+}
+
+/// The rest of a sentence about `error`: the remedy, if that is a shortage of descriptors.
+pub fn remedy(error: &io::Error) -> String {
+    if is_shortage(error) { format!(". {REMEDY}") } else { String::new() }
 }
 
 /// Whether `error` is that, or the host's.
@@ -156,9 +160,9 @@ mod tests {
         // Other tests open and close theirs.
         assert!(open().unwrap() > before.saturating_sub(20) + 20);
         drop(files);
-        let most = Descriptors::for_network(10, 1).report().most;
+        let most = Descriptors::for_network(1).report().most;
         assert!(most > 0 && most < limit() - before.min(50), "{most}");
-        assert_eq!(Descriptors::for_network(usize::MAX >> 8, 1).report().most, 0);
+        assert_eq!(Descriptors::for_network(usize::MAX >> 8).report().most, 0);
     }
 
     #[test]

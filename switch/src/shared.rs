@@ -23,7 +23,7 @@ pub struct Shared {
     pub guest_memory: Arc<Budget>,
     /// Mappings of guests' memory that all together may have.
     pub mappings: Arc<Budget>,
-    /// Descriptors that front ends may hold.
+    /// Descriptors that ports and their front ends may hold.
     pub descriptors: Descriptors,
     /// Where frames lie whose sender has no memory to share.
     pub pool: Arc<Pool>,
@@ -44,7 +44,7 @@ impl Shared {
         Self {
             workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
             guest_memory: Budget::new(settings.guest_memory),
-            descriptors: Descriptors::for_network(0, workers),
+            descriptors: Descriptors::for_network(workers),
             mappings: Budget::new(sigbus::SLOTS as u64),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,

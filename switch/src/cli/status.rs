@@ -63,7 +63,7 @@ fn table(report: &Report) -> String {
 fn resources(report: &Report) -> String {
     let (known, memory) = (&report.descriptors, &report.guest_memory);
     let mut text = format!(
-        "\n{} of {} descriptors are open, {} of {} held by front ends\nguest memory: {} mapped, {} touched by memlane\n",
+        "\n{} of {} descriptors are open, {} of {} held by ports\nguest memory: {} mapped, {} touched by memlane\n",
         known.open,
         known.limit,
         known.held,

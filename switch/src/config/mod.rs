@@ -176,6 +176,19 @@ impl PortKind {
         matches!(self, Self::VhostUser { connect: false, .. } | Self::Stream { connect: false, .. })
     }
 
+    /// Descriptors that a port of this kind has from its start to its end; connections of its front ends take theirs beside these.
+    pub fn descriptors(&self) -> u64 {
+        match self {
+            Self::VhostUser { .. } => 2,
+            Self::Tap { .. } => 9,
+            Self::Stream { .. } | Self::Passt(_) => 4,
+            // Event channels of a few queues.
+            Self::Xen { .. } => 8,
+            Self::Loopback => 2,
+            Self::Null => 0,
+        }
+    }
+
     /// Its socket or interface, if it has one.
     pub fn place(&self) -> String {
         match self {

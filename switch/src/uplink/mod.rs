@@ -29,7 +29,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::budget::{Account, Permit};
 use crate::config::UplinkConfig;
+use crate::descriptors::{self, OF_UPLINK};
 use crate::frame::MacAddress;
 use crate::network::{AddError, Network, PortTerms};
 use crate::policy::Allowance;
@@ -58,6 +60,7 @@ pub struct Uplink {
     ends: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
     devices: Devices,
+    _own: Permit,
 }
 
 /// What the keeper knows, for whoever asks.
@@ -125,12 +128,14 @@ impl Uplink {
     /// Something is in the way, or rights are missing; nothing is left behind then.
     pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
         let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
+        let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
+        let own = own.ok_or_else(|| failed(format!("no descriptors are left for its uplink. {}", descriptors::REMEDY)))?;
         let mut devices = Devices::make(config, name).map_err(failed)?;
         let tap = Tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
         let may_tell = devices.take_tap().map_err(failed)?;
         let port = add_port(network, config, devices.mtu, members).map_err(|error| failed(error.to_string()))?;
         port.segment.set_leads_on(true);
-        let started = Self::begin(network, config, devices, tap, &port, may_tell);
+        let started = Self::begin(network, config, (devices, own), tap, &port, may_tell);
         started.map_err(|what| {
             port.segment.set_leads_on(false);
             network.remove_port(&port);
@@ -141,7 +146,7 @@ impl Uplink {
     fn begin(
         network: &Arc<Network>,
         config: &UplinkConfig,
-        mut devices: Devices,
+        (mut devices, own): (Devices, Permit),
         tap: Tap,
         port: &Arc<Port>,
         may_tell: bool,
@@ -159,7 +164,7 @@ impl Uplink {
         let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", config.segment));
         let run = move || network.fatal().guard(&name, || keeper.run(&stopped)).unwrap_or_default();
         let keeper = thread.spawn(run).map_err(system)?;
-        Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, keeper: Some(keeper), devices })
+        Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, keeper: Some(keeper), devices, _own: own })
     }
 
     /// As it was asked for.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Running, memlane, printed, write};
-use crate::common::{PATIENCE, frame, mac, wait_until};
+use crate::common::{PATIENCE, frame, in_a_namespace, mac, wait_until};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -23,8 +23,17 @@ struct Held {
 
 impl Held {
     fn start(ulimit: &str, ports: usize) -> Self {
+        Self::start_with(ulimit, &config(ports, "vhost-user = \"p@.sock\""))
+    }
+
+    fn start_with(ulimit: &str, config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { running: Running::start(up(folder.path(), ulimit, ports)), folder }
+        Self { running: Running::start(up(folder.path(), ulimit, config)), folder }
+    }
+
+    /// Descriptors that are open.
+    fn open(&self) -> u64 {
+        std::fs::read_dir(format!("/proc/{}/fd", self.running.0.id())).unwrap().count() as u64
     }
 
     fn folder(&self) -> &Path {
@@ -62,16 +71,20 @@ impl Held {
     /// Lets the process have so many more than it has.
     fn leave(&self, more: usize) {
         let pid = self.running.0.id().to_string();
-        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-        let limit = format!("--nofile={}:4096", open + more);
+        let limit = format!("--nofile={}:4096", self.open() + more as u64);
         assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
     }
 }
 
+/// A network with so many ports of a `kind`, in which each has its number for `@`.
+fn config(ports: usize, kind: &str) -> String {
+    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\n{}\n", kind.replace('@', &n.to_string()));
+    (0..ports).map(port).collect()
+}
+
 /// The command for a network in `folder` as [`Held`] has.
-fn up(folder: &Path, ulimit: &str, ports: usize) -> Command {
-    let port = |n| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
-    write(folder, "net.toml", &(0..ports).map(port).collect::<String>());
+fn up(folder: &Path, ulimit: &str, config: &str) -> Command {
+    write(folder, "net.toml", config);
     let up = memlane(folder, &["up", "net.toml"]);
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{ulimit}; exec \"$0\" \"$@\" 2>log")]).arg(up.get_program()).args(up.get_args());
@@ -95,9 +108,50 @@ fn the_soft_limit_becomes_the_hard_one() {
 #[test]
 fn a_network_with_more_ports_than_descriptors_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(up(folder.path(), "ulimit -n 40", 100).status().unwrap().code(), Some(1));
+    assert_eq!(up(folder.path(), "ulimit -n 40", &config(100, "vhost-user = \"p@.sock\"")).status().unwrap().code(), Some(1));
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(log.contains("cannot listen") && log.contains("LimitNOFILE="), "{log}");
+    assert!(log.contains("no descriptors are left") && log.contains("LimitNOFILE="), "{log}");
+}
+
+#[test]
+fn each_kind_of_port_holds_what_it_has_open() {
+    in_a_namespace("descriptors_run_out::each_kind_of_port_holds_what_it_has_open", || {
+        let kinds = ["vhost-user = \"p@.sock\"", "stream = \"p@.sock\"", "tap = \"dro@\"", "loopback = true", "null = true"];
+        for kind in kinds {
+            let open = |ports| {
+                let net = Held::start_with("true", &config(ports, kind));
+                let status = net.status();
+                (net.open(), status["descriptors"]["held"].as_u64().unwrap())
+            };
+            let ((none, _), (ten, held)) = (open(0), open(10));
+            // A connection of the command that has just asked may be open still.
+            assert!(ten - none <= held + 2, "{kind}: {} are open, {held} held", ten - none);
+        }
+    });
+}
+
+#[test]
+fn stream_ports_leave_the_reserve() {
+    // A sixth of the limit is the reserve.
+    let net = Held::start_with("ulimit -n 200", &config(30, "stream = \"p@.sock\""));
+    let _streams: Vec<UnixStream> = (0..30).map(|port| UnixStream::connect(net.socket(port)).unwrap()).collect();
+    wait_until(|| net.status()["descriptors"]["refused"].as_u64() > Some(0), "one is turned away");
+    let status = net.status();
+    let open = status["descriptors"]["open"].as_u64().unwrap();
+    // The connection of this question comes out of the reserve.
+    assert!(open <= 200 - 200 / 6 + 2, "{open} of 200 are open: {}", status["descriptors"]);
+}
+
+#[test]
+fn taps_that_would_take_the_reserve_are_told_with_port_and_remedy() {
+    in_a_namespace("descriptors_run_out::taps_that_would_take_the_reserve_are_told_with_port_and_remedy", || {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = up(folder.path(), "ulimit -n 100", &config(8, "tap = \"dro@\""));
+        let mut running = Running(command.spawn().unwrap());
+        wait_until(|| !running.lives(), "the network is refused");
+        let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+        assert!(log.contains(": no descriptors are left") && log.contains("LimitNOFILE="), "{log}");
+    });
 }
 
 #[test]
