@@ -105,8 +105,8 @@ impl MemoryMap {
         self.regions.iter().find_map(|region| region.loss())
     }
 
-    /// What of it this process has touched first since the last look, at most, see [`Region::look_at_touched`].
-    pub fn look_at_touched(&self, all: &[Touched]) -> u64 {
+    /// By how many bytes what this process has touched of it has changed since the last look, at most, see [`Region::look_at_touched`].
+    pub fn look_at_touched(&self, all: &[Touched]) -> i64 {
         self.regions.iter().map(|region| region.look_at_touched(all)).sum()
     }
 

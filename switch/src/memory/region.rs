@@ -259,15 +259,17 @@ impl Region {
         self.mapping.fill(byte);
     }
 
-    /// Looks at what this process has touched of it, and returns what it has touched first since the last look, at most: what was both touched and
-    /// allocated. `all` is what it has touched, by address.
-    pub fn look_at_touched(&self, all: &[Touched]) -> u64 {
+    /// Looks at the bytes that this process has touched of it, and returns by how many they have changed since the last look, at most: more were both
+    /// touched and allocated, or fewer are. `all` is all that the process has touched, by address.
+    pub fn look_at_touched(&self, all: &[Touched]) -> i64 {
         let (start, end) = (self.mapping.start() as u64, self.mapping.start() as u64 + self.mapping.length() as u64);
         let own = &all[all.partition_point(|touched| touched.start < start)..];
         let touched = own.iter().take_while(|touched| touched.end <= end).map(|touched| touched.bytes).sum();
         let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
-        let grown = |seen: &AtomicU64, now: u64| now.saturating_sub(seen.swap(now, Ordering::Relaxed));
-        grown(&self.seen.touched, touched).min(grown(&self.seen.allocated, meta.as_ref().map_or(0, allocated)))
+        let change = |seen: &AtomicU64, now: u64| now.wrapping_sub(seen.swap(now, Ordering::Relaxed)) as i64;
+        let touched = change(&self.seen.touched, touched);
+        let allocated = change(&self.seen.allocated, meta.as_ref().map_or(0, allocated));
+        if touched.signum() == allocated.signum() { touched.signum() * touched.abs().min(allocated.abs()) } else { 0 }
     }
 
     /// What the front end said of it.

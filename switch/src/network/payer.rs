@@ -2,7 +2,8 @@
 //!
 //! The kernel charges such a page to the switch's cgroup for as long as the file exists, whatever limit the front end has. So a thread of its own looks
 //! at what the process has touched, once a second while there is traffic and more often while it grows. What the cgroup was charged with meanwhile is
-//! divided among the ports; one that had the switch pay for more than is left to all others is quarantined: its guest's memory is not touched any
+//! divided among the ports, and so is what was taken off its charge: a guest that gives pages back (balloon, free page reporting) and takes them again
+//! pays for them once. A port that has the switch pay for more than is left to all others is quarantined: its guest's memory is not touched any
 //! more. Where front ends are in the same cgroup, it makes no difference which process pays.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -80,26 +81,29 @@ impl Network {
         }
         seen.touched = touched;
         // Who pays where others are in the cgroup, or cannot be seen, is not to be told: then no port is blamed.
-        let bill = charged.map_or(0, |charged| charged.saturating_sub(std::mem::replace(&mut seen.charged, charged)));
+        let before = seen.charged;
+        seen.charged = charged.unwrap_or(before);
+        let (change, most) = (seen.charged as i64 - before as i64, seen.charged);
         drop(seen);
-        self.divide(bill);
+        self.divide(change, most);
         true
     }
 
-    /// Divides what the switch has paid for since the last look among the ports, by what it has touched first of each, at most.
-    fn divide(&self, bill: u64) {
+    /// Divides by how much the charge of the cgroup has changed since the last look, to `most` now, among the ports: by how much of each was touched
+    /// first, or given back, at most. None had the switch pay for more than all that the cgroup is charged with.
+    fn divide(&self, change: i64, most: u64) {
         let host = &self.payer.host;
         let all = host.touched_by_mapping();
         let first = |port: Arc<Port>| {
             let bytes = port.memory().map_or(0, |memory| memory.look_at_touched(&all));
-            (port, bytes)
+            (port, if bytes.signum() == change.signum() { bytes } else { 0 })
         };
-        let ports: Vec<(Arc<Port>, u64)> = self.ports().into_iter().map(first).collect();
-        let sum = ports.iter().map(|(_, bytes)| bytes).sum::<u64>().max(1);
+        let ports: Vec<(Arc<Port>, i64)> = self.ports().into_iter().map(first).collect();
+        let sum = ports.iter().map(|(_, bytes)| bytes.unsigned_abs()).sum::<u64>().max(1);
         let share = host.left().max(host.total() / FREE_PART);
         for (port, bytes) in ports {
-            let part = u128::from(bytes) * u128::from(bill.min(sum)) / u128::from(sum);
-            let paid = port.add_paid(part as u64);
+            let part = i128::from(bytes) * i128::from(change.unsigned_abs().min(sum)) / i128::from(sum);
+            let paid = port.change_paid(part as i64, most);
             if part > 0 && paid > share {
                 self.refuse_to_pay(&port, paid, share);
             }
@@ -125,11 +129,12 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Instant;
 
+    use nix::fcntl::{FallocateFlags, fallocate};
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;
     use crate::host_memory::tests::host;
-    use crate::memory::{MemoryMap, Region, RegionTable};
+    use crate::memory::{Hint, MemoryMap, Region, RegionTable};
     use crate::port::State;
     use crate::settings::Settings;
     use crate::shared::Shared;
@@ -230,6 +235,46 @@ mod tests {
         let State::Quarantined(cause) = hostile.state() else { panic!("{:?}", hostile.state()) };
         assert!(cause.contains("where 64 MiB are left") && cause.contains("prealloc=on"), "{cause}");
         assert_eq!([honest.state(), busy.state()], [State::Running, State::Running]);
+    }
+
+    /// A guest with a balloon or free page reporting gives pages back, and the switch touches them first again.
+    #[test]
+    fn pages_that_were_given_back_and_touched_again_are_paid_for_once() {
+        const HALF: u64 = LENGTH / 2;
+        let mut bed = Bed::new();
+        let file = sparse();
+        let (honest, other) = (memory(file.try_clone().unwrap()), memory(sparse()));
+        let [port, beside] = [("honest", &honest), ("beside", &other)].map(|(name, memory)| bed.port(name, memory));
+        bed.hold();
+        let touch = |memory: &MemoryMap| {
+            let piece = |page: u64| memory.piece(page * 4096, 1, &mut Hint::default()).unwrap();
+            (0..HALF / 4096).for_each(|page| piece(page).write(&[1]));
+        };
+        let punch = |file: &File| {
+            let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            fallocate(file, mode, 0, HALF as i64).unwrap();
+        };
+        // Another port's memory is on the same charge, so that its sum alone does not tell.
+        touch(&other);
+        bed.charge(HALF);
+        bed.look();
+        for _ in 0..4 {
+            touch(&honest);
+            bed.charge(2 * HALF);
+            bed.look();
+            assert_eq!(port.paid(), HALF);
+            punch(&file);
+            bed.charge(HALF);
+            bed.look();
+            assert_eq!([port.paid(), beside.paid()], [0, HALF]);
+        }
+        assert_eq!([port.state(), beside.state()], [State::Running, State::Running]);
+        // However much was counted, the switch pays for no more than its cgroup is charged with.
+        port.change_paid(LENGTH as i64, u64::MAX);
+        touch(&honest);
+        bed.charge(2 * HALF - 4096);
+        bed.look();
+        assert_eq!(port.paid(), 2 * HALF - 4096);
     }
 
     #[test]

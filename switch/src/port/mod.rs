@@ -442,9 +442,10 @@ impl Port {
         self.paid.load(Ordering::Relaxed)
     }
 
-    /// Notes that so many more are; returns all.
-    pub fn add_paid(&self, bytes: u64) -> u64 {
-        self.paid.fetch_add(bytes, Ordering::Relaxed) + bytes
+    /// Notes that so many more are, or fewer, and no more than `most`; returns all.
+    pub fn change_paid(&self, bytes: i64, most: u64) -> u64 {
+        let after = |paid: u64| paid.saturating_add_signed(bytes).min(most);
+        self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(after(paid))).map_or(0, after)
     }
 
     /// Another front end begins: what is reported of those before it is not its fault.
