@@ -8,7 +8,7 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Network;
 use crate::host_memory::HostMemory;
@@ -16,6 +16,8 @@ use crate::port::Port;
 
 /// How often to look while what is touched grows.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// A look at all mappings takes long where much is mapped, and guests can cause it: the thread rests so many times as long afterwards.
+const REST: u32 = 20;
 /// Growth that is looked into: the part of the host's memory, and bytes at least.
 const PART: u64 = 1024;
 const LEAST: u64 = 4 << 20;
@@ -35,15 +37,15 @@ pub(super) struct Payer {
 struct Seen {
     /// Bytes that the process has touched.
     touched: u64,
-    /// Bytes that its cgroup pays for.
-    charged: u64,
+    /// Bytes that its cgroup pays for, where that can be told.
+    charged: Option<u64>,
 }
 
 impl Payer {
     /// For `host`, and what its thread waits for.
     pub(super) fn new(host: HostMemory) -> (Self, Receiver<()>) {
         let (bell, rung) = sync_channel(1);
-        let charged = host.charged().unwrap_or_default();
+        let charged = host.charged();
         (Self { host, seen: Mutex::new(Seen { touched: 0, charged }), bell }, rung)
     }
 
@@ -59,11 +61,23 @@ pub(super) fn run(network: &Weak<Network>, rung: &Receiver<()>) {
     while rung.recv().is_ok() {
         loop {
             let Some(network) = network.upgrade() else { return };
+            let begun = Instant::now();
             let grows = network.look_at_touched();
             drop(network);
-            if !grows || rung.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Disconnected) {
+            if !grows || !rest(rung, INTERVAL.max(begun.elapsed() * REST)) {
                 break;
             }
+        }
+    }
+}
+
+/// Rests for so long, rung or not; false if the network ends.
+fn rest(rung: &Receiver<()>, span: Duration) -> bool {
+    let until = Instant::now() + span;
+    loop {
+        match rung.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(()) => {}
+            Err(error) => return error == RecvTimeoutError::Timeout,
         }
     }
 }
@@ -81,11 +95,11 @@ impl Network {
         }
         seen.touched = touched;
         // Who pays where others are in the cgroup, or cannot be seen, is not to be told: then no port is blamed.
-        let before = seen.charged;
-        seen.charged = charged.unwrap_or(before);
-        let (change, most) = (seen.charged as i64 - before as i64, seen.charged);
+        let before = std::mem::replace(&mut seen.charged, charged);
         drop(seen);
-        self.divide(change, most);
+        if let Some(now) = charged {
+            self.divide(before.map_or(0, |before| now as i64 - before as i64), now);
+        }
         true
     }
 
@@ -125,12 +139,13 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
     use std::sync::mpsc::{Sender, channel};
-    use std::time::Instant;
 
     use nix::fcntl::{FallocateFlags, fallocate};
     use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
 
     use super::*;
     use crate::host_memory::tests::host;
@@ -284,10 +299,35 @@ mod tests {
         let memory = memory(sparse());
         let port = bed.port("a", &memory);
         bed.hold();
+        // A file whose reading would not end.
+        let smaps = bed.folder.path().join("proc/self/smaps");
+        std::fs::remove_file(&smaps).unwrap();
+        mkfifo(&smaps, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         memory.regions()[0].fill(2);
         bed.charge(LENGTH);
-        bed.look();
+        let (tell, told) = channel();
+        let looked = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bed.look();
+                tell.send(()).unwrap();
+            });
+            let looked = told.recv_timeout(Duration::from_secs(20));
+            // Ends what reads it, where something does.
+            let _ = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&smaps);
+            looked
+        });
+        assert_eq!(looked, Ok(()), "all mappings are looked at, though no port can be blamed");
         assert_eq!((port.state(), port.paid()), (State::Running, 0));
+    }
+
+    #[test]
+    fn the_thread_rests_whether_it_is_rung_or_not_and_ends_with_the_network() {
+        let (bell, rung) = sync_channel(1);
+        bell.send(()).unwrap();
+        let begun = Instant::now();
+        assert!(rest(&rung, Duration::from_millis(30)) && begun.elapsed() >= Duration::from_millis(30));
+        drop(bell);
+        assert!(!rest(&rung, Duration::from_secs(3600)));
     }
 
     /// What workers report reaches the thread.
