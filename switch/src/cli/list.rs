@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn each_network_has_a_row_and_no_control_characters() {
-        let file = NetFile { path: "/a/\x1b[2J.toml".into(), device: 1, inode: 2 };
+        let file = NetFile { path: "/a/\x1b[2J.toml".into(), stated: "/a".into(), device: 1, inode: 2 };
         let identity = Identity { name: "n\x1bet".into(), version: "1".into(), pid: 7, uptime: 1, file: Some(file), ports: 3 };
         let bare = Identity { file: None, ..identity.clone() };
         let run = |identity| Running { identity, user: 0, control: "/run/x.control".into() };

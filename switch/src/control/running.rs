@@ -33,8 +33,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct NetFile {
-    /// Absolute path, without links to folders.
+    /// Absolute path, without links to folders, as they led when it was named.
     pub path: PathBuf,
+    /// Absolute path as it was stated: links in it may lead elsewhere by now.
+    #[serde(default)]
+    pub stated: PathBuf,
     /// Device of its file system.
     pub device: u64,
     /// Its number there.
@@ -48,17 +51,18 @@ impl NetFile {
     /// There is none.
     pub fn at(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
-        Ok(Self { path: place(path), device: metadata.dev(), inode: metadata.ino() })
+        Ok(Self { path: place(path), stated: std::path::absolute(path)?, device: metadata.dev(), inode: metadata.ino() })
     }
 
-    /// As it is now: editors put a new file in the place of the old one. The one that was known, where there is none.
+    /// As it is now at the path that was stated: editors put a new file in the place of the old one, and deployments have a link lead to a new folder.
+    /// The one that was known, where there is none.
     pub fn now(&self) -> Self {
-        Self::at(&self.path).unwrap_or_else(|_| self.clone())
+        Self::at(&self.stated).map_or_else(|_| self.clone(), |now| Self { path: self.path.clone(), ..now })
     }
 
-    /// Whether both are the same file.
+    /// Whether both are the same file, or were named by the same path.
     pub fn is(&self, other: &Self) -> bool {
-        self.path == other.path || (self.device, self.inode) == (other.device, other.inode)
+        self.path == other.path || self.stated == other.stated || (self.device, self.inode) == (other.device, other.inode)
     }
 }
 

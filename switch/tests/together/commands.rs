@@ -224,6 +224,30 @@ fn a_link_to_its_file_finds_a_network_and_moves_no_socket() {
 }
 
 #[test]
+fn a_network_of_a_link_is_found_by_it_wherever_it_leads_by_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let link_to = |release: &str| {
+        let _ = std::fs::remove_file(folder.join("current"));
+        std::os::unix::fs::symlink(release, folder.join("current")).unwrap();
+    };
+    for (release, text) in [("r1", ""), ("r2", "weight = 3\n")] {
+        std::fs::create_dir(folder.join(release)).unwrap();
+        write(&folder.join(release), "net.toml", &port("../web.sock", text));
+    }
+    link_to("r1");
+    let running = up(folder, &["current/net.toml"]);
+    link_to("r2");
+    for file in ["current/net.toml", "r1/net.toml", "r2/net.toml"] {
+        assert_eq!(names(folder, &[file]), ["web"], "{file}");
+    }
+    assert_eq!(printed(folder, &["reload", "current/net.toml"]), "changed    web: weight\nuntouched  0 ports\n");
+    assert!(printed(folder, &["status", "current/net.toml"]).contains("network net"));
+    printed(folder, &["down", "current/net.toml"]);
+    drop(running);
+}
+
+#[test]
 fn a_file_elsewhere_that_has_the_path_of_the_networks_own_is_not_applied() {
     in_namespaces(&["--mount"], "commands::a_file_elsewhere_that_has_the_path_of_the_networks_own_is_not_applied", || {
         let folder = network("web.sock");
