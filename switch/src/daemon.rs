@@ -445,19 +445,30 @@ impl Daemon {
     /// # Errors
     /// There is none of this name.
     pub fn detach(&self, name: &str) -> Result<PortConfig, NoSuchPort> {
-        let attached = {
+        self.detach_all(&[name]).pop().unwrap_or_else(|| Err(NoSuchPort(name.into())))
+    }
+
+    /// As [`Self::detach`], several ports at once: front ends that do not read delay this by the time of one, however many they are.
+    pub fn detach_all(&self, names: &[&str]) -> Vec<Result<PortConfig, NoSuchPort>> {
+        let (mut told, mut ports, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        for &name in names {
             let mut all = self.attached();
-            let index = all.iter().position(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
-            all.remove(index)
-        };
-        match attached.server {
-            Server::FrontEnd(session) => Session::stop(vec![session]),
-            Server::Own(session) => session.stop(),
-            Server::Xen(keeper) => keeper.release(&attached.port),
-            Server::Worker => {}
+            let index = all.iter().position(|attached| attached.config.name == name);
+            let gone = index.map(|index| all.remove(index)).map(|Attached { config, port, server, _own }| {
+                servers.push(server);
+                ports.push((port, _own));
+                config
+            });
+            told.push(gone.ok_or_else(|| NoSuchPort(name.into())));
         }
-        self.network.remove_port(&attached.port);
-        Ok(attached.config)
+        for (server, (port, _)) in servers.iter().zip(&ports) {
+            if let Server::Xen(keeper) = server {
+                keeper.release(port);
+            }
+        }
+        stop_sessions(servers);
+        ports.iter().for_each(|(port, _)| self.network.remove_port(port));
+        told
     }
 
     /// Changes a port; returns what it is now.
@@ -517,24 +528,28 @@ impl Daemon {
     /// Completes what guests had given, ends all connections, and stops the workers.
     pub fn stop(&self) {
         let attached = std::mem::take(&mut *self.attached());
-        let mut sessions = Vec::new();
-        let mut own = Vec::new();
-        for Attached { server, .. } in attached {
-            match server {
-                Server::FrontEnd(session) => sessions.push(session),
-                Server::Own(session) => own.push(session),
-                Server::Xen(_) | Server::Worker => {}
-            }
-        }
         if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
             keeper.stop();
         }
-        Session::stop(sessions);
-        own.into_iter().for_each(port::Session::stop);
+        stop_sessions(attached.into_iter().map(|attached| attached.server));
         let uplinks = std::mem::take(&mut *self.led_on());
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();
     }
+}
+
+/// Ends the conversations of all these, at once.
+fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
+    let (mut sessions, mut own) = (Vec::new(), Vec::new());
+    for server in servers {
+        match server {
+            Server::FrontEnd(session) => sessions.push(session),
+            Server::Own(session) => own.push(session),
+            Server::Xen(_) | Server::Worker => {}
+        }
+    }
+    Session::stop(sessions);
+    port::Session::stop(own);
 }
 
 /// Takes what `port` has of descriptors while it is there.

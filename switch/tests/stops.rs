@@ -2,11 +2,16 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::*;
+use memlane::config::Config;
+use memlane::control::reload::ReloadOptions;
+use memlane::control::{Managed, Origin};
 use memlane_rig::frontend::connect_at_once;
 
 /// Connections until the queue of the socket at `path` is full.
@@ -46,4 +51,68 @@ fn a_front_end_that_accepts_nobody_does_not_hold_up_the_end() {
     // It is trying by now, and will be when the end comes.
     std::thread::sleep(GLANCE);
     must_stop(bed);
+}
+
+/// A front end that asks and asks at the socket `path`, and reads no answer, until the other side waits for that.
+fn mute(path: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.set_write_timeout(Some(GLANCE)).unwrap();
+    // GET_FEATURES of version 1 without a payload.
+    let question = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
+    while stream.write_all(&question).is_ok() {}
+    stream
+}
+
+const MUTE: usize = 6;
+
+/// A network of ports with such front ends, and what is left of it when they go.
+fn network_of_mute_ports(folder: &Path) -> (Arc<Managed>, Config, Vec<UnixStream>) {
+    let path = |n: usize| folder.join(format!("m{n}.sock"));
+    let stays = "[[port]]\nname = \"stays\"\nnull = true\n";
+    let ports = (0..MUTE).map(|n| format!("[[port]]\nname = \"m{n}\"\nvhost-user = \"{}\"\n", path(n).display()));
+    let config = Config::parse(&(stays.to_owned() + &ports.collect::<String>()), "test").unwrap();
+    let managed = Arc::new(Managed::start(config, Origin::default()).unwrap());
+    let asks = (0..MUTE).map(|n| {
+        std::thread::spawn({
+            let path = path(n);
+            move || mute(&path)
+        })
+    });
+    let asks: Vec<_> = asks.collect();
+    let mute = asks.into_iter().map(|asks| asks.join().unwrap()).collect();
+    (managed, Config::parse(stays, "test").unwrap(), mute)
+}
+
+/// One of them takes a second; one after the other would take six.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+#[test]
+fn front_ends_that_do_not_read_delay_a_reload_by_the_time_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (managed, wanted, _mute) = network_of_mute_ports(folder.path());
+    let begun = Instant::now();
+    let reloaded = managed.reload(&wanted, ReloadOptions::default()).unwrap();
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    assert_eq!((reloaded.removed.len(), reloaded.failed), (MUTE, vec![]));
+    managed.stop();
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_whole_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let (managed, wanted, _mute) = network_of_mute_ports(folder.path());
+    let reloads = std::thread::spawn({
+        let managed = Arc::clone(&managed);
+        move || managed.reload(&wanted, ReloadOptions::default())
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while managed.config().unwrap().ports.len() > MUTE {
+        assert!(Instant::now() < deadline, "the reload does not begin");
+        std::thread::sleep(GLANCE / 60);
+    }
+    let begun = Instant::now();
+    managed.stop();
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    // What it did is not told: the network is over.
+    let _ = reloads.join().unwrap();
 }

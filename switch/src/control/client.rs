@@ -1,5 +1,6 @@
 //! The other side of the control socket, for the commands.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -136,7 +137,10 @@ impl Client {
     /// As [`Self::get`].
     pub(super) async fn fetch(&self, method: Method, uri: &str, body: Vec<u8>) -> Result<(Vec<u8>, Peer), ControlError> {
         let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause, hint: String::new() };
-        let nonsense = |error: hyper::Error| ControlError::Answer(error.to_string());
+        let unanswered = |error: &(dyn Error + 'static)| match is_end(error) {
+            true => ControlError::Ended { path: self.path.clone() },
+            false => ControlError::Answer(error.to_string()),
+        };
         let stream = self.connect().await.map_err(unreachable)?;
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
@@ -144,7 +148,8 @@ impl Client {
         if self.user.is_some_and(|user| user != peer.user) {
             return Err(ControlError::Answer("the process that listens is another user's".into()));
         }
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(nonsense)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unanswered(&error))?;
         tokio::spawn(connection);
         let request = Request::builder().method(method).uri(uri);
         let request = request.header("host", "memlane").header("content-type", "application/json");
@@ -153,13 +158,13 @@ impl Client {
         let file = file.and_then(|file| HeaderValue::from_bytes(&file).ok());
         let request = file.into_iter().fold(request, |request, file| request.header(FILE, file));
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| ControlError::Answer(error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(nonsense)?;
+        let response = sender.send_request(request).await.map_err(|error| unanswered(&error))?;
         let status = response.status();
         if let Some(unsaved) = response.headers().get(UNSAVED) {
             (self.tell)(&String::from_utf8_lossy(unsaved.as_bytes()));
         }
-        let nonsense = |error: Box<dyn std::error::Error + Send + Sync>| ControlError::Answer(error.to_string());
-        let body = Limited::new(response.into_body(), self.most_bytes).collect().await.map_err(nonsense)?;
+        let body = Limited::new(response.into_body(), self.most_bytes).collect().await;
+        let body = body.map_err(|error| unanswered(error.as_ref()))?;
         let answer = body.to_bytes().to_vec();
         if status.is_success() {
             return Ok((answer, peer));
@@ -168,6 +173,15 @@ impl Client {
         let problem = serde_json::from_slice(&answer).unwrap_or_else(plain);
         Err(ControlError::Refused(Refusal { status, problem }))
     }
+}
+
+/// Whether `error` is that the other side closed the connection before all of its answer was there.
+fn is_end(error: &(dyn Error + 'static)) -> bool {
+    let is_cut = error.downcast_ref().is_some_and(|error: &hyper::Error| error.is_incomplete_message() || error.is_canceled());
+    let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof];
+    is_cut
+        || error.downcast_ref().is_some_and(|error: &io::Error| closed.contains(&error.kind()))
+        || error.source().is_some_and(is_end)
 }
 
 /// A name as it stands in a path: what is not plain is written as its bytes.
@@ -192,6 +206,24 @@ mod tests {
         let mut sent = Vec::new();
         listener.accept().unwrap().0.read_to_end(&mut sent).unwrap();
         assert_eq!(sent, b"");
+    }
+
+    #[test]
+    fn a_network_that_ends_before_its_answer_is_told_as_that() {
+        use std::io::{Read, Write};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for begun in ["", "HTTP/1.1 200 OK\r\ncontent-", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"] {
+            let client = Client::new(&path);
+            let asks = std::thread::spawn(move || client.get::<serde_json::Value>("/v1/identity").unwrap_err());
+            let mut stream = listener.accept().unwrap().0;
+            assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+            stream.write_all(begun.as_bytes()).unwrap();
+            drop(stream);
+            let told = asks.join().unwrap();
+            assert!(matches!(told, ControlError::Ended { .. }), "{begun:?}: {told}");
+        }
     }
 
     #[test]

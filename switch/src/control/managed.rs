@@ -106,6 +106,12 @@ impl Managed {
         }
     }
 
+    /// Attaches `port`; the end does not wait for that which it needs before it can come.
+    pub(super) fn come(&self, port: &PortConfig) -> Result<(), Refusal> {
+        let prepared = self.prepare(port)?;
+        Ok(self.ask(|daemon| daemon.attach_prepared(port, prepared))??)
+    }
+
     /// Makes what `port` needs before it can come. The end does not wait for this.
     fn prepare(&self, port: &PortConfig) -> Result<Prepared, Refusal> {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -309,7 +315,7 @@ impl Managed {
         if let Some(text) = refused {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
-        let reloaded = self.ask(|daemon| reload::carry_out(daemon, &difference))?;
+        let reloaded = reload::carry_out(self, &difference);
         *base = self.config()?;
         self.keep(&base)?;
         Ok(reloaded)

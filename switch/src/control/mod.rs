@@ -72,14 +72,20 @@ pub enum ControlError {
     },
     /// It does not answer in time.
     #[error(
-        "the network at {path} gives no answer within {seconds} s: it is stopped (SIGSTOP) or has no descriptors left; look at its log, and ask \
-         `memlane doctor`"
+        "the network at {path} gives no answer within {seconds} s: it carries out a long change still, is stopped (SIGSTOP) or has no descriptors \
+         left; look at its log, and ask `memlane doctor`"
     )]
     Silent {
         /// The socket.
         path: PathBuf,
         /// How long it was waited.
         seconds: u64,
+    },
+    /// It closes the connection before its answer is there.
+    #[error("the network at {path} has ended before it answered; `memlane list` shows those that run")]
+    Ended {
+        /// The socket.
+        path: PathBuf,
     },
     /// It answers something else.
     #[error("the network's answer makes no sense: {0}. Are both of the same version?")]

@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::managed::Managed;
 use crate::config::difference::{self, Changed, Difference};
 use crate::config::{Config, PortConfig, UplinkConfig};
 use crate::daemon::{Daemon, PortChange};
@@ -126,44 +127,50 @@ fn ending(difference: &Difference) -> Vec<String> {
     segments(&difference.ends_here).into_iter().filter(|segment| !goes_on.contains(segment)).collect()
 }
 
-/// Makes the network what it is to be; tells what was done and what was not. There is no half port afterwards.
-pub(super) fn carry_out(daemon: &Daemon, difference: &Difference) -> Reloaded {
+/// Makes the network what it is to be; tells what was done and what was not. There is no half port afterwards. The daemon is asked step by
+/// step: a network that ends waits for one.
+pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded {
     let mut done = Reloaded {
         untouched: difference.untouched.clone(),
         restart: difference.restart.iter().map(|&key| key.into()).collect(),
         ..Reloaded::default()
     };
-    for port in &difference.removed {
-        match daemon.detach(&port.name) {
-            Ok(_) => done.removed.push(port.name.clone()),
-            Err(error) => done.fail(&port.name, error),
-        }
-    }
-    for uplink in &difference.ends_here {
-        daemon.remove_uplink(&uplink.segment);
-    }
-    done.ends_here = ending(difference);
     let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
     // All go before any comes: one may have what another is to have.
-    for changed in &anew {
-        if let Err(error) = daemon.detach(&changed.before.name) {
-            done.fail(&changed.before.name, error);
-        }
+    detach_all(managed, difference, &anew, &mut done);
+    for uplink in &difference.ends_here {
+        // One that a network which ends still has goes with it.
+        let _ = managed.ask(|daemon| daemon.remove_uplink(&uplink.segment));
     }
-    change_all(daemon, &in_place, &mut done);
+    done.ends_here = ending(difference);
+    let _ = managed.ask(|daemon| change_all(daemon, &in_place, &mut done));
     for uplink in &difference.leads_on {
-        lead_on(daemon, uplink, difference, &mut done);
+        let _ = managed.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));
     }
     for changed in anew {
-        attach_anew(daemon, changed, &mut done);
+        attach_anew(managed, changed, &mut done);
     }
     for port in &difference.added {
-        match daemon.attach(port) {
+        match managed.come(port) {
             Ok(()) => done.added.push(port.name.clone()),
             Err(error) => done.fail(&port.name, error),
         }
     }
     done
+}
+
+/// Detaches what goes for good and what comes `anew`, all at once: front ends that do not read delay a reload by the time of one.
+fn detach_all(managed: &Managed, difference: &Difference, anew: &[&Changed], done: &mut Reloaded) {
+    let removed = difference.removed.iter().map(|port| port.name.as_str());
+    let names: Vec<&str> = removed.chain(anew.iter().map(|changed| changed.before.name.as_str())).collect();
+    let gone = managed.ask(|daemon| daemon.detach_all(&names)).unwrap_or_default();
+    for (index, (&name, gone)) in names.iter().zip(gone).enumerate() {
+        match gone {
+            Ok(_) if index < difference.removed.len() => done.removed.push(name.into()),
+            Ok(_) => {}
+            Err(error) => done.fail(name, error),
+        }
+    }
 }
 
 fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
@@ -194,9 +201,9 @@ fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done
 }
 
 /// Attaches the port as it is to be, or else as it was.
-fn attach_anew(daemon: &Daemon, changed: &Changed, done: &mut Reloaded) {
-    let Err(error) = daemon.attach(&changed.after) else { return done.changed.push(told(changed)) };
-    let now = match daemon.attach(&changed.before) {
+fn attach_anew(managed: &Managed, changed: &Changed, done: &mut Reloaded) {
+    let Err(error) = managed.come(&changed.after) else { return done.changed.push(told(changed)) };
+    let now = match managed.come(&changed.before) {
         Ok(()) => "it is as it was, and its guest has to connect again".into(),
         Err(again) => format!("it is detached, since it cannot be attached as it was either: {again}"),
     };

@@ -41,11 +41,11 @@ impl Session {
         Ok(Self { quit, thread })
     }
 
-    /// Ends the connection and the thread.
-    pub fn stop(self) {
+    /// Ends all connections and threads.
+    pub fn stop(sessions: Vec<Self>) {
         // Full only if it was told already.
-        let _ = self.quit.write(1);
-        let _ = self.thread.join();
+        sessions.iter().for_each(|session| drop(session.quit.write(1)));
+        sessions.into_iter().for_each(|session| drop(session.thread.join()));
     }
 }
 
