@@ -484,7 +484,8 @@ impl Outlet {
 
     /// A kick came; more are needed only while something waits, or until the driver has given it a buffer. True if it has just given it the first.
     pub(crate) fn start(&mut self) -> bool {
-        let first = self.unfilled && self.sink.ring().is_some_and(Ring::arm);
+        // A frame may have had the ring looked at, and buffers posted since the last kick are no news then.
+        let first = self.unfilled && self.sink.ring().is_some_and(|ring| ring.arm() || ring.was_filled());
         self.unfilled &= !first;
         if !self.unfilled {
             self.sink.ring().map(Ring::disarm);

@@ -76,10 +76,10 @@ impl Worker {
         self.directory.note_session(key.port, start.session);
         let port = self.directory.port(key.port)?;
         let mut delivery = delivery;
-        if start.at_once {
+        let unfilled = start.kick.is_some() && !delivery.ring().was_filled();
+        if start.at_once && !unfilled {
             delivery.ring().disarm();
         }
-        let unfilled = start.kick.is_some() && !delivery.ring().was_filled();
         let sink = Sink::Ring(Box::new(delivery));
         let mut outlet = Outlet::new((port, key.pair), sink, start.enabled, start.at_once);
         outlet.set_unfilled(unfilled);

@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use crate::bed::device;
-use memlane::id::{Direction, PortId, RingKey};
+use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::Offloads;
 use memlane::port::Port;
 use memlane::ring::{Answer, Control, Delivery, Intake, Ring};
@@ -45,13 +46,19 @@ impl Driver {
     }
 }
 
-fn worker() -> Worker {
+/// A worker, and two ports that it knows.
+fn worker_and_ports() -> (Worker, Vec<Arc<Port>>) {
     let shared = Arc::new(Shared::new(1, 7, Settings::default()));
     let mailbox = Mailbox::new().unwrap();
     let links = links(&[Arc::clone(&mailbox)]).remove(0);
     let mut worker = Worker::new(0, Arc::clone(&shared), mailbox, links, channel().0).unwrap();
-    worker.enter_port(&Port::row(&shared, 1)[0]);
-    worker
+    let ports = Port::row(&shared, 2);
+    ports.iter().for_each(|port| worker.enter_port(port));
+    (worker, ports)
+}
+
+fn worker() -> Worker {
+    worker_and_ports().0
 }
 
 fn key(direction: Direction) -> RingKey {
@@ -86,6 +93,51 @@ fn a_driver_that_has_not_kicked_yet_is_asked_to() {
     worker.add_intake(key(Direction::Intake), Intake::new(transmit.device()), Offloads::ALL, started_by_a_kick());
     worker.step();
     assert!(receive.add() && transmit.add());
+}
+
+/// Has `worker` hear the kicks that have come, as it does when it is given another ring, that of pair 1.
+fn hear_kicks(worker: &mut Worker) {
+    let other = Driver::new();
+    let key = RingKey { pair: 1, ..key(Direction::Delivery) };
+    worker.add_delivery(key, Delivery::new(other.device(), Offloads::ALL, true), started_by_a_kick());
+    worker.stop_delivery(key);
+}
+
+/// QEMU kicks each ring once when it starts, so that frames may come before the driver's own kick is heard.
+#[test]
+fn a_frame_before_the_first_kick_does_not_hide_that_the_ring_is_filled() {
+    let mut driver = Driver::new();
+    let (kick, mut kicks) = std::io::pipe().unwrap();
+    kicks.write_all(&[1]).unwrap();
+    let (mut worker, ports) = worker_and_ports();
+    let start = Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: false, enabled: true, session: 0 };
+    // The first kick is heard at once, for it is there already.
+    let delivery = Delivery::new(driver.device(), Offloads::ALL, true);
+    let slot = worker.add_delivery(key(Direction::Delivery), delivery, start).unwrap();
+    worker.set_route(PortId(0), vec![RouteEntry { worker: 0, slot }]);
+    assert!(!worker.is_filled(key(Direction::Delivery)));
+    assert!(driver.add(), "a kick is wanted");
+    worker.inject(&ports[1], &[0xff; 60]);
+    worker.step();
+    assert!(driver.ring.poll().unwrap().is_some(), "the frame was delivered");
+    kicks.write_all(&[1]).unwrap();
+    hear_kicks(&mut worker);
+    assert!(worker.is_filled(key(Direction::Delivery)));
+}
+
+/// A ring that goes on after a restart of the switch, and that the driver has never filled.
+#[test]
+fn a_ring_that_goes_on_unfilled_wants_the_first_kick() {
+    let mut driver = Driver::new();
+    let (kick, mut kicks) = std::io::pipe().unwrap();
+    let mut worker = worker();
+    let start = Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: true, enabled: true, session: 0 };
+    worker.add_delivery(key(Direction::Delivery), Delivery::new(driver.device(), Offloads::ALL, true), start);
+    worker.step();
+    assert!(driver.add(), "nothing else tells that it is filled");
+    kicks.write_all(&[1]).unwrap();
+    hear_kicks(&mut worker);
+    assert!(worker.is_filled(key(Direction::Delivery)));
 }
 
 #[test]
