@@ -3,7 +3,7 @@
 //! Its table has room for the stations of its members, so that many small segments take little memory. When members join, a larger table takes the
 //! place of the old one: each worker has its own hold on the table that it goes by, and is told of the new one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,9 @@ const WARN_PAUSE: Duration = Duration::from_secs(60);
 /// Table entries that a port may hold.
 pub const ADDRESSES: u32 = 1024;
 
+/// No port's number.
+const NO_UPLINK: u32 = u32::MAX;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Segment {
@@ -27,8 +30,8 @@ pub struct Segment {
     key: u64,
     /// Moves of a station in ten seconds after which it is held.
     moves: u16,
-    /// It goes on at other hosts.
-    leads_on: AtomicBool,
+    /// The number of the port that leads to other hosts, or [`NO_UPLINK`].
+    uplink: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -47,21 +50,21 @@ impl Segment {
     pub fn new(id: SegmentId, name: &str, room: usize, key: u64, moves: u16) -> Arc<Self> {
         let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves);
         let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None };
-        Arc::new(Self { id, name: name.into(), key, moves, leads_on: AtomicBool::new(false), inner: Mutex::new(inner) })
+        Arc::new(Self { id, name: name.into(), key, moves, uplink: AtomicU32::new(NO_UPLINK), inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it goes on at other hosts, so that one of its ports is more than one receiver.
-    pub fn leads_on(&self) -> bool {
-        self.leads_on.load(Ordering::Relaxed)
+    /// The port that leads to other hosts, if the segment goes on there: more than one receiver, and more than one sender.
+    pub fn uplink(&self) -> Option<PortId> {
+        u16::try_from(self.uplink.load(Ordering::Relaxed)).ok().map(PortId)
     }
 
-    /// Notes whether it goes on at other hosts.
-    pub fn set_leads_on(&self, leads_on: bool) {
-        self.leads_on.store(leads_on, Ordering::Relaxed);
+    /// Notes which port leads to other hosts.
+    pub fn set_uplink(&self, port: Option<PortId>) {
+        self.uplink.store(port.map_or(NO_UPLINK, |port| port.0.into()), Ordering::Relaxed);
     }
 
     /// Whether it may be told now that stations move to and fro: once in [`WARN_PAUSE`], so that no guest can fill the log.

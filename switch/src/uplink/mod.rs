@@ -134,10 +134,10 @@ impl Uplink {
         let tap = Tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
         let may_tell = devices.take_tap().map_err(failed)?;
         let port = add_port(network, config, devices.mtu, members).map_err(|error| failed(error.to_string()))?;
-        port.segment.set_leads_on(true);
+        port.segment.set_uplink(Some(port.id));
         let started = Self::begin(network, config, (devices, own), tap, &port, may_tell);
         started.map_err(|what| {
-            port.segment.set_leads_on(false);
+            port.segment.set_uplink(None);
             network.remove_port(&port);
             failed(what)
         })
@@ -208,7 +208,7 @@ impl Uplink {
     /// Takes it away, and with it what was made for it.
     pub fn stop(mut self, network: &Network) {
         self.end();
-        self.port.segment.set_leads_on(false);
+        self.port.segment.set_uplink(None);
         network.remove_port(&self.port);
     }
 

@@ -30,8 +30,11 @@ pub(super) struct Members {
 impl Members {
     /// What `port` floods in moment `now`, of second `second`.
     pub(super) fn flood(&self, port: &Port, second: u32, now: Cycles) -> Flood {
-        let reaches_one = self.ports.len() <= 2 && !port.segment.leads_on();
-        Flood { reaches_one, suspect: self.table.is_suspect(port.id, second), now }
+        let uplink = port.segment.uplink();
+        let reaches_one = self.ports.len() <= 2 && uplink.is_none();
+        // An uplink carries the floods of all stations at other hosts: a guest that sends from the address of one of them does not throttle the rest.
+        let suspect = uplink != Some(port.id) && self.table.is_suspect(port.id, second);
+        Flood { reaches_one, suspect, now }
     }
 }
 
@@ -146,5 +149,34 @@ impl Directory {
 fn grow<T>(list: &mut Vec<Option<T>>, index: usize) {
     if list.len() <= index {
         list.resize_with(index + 1, || None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::MacAddress;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+
+    #[test]
+    fn a_guest_that_sends_from_a_remote_address_does_not_throttle_the_uplink() {
+        let ports = Port::row(&Shared::new(1, 7, Settings::default()), 3);
+        let [uplink, guest, other] = &ports[..] else { panic!("three ports") };
+        uplink.segment.set_uplink(Some(uplink.id));
+        let mut directory = Directory::new(0);
+        for port in &ports {
+            directory.enter(port);
+        }
+        let members = directory.members(uplink.segment.id).unwrap();
+        let remote = MacAddress::new([2, 0, 0, 0, 0, 9]);
+        for n in 0..40 {
+            members.table.learn(remote, [uplink, guest][n % 2].id, 5);
+        }
+        assert_eq!(members.table.find(remote), Some(uplink.id), "the station is held where it was first");
+        let is_suspect = |port: &Port| members.flood(port, 6, 0).suspect;
+        assert_eq!([uplink, guest, other].map(|port| is_suspect(port)), [false, true, false]);
+        uplink.segment.set_uplink(None);
+        assert!(is_suspect(uplink), "any other port of a loop floods little");
     }
 }
