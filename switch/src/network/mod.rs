@@ -164,7 +164,7 @@ impl Network {
             Event::RingFault(port, session, fault) if session == port.session() => self.quarantine(&port, &fault.to_string()),
             // Whoever broke that ring is gone; the next front end is not to pay for it.
             Event::RingFault(..) => {}
-            Event::Filled(port, session, key) if session == port.session() => self.note_filled(&port, key),
+            Event::Filled(port, session, key, slot) if session == port.session() => self.note_filled(&port, key, slot),
             Event::Filled(..) => {}
             Event::Second => self.payer.ring(),
             Event::Tick(second) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Network, Told};
-use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry};
+use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::Ends;
@@ -49,7 +49,7 @@ impl Network {
         }
         let worker = self.worker_of(port.id, key.pair);
         let enabled = start.enabled;
-        port.rings().filled.remove(&key);
+        port.rings().forget_ended();
         let started = self.worker(worker).ask(move |worker| {
             let mut ring = Ring::new(split, memory, options, base);
             ring.set_call(call);
@@ -63,7 +63,7 @@ impl Network {
         let told = {
             let mut rings = port.rings();
             if filled {
-                rings.filled.insert(key);
+                rings.filled.insert((key, slot));
             }
             rings.running.insert(key, Running { entry: RouteEntry { worker, slot }, enabled });
             self.update_route(port, &rings)
@@ -99,7 +99,7 @@ impl Network {
             for direction in [Direction::Intake, Direction::Delivery] {
                 let running = Running { entry: RouteEntry { worker, slot }, enabled: true };
                 let key = RingKey { port: id, pair, direction };
-                rings.filled.insert(key);
+                rings.filled.insert((key, slot));
                 rings.running.insert(key, running);
             }
             self.update_route(port, &rings)
@@ -196,11 +196,11 @@ impl Network {
         told.wait();
     }
 
-    /// The driver of `port` has given its ring `key` a first buffer: frames may go there.
-    pub(super) fn note_filled(&self, port: &Arc<Port>, key: RingKey) {
+    /// The driver of `port` has given its ring `key` at `slot` a first buffer: frames may go there. It may not be entered as running yet.
+    pub(super) fn note_filled(&self, port: &Arc<Port>, key: RingKey, slot: Slot) {
         let told = {
             let mut rings = port.rings();
-            rings.filled.insert(key);
+            rings.filled.insert((key, slot));
             self.update_route(port, &rings)
         };
         told.wait();

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::id::{Direction, RingKey, RouteEntry};
+use crate::id::{Direction, RingKey, RouteEntry, Slot};
 
 /// A running ring.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub struct Running {
 pub struct Rings {
     /// Those that run.
     pub running: HashMap<RingKey, Running>,
-    /// Those of them that their driver has given a buffer.
-    pub filled: HashSet<RingKey>,
+    /// Those that their driver has given a buffer, with their slots: an earlier ring of the same key may be reported late.
+    pub filled: HashSet<(RingKey, Slot)>,
     /// Queue pairs that the driver asked for through a control queue; else all that are enabled and filled count.
     pub active_pairs: Option<u16>,
 }
@@ -33,10 +33,42 @@ impl Rings {
         let mut pairs: Vec<(RingKey, RouteEntry)> =
             self.running.iter().filter(|(key, ring)| serves(key, ring)).map(|(key, ring)| (*key, ring.entry)).collect();
         pairs.sort_by_key(|(key, _)| key.pair);
-        match pairs.iter().any(|(key, _)| self.filled.contains(key)) {
-            true => pairs.retain(|(key, _)| self.filled.contains(key)),
+        let is_filled = |(key, entry): &(RingKey, RouteEntry)| self.filled.contains(&(*key, entry.slot));
+        match pairs.iter().any(is_filled) {
+            true => pairs.retain(is_filled),
             false => pairs.truncate(1),
         }
         pairs.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Forgets of which rings that do not run any more it was known that they are filled.
+    pub fn forget_ended(&mut self) {
+        let running = &self.running;
+        self.filled.retain(|(key, slot)| running.get(key).is_some_and(|ring| ring.entry.slot == *slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::PortId;
+
+    #[test]
+    fn that_an_earlier_ring_was_filled_says_nothing_of_the_next() {
+        let key = |pair| RingKey { port: PortId(0), pair, direction: Direction::Delivery };
+        let entry = |number| RouteEntry { worker: 0, slot: Slot::from_number(number) };
+        let mut rings = Rings::default();
+        for (pair, number) in [(0, 7), (1, 8)] {
+            rings.running.insert(key(pair), Running { entry: entry(number), enabled: true });
+        }
+        rings.filled.insert((key(0), entry(7).slot));
+        // The ring of pair 1 ran in another slot before, and its event comes late.
+        rings.filled.insert((key(1), entry(6).slot));
+        assert_eq!(rings.entries(), [entry(7)]);
+        rings.filled.insert((key(1), entry(8).slot));
+        assert_eq!(rings.entries(), [entry(7), entry(8)]);
+        rings.running.remove(&key(0));
+        rings.forget_ended();
+        assert_eq!(rings.filled.iter().copied().collect::<Vec<_>>(), [(key(1), entry(8).slot)]);
     }
 }

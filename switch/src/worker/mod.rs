@@ -45,8 +45,9 @@ use rest::Rest;
 pub enum Event {
     /// A guest broke its ring in this session of the port, which is to be quarantined.
     RingFault(Arc<Port>, u32, RingFault),
-    /// A driver has given this receive ring its first buffer, in this session of the port.
-    Filled(Arc<Port>, u32, RingKey),
+    /// A driver has given this receive ring its first buffer, in this session of the port. The slot tells the ring from others of the same key,
+    /// before it and after.
+    Filled(Arc<Port>, u32, RingKey, Slot),
     /// Some guest's memory lost its file.
     MemoryLost,
     /// A second has begun. Only a worker that is awake says so.

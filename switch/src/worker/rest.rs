@@ -303,7 +303,7 @@ impl Worker {
         } else if let Some((key, first)) = self.outlets.kicked(slot) {
             self.counters(key.port).kicks.add(1);
             if first && let Some((port, session)) = self.directory.session(key.port) {
-                self.report(Event::Filled(Arc::clone(port), session, key));
+                self.report(Event::Filled(Arc::clone(port), session, key, slot));
             }
         }
     }
