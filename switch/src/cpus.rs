@@ -1,8 +1,10 @@
-//! The CPUs on which memlane may run (sched_getaffinity(2)): all of the machine's, or those that taskset(1), a cpuset or a container leaves to it.
+//! The CPUs on which memlane may run: all of the machine's, or those that a cpuset or a container leaves to it. The affinity that a process inherits is
+//! no bound: taskset(1) and a service's CPUAffinity= are defaults, and so is isolcpus=, which keeps all processes off the CPUs that are meant for
+//! workers which poll.
 
 use std::fmt;
 
-use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// Numbers of CPUs, in order.
@@ -10,8 +12,20 @@ use nix::unistd::Pid;
 pub struct Cpus(pub Vec<usize>);
 
 impl Cpus {
-    /// Those on which this thread may run; `None` on a machine with more than can be asked for.
+    /// Those to which a thread of this process may be tied; `None` on a machine with more than can be asked for.
     pub fn allowed() -> Option<Self> {
+        // In a thread of its own, whose affinity ends with it.
+        let asks = std::thread::Builder::new().spawn(|| {
+            let mut all = CpuSet::new();
+            let is_set = (0..CpuSet::count()).try_for_each(|cpu| all.set(cpu));
+            // The kernel takes those away that the cpuset has not; where it refuses, the inherited affinity holds.
+            let _ = is_set.and_then(|()| sched_setaffinity(Pid::from_raw(0), &all));
+            Self::of_this_thread()
+        });
+        asks.map_or_else(|_| Self::of_this_thread(), |asks| asks.join().ok().flatten())
+    }
+
+    fn of_this_thread() -> Option<Self> {
         let set = sched_getaffinity(Pid::from_raw(0)).ok()?;
         Some(Self((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()))
     }
@@ -40,6 +54,20 @@ impl fmt::Display for Cpus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_inherited_affinity_is_no_bound_and_stays() {
+        let allowed = Cpus::allowed().unwrap();
+        std::thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(allowed.0[0]).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+            assert_eq!(Cpus::allowed(), Some(allowed.clone()));
+            assert_eq!(Cpus::of_this_thread(), Some(Cpus(vec![allowed.0[0]])));
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn cpus_are_told_in_rows() {

@@ -156,7 +156,19 @@ pub fn check(text: &str) -> Result<Document, Mistakes> {
 /// # Errors
 /// All [`Mistakes`] at once.
 pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
-    let mut checker = Checker { text, folder, list: Vec::new() };
+    check_for(text, folder, Cpus::allowed)
+}
+
+/// As [`check_in`], for a network that runs: only its own process knows on which CPUs it may.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check_running(text: &str, folder: &Path) -> Result<Document, Mistakes> {
+    check_for(text, folder, || None)
+}
+
+fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>) -> Result<Document, Mistakes> {
+    let mut checker = Checker { text, folder, cpus, list: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let span = error.span().unwrap_or_default();
@@ -181,6 +193,8 @@ type Table<'t> = Spanned<DeTable<'t>>;
 struct Checker<'t> {
     text: &'t str,
     folder: &'t Path,
+    /// CPUs on which the network may run, if they are known.
+    cpus: fn() -> Option<Cpus>,
     list: Vec<Mistake>,
 }
 
@@ -376,9 +390,12 @@ impl<'t> Checker<'t> {
     }
 
     fn check_cpus(&mut self, document: &Document, place: &Place) {
-        let Some(allowed) = Cpus::allowed() else { return };
+        if document.cpus.is_empty() {
+            return;
+        }
+        let Some(allowed) = (self.cpus)() else { return };
         for cpu in document.cpus.iter().filter(|&&cpu| !allowed.contains(cpu)) {
-            let text = "does not exist here, or taskset, a cpuset or a container keeps memlane off it";
+            let text = "does not exist here, or a cpuset or a container keeps memlane off it";
             self.note(place, "cpus", format_args!("CPU {cpu} {text}; memlane may run on {allowed}"));
         }
     }

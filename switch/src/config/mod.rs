@@ -301,6 +301,10 @@ impl Document {
     /// # Errors
     /// All [`Mistakes`] at once.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Mistakes> {
+        Self::parse_by(check::check_in, text, path)
+    }
+
+    fn parse_by(check: fn(&str, &Path) -> Result<Self, Mistakes>, text: &str, path: &Path) -> Result<Self, Mistakes> {
         let unreadable = |error: std::io::Error| Mistakes::unreadable(path, &error);
         let whole = std::path::absolute(path).map_err(unreadable)?;
         let folder = whole.parent().unwrap_or(Path::new("/"));
@@ -308,7 +312,7 @@ impl Document {
             // Paths are told and kept as text.
             return Err(Mistakes::unreadable(path, &std::io::Error::other("its folder's path is not UTF-8: move it elsewhere")));
         }
-        let mut document = check::check_in(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
+        let mut document = check(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
         let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);
         for socket in sockets.chain([&mut document.control]).flatten() {
             *socket = folder.join(&*socket);
@@ -329,7 +333,7 @@ pub struct Reread {
 }
 
 impl Reread {
-    /// Reads and checks the file at `path`, as [`Document::load`] does, once no program is writing it; with `force`, at once.
+    /// Reads and checks the file at `path`, as [`Document::load`] does but for CPUs, which the network judges, once no program is writing it; with `force`, at once.
     ///
     /// # Errors
     /// All [`Mistakes`] at once.
@@ -337,7 +341,8 @@ impl Reread {
         let at_once = || Ok(file::Settled { text: std::fs::read_to_string(path)?, is_open: false });
         let read = if force { at_once() } else { file::read_settled(path) };
         let file::Settled { text, is_open } = read.map_err(|error| Mistakes::unreadable(path, &error))?;
-        Ok(Self { document: Document::parse(&text, path)?, cut_off: !force && (is_open || file::has_open_line(&text)) })
+        let document = Document::parse_by(check::check_running, &text, path)?;
+        Ok(Self { document, cut_off: !force && (is_open || file::has_open_line(&text)) })
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
+use memlane::config::{Document, Reread};
 use memlane::cpus::Cpus;
 
 use crate::command::{PATIENCE, Running, memlane, network, port, printed, told, wait_until, write};
@@ -263,8 +264,8 @@ fn a_folder_whose_path_is_no_text_is_told() {
 #[test]
 fn workers_may_be_tied_to_the_cpus_on_which_memlane_may_run() {
     let folder = tempfile::tempdir().unwrap();
-    let allowed = Cpus::allowed().unwrap().0;
-    let (own, other) = (allowed[allowed.len() - 1], if allowed.len() > 1 { allowed[0] } else { 1023 });
+    let all = Cpus::allowed().unwrap();
+    let (own, other, missing) = (all.0[all.0.len() - 1], all.0[0], 1023);
     let check = |cpu: usize| {
         write(folder.path(), "net.toml", &format!("cpus = [{cpu}]\n{}", port("web.sock", "")));
         let mut command = Command::new("taskset");
@@ -272,9 +273,19 @@ fn workers_may_be_tied_to_the_cpus_on_which_memlane_may_run() {
         command.output().expect("`taskset` of util-linux can be started")
     };
     assert!(check(own).status.success(), "{}", told(&check(own)));
-    let refused = check(other);
-    let wanted = format!("memlane may run on {own}");
+    // The affinity that it inherits is no bound: with isolcpus=, no process has that of the CPUs that are meant for it.
+    assert!(check(other).status.success(), "{}", told(&check(other)));
+    let refused = check(missing);
+    let wanted = format!("memlane may run on {all}");
     assert!(!refused.status.success() && told(&refused).contains(&wanted), "{}", told(&refused));
+}
+
+#[test]
+fn a_reload_leaves_it_to_the_network_on_which_cpus_it_may_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "net.toml", &format!("cpus = [1023]\n{}", port("web.sock", "")));
+    assert!(Document::load(&path).unwrap_err().to_string().contains("CPU 1023"));
+    assert_eq!(Reread::load(&path, false).unwrap().document.cpus, [1023]);
 }
 
 #[test]
