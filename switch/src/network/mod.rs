@@ -386,6 +386,9 @@ mod tests {
         network.remove_port(&a);
         assert!(network.find("a").is_none() && network.port(a.id).is_none());
         network.set_address(&b, Some(address)).unwrap();
+        let late = default_address("net", "late");
+        network.set_address(&a, Some(late)).unwrap();
+        assert_eq!(b.segment.table().find(late), None, "no address is tied to a number that was given back");
         let again = add(&network, "a", None).unwrap();
         assert_eq!(again.id, a.id, "numbers are used again");
         network.remove_port(&a);

@@ -254,8 +254,8 @@ impl Network {
     }
 
     /// Whether `port` has come and not gone.
-    pub(super) fn has(&self, port: &Arc<Port>) -> bool {
-        self.port(port.id).is_some_and(|known| Arc::ptr_eq(&known, port))
+    pub(super) fn has(&self, port: &Port) -> bool {
+        self.port(port.id).is_some_and(|known| std::ptr::eq(&*known, port))
     }
 
     fn give_numbers_back(&self, port: &Port, last: bool) {
@@ -267,12 +267,15 @@ impl Network {
         }
     }
 
-    /// Ties `address` to `port` in place of the one that was, or none.
+    /// Ties `address` to `port` in place of the one that was, or none. A port that is gone gets none: another may have its number.
     ///
     /// # Errors
     /// [`AddError::AddressTaken`]; nothing has changed then.
     pub fn set_address(&self, port: &Port, address: Option<MacAddress>) -> Result<(), AddError> {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has(port) {
+            return Ok(());
+        }
         let Some(address) = address else {
             port.segment.unpin(port.id);
             return Ok(());
