@@ -31,6 +31,13 @@ impl Held {
         Self { running: Running::start(up(folder.path(), ulimit, config)), folder }
     }
 
+    /// Threads beside those that answer questions.
+    fn threads(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.running.0.id())).unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| !name.starts_with("tokio")).count()
+    }
+
     /// Descriptors that are open.
     fn open(&self) -> u64 {
         std::fs::read_dir(format!("/proc/{}/fd", self.running.0.id())).unwrap().count() as u64
@@ -126,6 +133,26 @@ fn each_kind_of_port_holds_what_it_has_open() {
             let ((none, _), (ten, held)) = (open(0), open(10));
             // A connection of the command that has just asked may be open still.
             assert!(ten - none <= held + 2, "{kind}: {} are open, {held} held", ten - none);
+        }
+    });
+}
+
+#[test]
+fn each_kind_of_port_has_so_many_threads_and_no_more() {
+    in_a_namespace("descriptors_run_out::each_kind_of_port_has_so_many_threads_and_no_more", || {
+        let threads = |config: &str| Held::start_with("true", config).threads();
+        let none = threads("workers = 1\n");
+        // One worker, and four of the process's own.
+        assert_eq!(none, 5);
+        let kinds = [
+            ("vhost-user = \"p@.sock\"", 1),
+            ("stream = \"p@.sock\"", 1),
+            ("tap = \"drt@\"", 1),
+            ("loopback = true", 0),
+            ("null = true", 0),
+        ];
+        for (kind, each) in kinds {
+            assert_eq!(threads(&format!("workers = 1\n{}", config(10, kind))), none + 10 * each, "{kind}");
         }
     });
 }
