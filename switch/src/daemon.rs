@@ -589,8 +589,13 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
 
 fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access) -> io::Result<T>) -> Result<T, StartError> {
     let failed = |cause, remedy| StartError::Listen { port: port.name.clone(), path: path.display().to_string(), cause, remedy };
-    folder::provide(path, !port.access.is_private())
-        .map_err(|cause| failed(cause, "Make the folder, or correct the path: memlane makes only its run-time folder."))?;
+    folder::provide(path, !port.access.is_private()).map_err(|cause| {
+        let remedy = match cause.kind() {
+            io::ErrorKind::PermissionDenied => "Choose another folder, or set XDG_RUNTIME_DIR to one of your own.",
+            _ => "Make the folder, or correct the path: memlane makes only its run-time folder.",
+        };
+        failed(cause, remedy)
+    })?;
     if let Some(note) = port.shut_out() {
         tracing::warn!(port = %port.name, "{note}");
     }

@@ -281,6 +281,20 @@ fn workers_may_be_tied_to_the_cpus_on_which_memlane_may_run() {
 }
 
 #[test]
+fn a_run_time_folder_that_another_user_may_have_made_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", folder.path().join("memlane")).unwrap();
+    write(folder.path(), "net.toml", &port("memlane/web.sock", "access = { mode = \"0666\" }\n"));
+    let output = memlane(folder.path(), &["up", "net.toml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = told(&output);
+    assert!(told.contains("belongs to another user") && told.contains("set XDG_RUNTIME_DIR"), "{told}");
+}
+
+#[test]
 fn a_reload_leaves_it_to_the_network_on_which_cpus_it_may_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "net.toml", &format!("cpus = [1023]\n{}", port("web.sock", "")));
