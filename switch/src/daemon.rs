@@ -151,7 +151,7 @@ pub struct Daemon {
     attached: Mutex<Vec<Attached>>,
     /// Serves guests under Xen, once there is a port for one.
     keeper: Mutex<Option<Arc<Keeper>>>,
-    /// Held by whoever starts it, which may take long, so that there is one.
+    /// Held while the Xen keeper starts, which may take long, so that only one is started.
     keeper_starts: Mutex<()>,
 }
 

@@ -1,7 +1,7 @@
 //! The host's memory, as far as it is this process's to use: of the machine, and of the memory cgroups that it is in (`MemoryMax` of a service, the
 //! limit of a container).
 //!
-//! Who first touches a page of a shared file pays for it, in its cgroup. Guests' files are often sparse, so a guest can have the switch touch pages
+//! The kernel charges a page of a shared file to the cgroup of the process that touches it first. Guests' files are often sparse, so a guest can have the switch touch pages
 //! and pay. What the switch has touched is `RssShmem` of `/proc/self/status`; what it may pay before its cgroup is full is [`HostMemory::left`].
 
 use std::fs::read_to_string;

@@ -222,7 +222,7 @@ async fn respond(
     let lost = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer was lost by a defect; the log tells more");
     let run = move || {
         let answer = run(&brought.bytes);
-        // Whoever asked may have hung up: until here the thread is taken all the same.
+        // The client may have hung up: the thread is in use until here all the same.
         drop(place);
         answer
     };

@@ -207,7 +207,7 @@ async fn converse(stream: UnixStream, router: Router) {
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
 }
 
-/// Tells who cannot be served why not.
+/// Answers a connection beyond the limit: 503, with the reason.
 async fn turn_away(mut stream: UnixStream) {
     let text = format!("{{\"error\":\"{CONNECTIONS} requests are being answered, and no more are at a time: try again\"}}");
     let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\n";

@@ -1,5 +1,5 @@
-//! Page faults of one frame's copy: who has a frame lie in thousands of pages that are not in memory, or its room, has a worker wait for each of
-//! them, and with it everybody.
+//! Page faults of one frame's copy. A guest can place a frame, or its receive buffers, in thousands of pages that are not in memory: the worker waits
+//! for each page fault, and so do all ports that it serves.
 //!
 //! While a copy goes from run to run of memory, the clock is read once in some dozens of them. Only where they take far too long are the thread's page
 //! faults counted; where those are why, the frame is given up. Frames of few runs, as honest guests have them, come to nothing here.
@@ -65,7 +65,7 @@ impl Faults {
             self.window = FEW;
         }
         self.left = self.window;
-        // Few runs tell nothing of small pages. And whoever else had the CPU meanwhile may be why.
+        // Few runs tell nothing of small pages. And another process may have had the CPU meanwhile.
         let late = slow || (window == RUNS && took > in_cycles(USUAL));
         !late || !self.many(all(), if slow { 1 } else { MOST })
     }
@@ -81,7 +81,7 @@ pub(crate) fn faults() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults() + usage.major_page_faults())
 }
 
-/// Has all `pieces` in memory, for who copies them where this cannot be looked at; false if that was given up.
+/// Has all `pieces` in memory before a copy that has no [`Faults`] of its own; false if that was given up.
 pub fn bring_in(pieces: impl Iterator<Item = Piece>) -> bool {
     let mut faults = Faults::default();
     for piece in pieces {

@@ -29,7 +29,7 @@ pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
             let silent = CATCHES.get() > 0 && std::env::var_os("RUST_BACKTRACE").is_none();
             if CATCHES.get() > 0 {
                 let panic = sentence(info);
-                // Before anything is dropped by which those who wait for the thread learn that it ended.
+                // Before the channels are dropped by which waiting commands learn that the thread ended.
                 GUARD.with_borrow(|guard| guard.iter().for_each(|(fatal, thread)| fatal.fail(thread, &panic)));
                 PANIC.set(Some(panic));
             }

@@ -94,7 +94,7 @@ impl Network {
             return false;
         }
         seen.touched = touched;
-        // Who pays where others are in the cgroup, or cannot be seen, is not to be told: then no port is blamed.
+        // Where other processes share the cgroup, or the charge cannot be read, it does not tell which port caused it: no port is blamed.
         let before = std::mem::replace(&mut seen.charged, charged);
         drop(seen);
         if let Some(now) = charged {

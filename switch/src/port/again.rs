@@ -107,7 +107,7 @@ impl Watch {
     pub(super) fn wait(&self, pause: Option<Duration>) -> Woken {
         let milliseconds = pause.map_or(-1, |pause| pause.as_millis() as i32);
         let mut events = [EpollEvent::default(); 3];
-        // A signal is as good as nothing having happened: whoever called looks again.
+        // A signal counts as a time-out: the caller looks again.
         let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let is_there = |token| events[..count].iter().any(|event| event.data() == token);
         let first =

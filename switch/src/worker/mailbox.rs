@@ -67,7 +67,7 @@ impl Mailbox {
         open
     }
 
-    /// The worker is to end, or has: whoever waits for it learns that it does not answer.
+    /// The worker is to end, or has ended: commands that wait for its answer fail.
     pub fn close(&self) {
         self.post.close();
         self.wake();

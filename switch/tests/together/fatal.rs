@@ -1,4 +1,4 @@
-//! A worker that fails ends its network, and holds nobody up who waits for it.
+//! A worker that fails ends its network, and commands that wait for it return.
 
 use std::sync::mpsc::channel;
 

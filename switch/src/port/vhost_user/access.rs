@@ -255,7 +255,7 @@ mod tests {
         let (_never, held) = channel::<()>();
         assert_eq!(within(Duration::from_millis(10), move || held.recv().is_ok()), None);
         assert_eq!(within(Duration::from_secs(10), || 7), Some(7));
-        // Numbers ask nobody.
+        // A number needs no name service.
         assert_eq!((user("7").unwrap(), group("8").unwrap()), (7, 8));
         // One that did not answer is not asked again at once.
         let at = Instant::now();

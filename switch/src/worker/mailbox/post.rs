@@ -27,7 +27,7 @@ impl<T> Default for Post<T> {
 }
 
 impl<T> Post<T> {
-    /// Puts `item` down; it is dropped where the post is closed. Whoever collects may be asleep: he is to be woken after this.
+    /// Puts `item` down; it is dropped where the post is closed. The collecting worker may be asleep: wake it after this.
     pub fn put(&self, item: T) {
         let refused = match &mut *self.items.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(items) => {
@@ -41,7 +41,7 @@ impl<T> Post<T> {
         drop(refused);
     }
 
-    /// Drops what was put down and not collected, and all that is put down from now on. Whoever collects may be asleep, as in [`Self::put`].
+    /// Drops what was put down and not collected, and all that is put down from now on. The collecting worker may be asleep, as in [`Self::put`].
     pub fn close(&self) {
         let left = self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.any.store(true, Ordering::Release);
