@@ -326,9 +326,9 @@ def report(folder: ResultsArgument) -> None:
 @app.command()
 def publish(
     folder: Annotated[Path | None, typer.Argument(help="a run's results; none: what is published already")] = None,
-    name: Annotated[str | None, typer.Option("--as", help="for a run of its own: makes docs/results/NAME.md")] = None,
+    name: Annotated[str | None, typer.Option("--as", help="the page's name; none: its first experiment's")] = None,
 ) -> None:
-    """Take a run's samples over into docs/results, and make the page docs/results.md from them."""
+    """Copy a run's samples into docs/benchmarks, and generate its page docs/benchmarks/DATE/NAME.md from them."""
     pages = [published.publish(folder, name)] if folder else published.make_pages()
     for page in pages:
         tell(f"the page: {page}")
@@ -347,7 +347,8 @@ def compare(before: ResultsArgument, after: ResultsArgument) -> None:
 def agree(one: ResultsArgument, other: ResultsArgument) -> None:
     """Say whether two runs, also of two machines or days, agree on the ratios that both judge.
 
-    For example, a run of your own and the published one: memlane-lab agree docs/results results/mine
+    For example, the published run and one of your own:
+    memlane-lab agree docs/benchmarks/2026-11-25/promises results/mine
     """
     (mine, found), (theirs, others) = published.read_either(one), published.read_either(other)
     if mine.guest != theirs.guest:

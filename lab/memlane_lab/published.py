@@ -1,15 +1,16 @@
-"""Published results: the raw samples that docs/results.md is made from, small enough to be kept beside it.
+"""Published runs: raw samples, small enough to be committed, and the pages that are generated from them.
 
-    docs/results/run.json             the run and its experiments as they were stated, without samples
-    docs/results/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
-    docs/results.md                   the page, made from these two alone
+    docs/benchmarks/DATE/NAME/run.json             the run and its experiments as they were stated, without samples
+    docs/benchmarks/DATE/NAME/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
+    docs/benchmarks/DATE/NAME.md                   the page of the run, generated from these two alone
+    docs/benchmarks/index.md                       the list of all pages
 
-A run of its own, such as one of another machine or of another day, has a name: its samples stand in docs/results/NAME/,
-its page is docs/results/NAME.md, and docs/results.md leads there. What both have measured stands side by side on it.
+DATE is the day on which the run began. Ratios that the first run named `promises` judged too stand beside it: do days
+and machines agree?
 
 A model and what it is checked against (`model/page.py`) has a folder and a page of its own, too.
 
-Whoever doubts the page makes it again, by `memlane-lab publish`, or reads the samples with any other program.
+Whoever doubts a page generates it again, by `memlane-lab publish`, or reads the samples with any other program.
 """
 
 import csv
@@ -17,7 +18,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from memlane_lab import machine, report, results
@@ -25,11 +26,19 @@ from memlane_lab.errors import LabError
 from memlane_lab.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.strict import Strict
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
+FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
+MEASURING = "../../measuring.md"
+"""How the lab measures, from a run's page."""
+_COMPARED = "promises"
+"""Name of the runs of which the first stands beside all others."""
 _HEADER = ["sample", "round", "variant", "placement", "flow", "measure", "value"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _FAILED = "error"
 """What a failed sample's only row says as its measure."""
+
+
+Run = tuple[RunRecord, list[ExperimentResult]]
+"""A run, and its experiments with their samples."""
 
 
 class _Stated(Strict):
@@ -40,9 +49,9 @@ class _Stated(Strict):
 
 
 def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Path:
-    """Takes a run's samples over, in place of those that were there, and writes the page, which is returned.
+    """Copies a run's samples into `folder`, in place of an earlier run of its day and name, and generates the pages.
 
-    `name`: of a run of its own; without one it is the run that docs/results.md is about.
+    `name`: the page's; without one, its first experiment's. Returns the run's page.
     """
     if name is not None and not _NAME.fullmatch(name):
         raise LabError(f"'{name}' cannot be the name of a page; use small letters, digits and hyphens")
@@ -53,7 +62,7 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
         raise LabError(
             f"{source} was measured on {commit}, which nobody else has: commit the changes, and measure again"
         )
-    own = folder / name if name else folder
+    own = folder / day(record.began) / (name or found[0].experiment.name.replace("_", "-"))
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*.csv.gz"):
         old.unlink()
@@ -66,43 +75,75 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     return page(own)
 
 
+def day(began: str) -> str:
+    """The day of a moment in ISO 8601, which is the name of its folder."""
+    return began[: len("2026-11-25")]
+
+
 def make_pages(folder: Path = FOLDER) -> list[Path]:
-    """Writes all pages anew, from what is published; returns them."""
+    """Generates all pages again, from the published samples; returns them."""
     texts = made(folder)
     for path, text in texts.items():
         path.write_text(text)
     return list(texts)
 
 
-def page(folder: Path = FOLDER) -> Path:
-    """The page that is made from what is published in `folder`."""
+def page(folder: Path) -> Path:
+    """The page that is generated from the samples in `folder`."""
     return folder.with_suffix(".md")
 
 
 def made(folder: Path = FOLDER) -> dict[Path, str]:
-    """The pages' texts, as the samples say."""
+    """The pages' texts, generated from the samples."""
     from memlane_lab.model import page as predictions  # which asks us where pages are
 
-    named = sorted(path.parent for path in folder.glob("*/run.json"))
-    main = read(folder) if (folder / "run.json").exists() else None
+    runs = {path.parent: read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
+    first = next((own for own in runs if own.name == _COMPARED), None)
     texts = {
-        page(own): report.markdown(*read(own), report.Links(own.name, "../measuring.md"), beside=main) for own in named
+        page(own): report.markdown(
+            *run, report.Links(own.name, MEASURING), beside=runs[first] if first and own != first else None
+        )
+        for own, run in runs.items()
     }
-    checked = [path.parent for path in folder.glob(f"*/{predictions.HELD_OUT}")]
-    texts |= {page(own): predictions.made(own) for own in checked}
-    if main:
-        links = report.Links(folder.name, others=sorted(own.name for own in (*named, *checked)))
-        texts[page(folder)] = report.markdown(*main, links)
-    return texts
+    models = sorted(path.parent for path in folder.glob(f"*/*/{predictions.HELD_OUT}"))
+    texts |= {page(own): predictions.made(own) for own in models}
+    return texts | {folder / "index.md": _index(folder, runs, models)}
 
 
-def read_either(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
+def _index(folder: Path, runs: Mapping[Path, Run], models: Sequence[Path]) -> str:
+    """The list of all pages, the newest day first."""
+    rows = {own: (", ".join(each.experiment.title for each in found), record) for own, (record, found) in runs.items()}
+    lines = [
+        f"| {own.parent.name} | [{own.name}]({page(own).relative_to(folder)}) | {title} | {record.guest} | "
+        f"{record.machine.get('cpu', 'unknown')} |"
+        for own, (title, record) in rows.items()
+    ]
+    lines += [
+        f"| {own.parent.name} | [{own.name}]({page(own).relative_to(folder)}) | Predictions beside measurements | | |"
+        for own in models
+    ]
+    return _INDEX + "".join(f"{line}\n" for line in sorted(lines, reverse=True))
+
+
+_INDEX = """<!-- Generated by `memlane-lab publish`. Do not edit. -->
+
+# Benchmarks
+
+Every published run; its samples lie in the folder of the page's name, and `memlane-lab publish` generates the pages
+from them.
+
+| day | page | experiments | guests | CPU |
+|---|---|---|---|---|
+"""
+
+
+def read_either(folder: Path) -> Run:
     """A run with its samples, from its own folder or from where it is published."""
     file = folder / "run.json"
     return read(folder) if file.exists() and "record" in json.loads(file.read_text()) else results.read(folder)
 
 
-def read(folder: Path = FOLDER) -> tuple[RunRecord, list[ExperimentResult]]:
+def read(folder: Path) -> Run:
     """The published run with its samples, as far as the page needs them."""
     stated = _Stated.model_validate_json((folder / "run.json").read_text())
     return stated.record, [_with_samples(folder, each) for each in stated.experiments]

@@ -276,11 +276,12 @@ def test_what_was_calibrated_cannot_be_held_out() -> None:
 
 
 def test_the_page_says_what_model_and_samples_say(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "prediction"
+    folder = tmp_path / "benchmarks"
     held = page.HeldOut(machine=MACHINE, commands=["memlane-lab run held_out"], began="2026-11-25", observed=_held(20))
-    (written,) = page.publish(_model(noise=0.02), held, folder)
-    assert written == tmp_path / "results" / "prediction.md"
+    written, index = page.publish(_model(noise=0.02), held, folder)
+    assert written == folder / "2026-11-25" / "prediction.md"
+    assert "(2026-11-25/prediction.md)" in index.read_text()
     text = written.read_text()
     assert "met**, over 20 configurations of streams" in text
     assert text.count("\n| memlane, ") == 20
-    assert written.read_text() == page.made(folder)
+    assert written.read_text() == page.made(written.with_suffix(""))

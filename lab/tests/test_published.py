@@ -13,7 +13,7 @@ from tests import made_up
 
 def test_the_page_is_what_the_committed_samples_say() -> None:
     pages = published.made()
-    assert published.page() in pages
+    assert published.FOLDER / "2026-11-25" / "promises.md" in pages
     assert {page: page.read_text() for page in pages} == pages, "run `memlane-lab publish`"
 
 
@@ -22,7 +22,8 @@ def test_the_committed_samples_are_small() -> None:
 
 
 def _published(tmp_path: Path, *, complete: bool = True, name: str | None = None) -> Path:
-    run, folder = tmp_path / "run", tmp_path / "docs" / "results"
+    """The folder of all pages; a run's own is in that of its day, which is 2026-11-22."""
+    run, folder = tmp_path / "run", tmp_path / "docs" / "benchmarks"
     results.write(run, made_up.record("made_up"))
     results.write_experiment(run, made_up.result().model_copy(update={"complete": complete}))
     published.publish(run, name, folder)
@@ -31,33 +32,36 @@ def _published(tmp_path: Path, *, complete: bool = True, name: str | None = None
 
 def test_published_samples_give_the_same_tables_and_verdicts(tmp_path: Path) -> None:
     folder = _published(tmp_path)
-    record, (result,) = published.read(folder)
+    own = folder / "2026-11-22" / "made-up"
+    record, (result,) = published.read(own)
     whole = made_up.result()
     assert report.markdown(record, [result]) == report.markdown(made_up.record("made_up"), [whole])
     assert summary.verdicts(result) == summary.verdicts(whole)
     assert (len(result.samples), len(result.failed)) == (33, 1)
-    page = tmp_path / "docs" / "results.md"
-    assert {page: page.read_text()} == published.made(folder)
+    pages = published.made(folder)
+    assert set(pages) == {published.page(own), folder / "index.md"}
+    assert {page: page.read_text() for page in pages} == pages
 
 
-def test_a_run_of_its_own_has_a_page_that_the_main_one_leads_to(tmp_path: Path) -> None:
+def test_a_run_has_a_page_of_its_name_and_day_and_stands_in_the_list(tmp_path: Path) -> None:
     folder = _published(tmp_path)
-    before = published.page(folder).read_text()
+    index = folder / "index.md"
+    assert "shop" not in index.read_text()
     _published(tmp_path, name="shop")
     pages = published.made(folder)
-    assert set(pages) == {folder / "shop.md", published.page(folder)}
-    assert "[shop](results/shop.md)" in pages[published.page(folder)]
-    assert "shop" not in before
-    assert "[shop](shop/run.json)" in pages[folder / "shop.md"]
-    assert "(../measuring.md)" in pages[folder / "shop.md"]
+    day = folder / "2026-11-22"
+    assert set(pages) == {day / "made-up.md", day / "shop.md", index}
+    assert "| 2026-11-22 | [shop](2026-11-22/shop.md) |" in index.read_text()
+    assert "[shop](shop/run.json)" in pages[day / "shop.md"]
+    assert f"({published.MEASURING})" in pages[day / "shop.md"]
     with pytest.raises(LabError, match=r"'\.\./x' cannot be the name of a page"):
         _published(tmp_path, name="../x")
 
 
 def test_two_runs_agree_where_their_intervals_have_a_value_in_common(tmp_path: Path) -> None:
-    folder = _published(tmp_path)
-    published.publish(tmp_path / "run", "again", folder)
-    assert "2 agree, 0 apart, 0 undecided" in (folder / "again.md").read_text()
+    folder = _published(tmp_path, name="promises")
+    again = published.publish(tmp_path / "run", "promises-again", folder)
+    assert "2 agree, 0 apart, 0 undecided" in again.read_text()
 
     def slower(labels: dict[str, str]) -> dict[str, float]:
         return made_up.usual(labels) | ({"throughput": 2.6e9} if labels == {"path": "memlane", "load": "0"} else {})
@@ -71,7 +75,7 @@ def test_two_runs_agree_where_their_intervals_have_a_value_in_common(tmp_path: P
 
 
 def test_a_run_is_held_against_a_published_one(tmp_path: Path) -> None:
-    folder = _published(tmp_path)
+    folder = _published(tmp_path) / "2026-11-22" / "made-up"
     assert published.read_either(folder)[0] == published.read_either(tmp_path / "run")[0]
     told = CliRunner().invoke(cli.app, ["agree", str(folder), str(tmp_path / "run")])
     assert told.exit_code == 0, told.output
@@ -79,16 +83,19 @@ def test_a_run_is_held_against_a_published_one(tmp_path: Path) -> None:
 
 
 def test_the_same_samples_give_the_same_files(tmp_path: Path) -> None:
-    one, other = (_published(tmp_path / name) / "made_up.csv.gz" for name in ("one", "other"))
+    one, other = (
+        _published(tmp_path / name) / "2026-11-22" / "made-up" / "made_up.csv.gz" for name in ("one", "other")
+    )
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_page_that_says_something_else_is_found_out(tmp_path: Path) -> None:
     folder = _published(tmp_path)
-    file = folder / "made_up.csv.gz"
+    own = folder / "2026-11-22" / "made-up"
+    file = own / "made_up.csv.gz"
     rows = gzip.decompress(file.read_bytes()).decode().replace(",throughput,4e+09", ",throughput,5e+09")
     file.write_bytes(gzip.compress(rows.encode()))
-    page = published.page(folder)
+    page = published.page(own)
     assert page.read_text() != published.made(folder)[page]
 
 
@@ -102,4 +109,4 @@ def test_what_nobody_else_has_is_not_published(tmp_path: Path) -> None:
     results.write(run, made_up.record("made_up", commit=f"0123456789ab{machine.CHANGED}"))
     results.write_experiment(run, made_up.result())
     with pytest.raises(LabError, match="was measured on 0123456789ab with changes, which nobody else has"):
-        published.publish(run, None, tmp_path / "docs" / "results")
+        published.publish(run, None, tmp_path / "docs" / "benchmarks")

@@ -84,7 +84,7 @@ def fit(
 def check(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs that the model has not seen: of `held_out`")],
     host: HostOption = None,
-    publish: Annotated[bool, typer.Option("--publish", help="take model and samples over into docs/results")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="copy model and samples into docs/benchmarks")] = False,
 ) -> None:
     """Set predictions beside what was measured; exit code 1 if they are worse than their goal or than interpolation.
 

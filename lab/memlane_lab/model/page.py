@@ -1,7 +1,7 @@
-"""The page of the check, docs/results/prediction.md, and what it is made from, kept beside it.
+"""The page of the check, docs/benchmarks/DATE/prediction.md, and what it is generated from, kept beside it.
 
-docs/results/prediction/model.json       the model, with every observation that it was fitted from
-docs/results/prediction/held-out.json    every observation that it is checked against
+docs/benchmarks/DATE/prediction/model.json       the model, with every observation that it was fitted from
+docs/benchmarks/DATE/prediction/held-out.json    every observation that it is checked against
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,6 @@ from memlane_lab.model.fitted import Model
 from memlane_lab.model.observations import Observation
 from memlane_lab.strict import Strict
 
-FOLDER = published.FOLDER / "prediction"
 MODEL, HELD_OUT = "model.json", "held-out.json"
 
 
@@ -48,15 +47,16 @@ def held_out(runs: Sequence[Path]) -> HeldOut:
     )
 
 
-def publish(model: Model, held: HeldOut, folder: Path = FOLDER) -> list[Path]:
-    """Takes both over, in place of those that were there, and writes the pages, which are returned."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fitted.write(model, folder / MODEL)
-    (folder / HELD_OUT).write_text(held.model_dump_json() + "\n")
-    return published.make_pages(folder.parent)
+def publish(model: Model, held: HeldOut, folder: Path = published.FOLDER) -> list[Path]:
+    """Copies both into `folder`, in place of those of the same day, and generates the pages, which are returned."""
+    own = folder / published.day(held.began) / "prediction"
+    own.mkdir(parents=True, exist_ok=True)
+    fitted.write(model, own / MODEL)
+    (own / HELD_OUT).write_text(held.model_dump_json() + "\n")
+    return published.make_pages(folder)
 
 
-def made(folder: Path = FOLDER) -> str:
+def made(folder: Path) -> str:
     """The page's text, as model and samples say."""
     model = fitted.read(folder / MODEL)
     held = HeldOut.model_validate_json((folder / HELD_OUT).read_text())

@@ -71,11 +71,10 @@ def render(
 class Links:
     """Where a page in Markdown leads, from where it stands."""
 
-    folder: str = "results"
+    folder: str = "run"
     """Its samples."""
     measuring: str = "measuring.md"
-    others: Sequence[str] = ()
-    """Names of pages in that folder."""
+    """How the lab measures."""
 
 
 def markdown(
