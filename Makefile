@@ -113,7 +113,7 @@ lab-test: build guests
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
-# asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/xen-counted.md.
+# asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/how-to/count-instructions-on-xen.md.
 .PHONY: test-xen
 test-xen: build xenvmnic
 	cd lab && ../.venv/bin/pytest -m xen

@@ -27,7 +27,7 @@ from memlane_lab.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.strict import Strict
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
-MEASURING = "../../measuring.md"
+MEASURING = "../../explanation/how-we-measure.md"
 """How the lab measures, from a run's page."""
 _COMPARED = "promises"
 """Name of the runs of which the first stands beside all others."""

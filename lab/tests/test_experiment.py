@@ -216,7 +216,7 @@ def test_editors_can_check_files_by_the_schema() -> None:
 
 
 def test_the_example_in_the_documentation_is_an_experiment(tmp_path: Path) -> None:
-    page = (experiment.FOLDER.parents[1] / "docs" / "extending-the-lab.md").read_text()
+    page = (experiment.FOLDER.parents[1] / "docs" / "how-to" / "run-an-experiment.md").read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     found = _variants(tmp_path, example)
     assert [[traffic.parameters.get("streams") for traffic in each.setting.traffic] for each in found] == [

@@ -4,7 +4,7 @@
 //! our own or from guest to guest; no Rust reference to it exists. What must be decided is decided on a copy, and what makes such copies
 //! ([`load_once`], [`Block::load`], [`copy_in`]) cannot be repeated by the compiler: it may otherwise load again what it takes for unchanged.
 //!
-//! Which routine copies is a matter of length (figures in `docs/decisions/copy-routine.md`): short runs by fixed-width
+//! Which routine copies is a matter of length (figures in `docs/adr/0003-copy-routine.md`): short runs by fixed-width
 //! moves, middling ones by a loop over the widest registers, long ones by the C library, which knows the machine's caches,
 //! and the longest past the caches.
 

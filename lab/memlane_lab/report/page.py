@@ -73,7 +73,7 @@ class Links:
 
     folder: str = "run"
     """Its samples."""
-    measuring: str = "measuring.md"
+    measuring: str = "explanation/how-we-measure.md"
     """How the lab measures."""
 
 

@@ -307,7 +307,7 @@ fn xen() -> Finding {
         Ok(()) => Finding::good("Xen", "grants and event channels can be used; xen ports also need xenstore"),
         Err(error) => {
             let text = error.to_string();
-            let (cause, remedy) = text.split_once(". ").unwrap_or((&text, "see docs/decisions/xen.md"));
+            let (cause, remedy) = text.split_once(". ").unwrap_or((&text, "see docs/adr/0025-xen-back-end.md"));
             Finding::note("Xen", cause, remedy)
         }
     }

@@ -1,4 +1,4 @@
-//! What holds of every address, length and region: see `docs/decisions/proofs.md`.
+//! What holds of every address, length and region: see `docs/adr/0031-proofs.md`.
 
 use std::ptr;
 

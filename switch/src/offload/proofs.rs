@@ -1,4 +1,4 @@
-//! What holds of every frame that asks for offloads: see `docs/decisions/proofs.md`.
+//! What holds of every frame that asks for offloads: see `docs/adr/0031-proofs.md`.
 
 use super::segment::Cutter;
 use super::{MAX_SEGMENTS, Offloads, check};

@@ -2,7 +2,7 @@
 //! headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
 //!
 //! All ECN flags stay as they were sent: CWR is part of a counter where Accurate ECN was negotiated (RFC 9768, section 3.3), which a
-//! frame does not tell. See `docs/decisions/offloads.md`.
+//! frame does not tell. See `docs/adr/0005-offloads-per-receiver.md`.
 
 use super::MAX_SEGMENTS;
 use crate::frame::{LONGEST_HEADERS, Layers, NetHeader, START, TCP};

@@ -1,4 +1,4 @@
-//! What holds of every index and every chain: see `docs/decisions/proofs.md`.
+//! What holds of every index and every chain: see `docs/adr/0031-proofs.md`.
 
 use super::chain::{Access, Walk};
 use super::passes;

@@ -51,7 +51,7 @@ fn the_tour_has_ten_stops_and_names_every_hostile_case() {
 
 #[test]
 fn every_decision_is_listed() {
-    let list = Page::read("docs/decisions/README.md");
+    let list = Page::read("docs/adr/README.md");
     let listed: Vec<_> = list.links().into_iter().map(|link| link.target).collect();
     let all =
         Page::all().into_iter().map(|page| page.path).filter(|path| path.parent() == list.path.parent() && *path != list.path);
@@ -165,7 +165,7 @@ fn the_commands_for_a_network_that_runs_work() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("net.toml"), &Page::read("README.md").blocks("toml")[0]).unwrap();
     let _networks = [Running::start(folder.path(), &["up"]), Running::start(folder.path(), &["up", "net.toml"])];
-    let all = commands(&Page::read("docs/changing.md"));
+    let all = commands(&Page::read("docs/how-to/change-a-running-network.md"));
     assert!(all.len() > 10);
     run_all(folder.path(), &all);
 }

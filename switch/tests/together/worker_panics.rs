@@ -1,6 +1,6 @@
 //! What may panic in a worker: each `expect`, `unwrap`, assertion and index in files whose code workers run, and why it does not. A worker that panics
 //! ends the network: a new one is proved or becomes a counted drop, and is listed here. Arithmetic wraps in a release build and ends nothing; what
-//! guests' numbers reach of it is proved by harnesses (docs/decisions/proofs.md).
+//! guests' numbers reach of it is proved by harnesses (docs/adr/0031-proofs.md).
 
 use std::collections::BTreeMap;
 
