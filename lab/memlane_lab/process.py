@@ -17,7 +17,10 @@ from memlane_lab.errors import LabError
 from memlane_lab.procfs import CpuTime
 from memlane_lab.wait import until
 
-_RECORD_THEN_EXEC = 'read -r line </proc/$$/stat; echo "$line" >"$0"; echo $$ >"$1"; shift; exec "$@"'
+_RECORD_THEN_EXEC = (
+    'read -r line </proc/$$/stat; echo "$line" >"$0" && [ -e "$0" ] || exit 125; echo $$ >"$1"; shift; exec "$@"'
+)
+"""Without a record it becomes nothing: the session closes its ledger before it reads it, and ends whatever is there."""
 
 
 class HostProcess:

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, NoReturn
@@ -184,11 +184,16 @@ def _try_hold(folder: Path) -> IO[str] | None:
 
 
 def _clean(folder: Path) -> None:
-    """Ends and removes all that the folder's ledger names, then the folder."""
-    ledger = folder / "ledger"
+    """Ends and removes all that the folder's ledger names, then the folder.
+
+    The ledger is closed first: a process that has not recorded itself by then ends itself.
+    """
+    ledger = folder / "closed-ledger"
+    with suppress(FileNotFoundError):  # it was closed before, or there never was one
+        (folder / "ledger").rename(ledger)
     for record in sorted(ledger.glob(f"{_PROCESS}-*")):
         _end_process(record.read_text())
-    # Whoever left its session, or was not in the ledger yet.
+    # Processes that have left the session they were recorded with.
     kill_marked(f"{MARK}={folder.name}")
     cgroup.remove(folder.name)
     for record in ledger.glob(f"{_NAMESPACE}-*"):

@@ -52,6 +52,22 @@ def test_a_process_records_itself(session: Session) -> None:
     assert not record.exists()
 
 
+def test_a_process_that_cannot_record_itself_becomes_nothing(session: Session) -> None:
+    (session.folder / "ledger").rename(session.folder / "closed-ledger")  # as at the session's end
+    process = session.start("sleeper", ["sleep", "1000"])
+    assert process.wait(10)
+    assert process.exit_code == 125
+
+
+def test_a_process_that_begins_while_its_session_ends_ends_too() -> None:
+    for number in range(20):
+        inner = Session()
+        process = inner.start("sleeper", ["sh", "-c", "exec sh -c 'exec sleep 1000'"])
+        inner.pop_all()  # as where a signal comes before the session knows of the process
+        inner.close()
+        assert members(process.pid) == [], f"process {number} outlived its session"
+
+
 def test_a_process_that_ends_early_shows_its_log(session: Session) -> None:
     process = session.start("failing", ["sh", "-c", "echo no such thing >&2; exit 4"])
     assert process.wait(10)
