@@ -11,7 +11,7 @@
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests; names what is
 #                missing
-#   make lint    formats, lints, types
+#   make lint    formats, lints, types, words
 
 LAB := .venv/bin/memlane-lab
 # Namespaces, TAPs and bridges need root; what is built and kept stays the user's own.
@@ -93,7 +93,12 @@ fuzz-corpus:
 fuzz-seeds:
 	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
 
-lint: rust-lint lab-lint
+lint: rust-lint lab-lint words
+
+# Prose, by Vale, and its counts; the counts alone are a test of the lab, too.
+.PHONY: words
+words:
+	words/lint
 
 formats: deps
 	cargo fmt --all --check
@@ -123,4 +128,5 @@ test-xen: build xenvmnic
 	grep -q ',memlane,.*,instructions_per_packet,' target/test-xen/xen_table_1/samples.csv
 
 lab-lint: deps
-	cd lab && ../.venv/bin/ruff format --check . && ../.venv/bin/ruff check . && ../.venv/bin/mypy
+	cd lab && ../.venv/bin/ruff format --check . ../words/count && ../.venv/bin/ruff check . ../words/count && ../.venv/bin/mypy
+	cd lab && ../.venv/bin/mypy --strict ../words/count
