@@ -51,8 +51,8 @@ test: formats build lint rust-test loom lab-test xenvmnic-test
 # Rust that is no part of the workspace, because it is built for guests.
 APART := lab/agent lab/shop/application
 
-.PHONY: rust-test loom rust-lint formats
-rust-test: deps
+.PHONY: rust-test loom rust-lint formats test-packages
+rust-test: deps test-packages
 	cargo test --quiet --locked --workspace
 	$(foreach crate,$(APART),cargo test --quiet --locked --manifest-path $(crate)/Cargo.toml &&) true
 
@@ -108,10 +108,13 @@ rust-lint: formats
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
 
+# Programs that only tests run.
+test-packages:
+	@lab/install-packages test
+
 # What the lab's tests boot and run.
 .PHONY: guests
-guests: deps
-	lab/install-packages test
+guests: deps test-packages
 	$(LAB) prepare
 
 lab-test: build guests
