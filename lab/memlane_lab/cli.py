@@ -16,24 +16,28 @@ from pydantic import ValidationError
 from rich.table import Table
 from typer.exceptions import TyperException
 
-from memlane_lab import agreement, comparison, experiment, guests, paths, published, schemas, shell, strict, workloads
-from memlane_lab import demo as demonstration
-from memlane_lab import doctor as examination
+from memlane_lab import guests, paths, workloads
 from memlane_lab import report as reporting
-from memlane_lab import run as runs
-from memlane_lab.bed import Bed
-from memlane_lab.errors import LabError
-from memlane_lab.images import prepare as images
-from memlane_lab.model import command as predictions
+from memlane_lab.bed.bed import Bed
+from memlane_lab.commands import demo as demonstration
+from memlane_lab.commands import doctor as examination
+from memlane_lab.commands import predictions as predictions
+from memlane_lab.commands import prepare as images
+from memlane_lab.commands import profiling as profiling
+from memlane_lab.commands import published, shell
+from memlane_lab.common import strict
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import results, say, tell
+from memlane_lab.experiment import experiment, schemas
+from memlane_lab.host.session import Session, exit_on_termination
+from memlane_lab.measuring import run as runs
 from memlane_lab.paths import memlane
-from memlane_lab.profiling import command as profiling
 from memlane_lab.profiling import profiler
-from memlane_lab.progress import results, say, tell
 from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
-from memlane_lab.results import read
-from memlane_lab.session import Session, exit_on_termination
-from memlane_lab.summary import Judgement
+from memlane_lab.results import agreement, comparison
+from memlane_lab.results.results import read
+from memlane_lab.results.summary import Judgement
 from memlane_lab.topo.command import app as topo
 from memlane_lab.xen import bed as xen_bed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["memlane_lab.testing"]
+pytest_plugins = ["memlane_lab.bed.testing"]
 
 # A job in a shell's background ignores interrupts, and so would the labs that are interrupted here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memlane_lab import plan
-from memlane_lab.experiment import Experiment
-from memlane_lab.latencies import Latencies
-from memlane_lab.results import ExperimentResult, FlowRecord, Missing, RunRecord, Sample, VariantRecord
+from memlane_lab.experiment import plan
+from memlane_lab.experiment.experiment import Experiment
+from memlane_lab.results.results import ExperimentResult, FlowRecord, Missing, RunRecord, Sample, VariantRecord
+from memlane_lab.statistics.latencies import Latencies
 
 STATED: dict[str, Any] = {
     "name": "made_up",

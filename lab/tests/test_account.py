@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.guests.uml import UmlGuest
-from memlane_lab.measures import CPU_PARTIES
 from memlane_lab.meters import account
 from memlane_lab.meters.account import Readings
 from memlane_lab.meters.inside import Asked
 from memlane_lab.meters.reading import Reading
+from memlane_lab.statistics.measures import CPU_PARTIES
 from memlane_lab.workloads import FlowResult
 
 

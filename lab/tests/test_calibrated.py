@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import run
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import run
 from memlane_lab.model import check, fitted
 from memlane_lab.model.configuration import Party, Work
-from memlane_lab.ports import GuestKind
 
 pytestmark = pytest.mark.real
 

@@ -1,8 +1,8 @@
 """Control groups: what a process and all that came of it have used is counted, and nothing stays."""
 
-from memlane_lab import cgroup
-from memlane_lab.session import Session
-from memlane_lab.wait import until
+from memlane_lab.common.wait import until
+from memlane_lab.host import cgroup
+from memlane_lab.host.session import Session
 
 BURN = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"
 

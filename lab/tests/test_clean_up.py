@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab.session import MARK, Session, runs_folder
-from memlane_lab.wait import until
+from memlane_lab.common.wait import until
+from memlane_lab.host.session import MARK, Session, runs_folder
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("own_runs")]
 
 STAGES = ["opened", "laid", "started", "booted", "running"]
 SCRIPT = """
 import sys, time
-from memlane_lab import bed, guests, paths, ports
-from memlane_lab.ports import GuestKind, Port
-from memlane_lab.session import Session
+from memlane_lab.bed import bed
+from memlane_lab import guests, paths
+from memlane_lab.host import ports
+from memlane_lab.host.ports import GuestKind, Port
+from memlane_lab.host.session import Session
 
 def reach(stage):
     print(stage, session.name, flush=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import procfs
-from memlane_lab.control import CommandFailed, Control, GuestGone
-from memlane_lab.frames import Kind
+from memlane_lab.common.wait import Timeout, until
+from memlane_lab.guests.control import CommandFailed, Control, GuestGone
+from memlane_lab.guests.frames import Kind
+from memlane_lab.host import procfs
 from memlane_lab.images import agent
-from memlane_lab.wait import Timeout, until
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import experiment, plan
-from memlane_lab.counting import btf, counts, host, kernel, machine, sampler
+from memlane_lab.common.errors import LabError
+from memlane_lab.counting import btf, counts, host, kernel, machine
 from memlane_lab.counting.counts import Party, Tables
 from memlane_lab.counting.host import Flow, Told, Window
-from memlane_lab.counting.sampler import Values
-from memlane_lab.errors import LabError
+from memlane_lab.counting.stages import Place, Symbols
+from memlane_lab.experiment import experiment, plan
+from memlane_lab.experiment.setting import Setting
+from memlane_lab.measuring import counted as sampler
+from memlane_lab.measuring.counted import Values
 from memlane_lab.paths import memlane
-from memlane_lab.setting import Setting
-from memlane_lab.stages import Place, Symbols
 
 _IN_KERNEL, _IN_PROGRAM = 0xFFFFFFFF81000000, 0x401000
 _COUNTED = """

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import events
-from memlane_lab.errors import LabError
-from memlane_lab.events import Event, Timeline, What
-from memlane_lab.experiment import Experiment
-from memlane_lab.plan import Turn, variants
-from memlane_lab.ports import GuestKind
-from memlane_lab.sample import Sampler
-from memlane_lab.setting import Setting
+from memlane_lab.bed import events
+from memlane_lab.bed.events import Event, Timeline, What
+from memlane_lab.common.errors import LabError
+from memlane_lab.experiment.experiment import Experiment
+from memlane_lab.experiment.plan import Turn, variants
+from memlane_lab.experiment.setting import Setting
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring.sample import Sampler
 
 
 def _series(*rates: float) -> list[tuple[float, float]]:

@@ -9,12 +9,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from memlane_lab import events, experiment, guests, measures, plan, schemas, workloads
-from memlane_lab.experiment import BadExperiment, Experiment
+from memlane_lab import guests, workloads
+from memlane_lab.bed import events
+from memlane_lab.experiment import experiment, plan, schemas
+from memlane_lab.experiment.experiment import BadExperiment, Experiment
+from memlane_lab.experiment.setting import Setting
 from memlane_lab.guests.netns import NetnsGuest
-from memlane_lab.measures import Measure
-from memlane_lab.ports import GuestKind
-from memlane_lab.setting import Setting
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.statistics import measures
+from memlane_lab.statistics.measures import Measure
 
 MINIMAL = """
 title = "t"

@@ -5,17 +5,18 @@ import signal
 
 import pytest
 
-from memlane_lab import bed, guests, paths
-from memlane_lab.bed import Bed
-from memlane_lab.control import GuestGone
-from memlane_lab.errors import LabError
+from memlane_lab import guests, paths
+from memlane_lab.bed import bed
+from memlane_lab.bed.bed import Bed
+from memlane_lab.bed.testing import assert_reachable, tcp_throughput
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest, mconsole
+from memlane_lab.guests.control import GuestGone
 from memlane_lab.guests.qemu import KvmGuest
-from memlane_lab.ports import GuestKind
-from memlane_lab.process import members
-from memlane_lab.session import Session
-from memlane_lab.testing import assert_reachable, tcp_throughput
-from memlane_lab.wait import until
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.host.process import members
+from memlane_lab.host.session import Session
 from tests.testpmd import Testpmd
 
 pytestmark = pytest.mark.real

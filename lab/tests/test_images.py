@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError, NotAvailable
 from memlane_lab.images import cpio, debian, root, uml_kernel
 from memlane_lab.images.debian import Source
 
@@ -55,7 +55,7 @@ def test_a_product_whose_maker_fails_is_not_there(own_cache: Path) -> None:
 def test_what_a_killed_maker_left_is_removed() -> None:
     script = """
 import os
-from memlane_lab import cache
+from memlane_lab.common import cache
 def make(folder):
     (folder / "part").write_text("half")
     os.kill(os.getpid(), 9)

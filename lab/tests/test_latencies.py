@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlane_lab.latencies import Latencies
+from memlane_lab.statistics.latencies import Latencies
 
 
 def test_percentiles_are_those_of_the_observations() -> None:

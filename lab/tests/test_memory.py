@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import experiment, run
+from memlane_lab.experiment import experiment
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import run
 from memlane_lab.meters import memory
 from memlane_lab.paths.ovs_dpdk import pools
-from memlane_lab.ports import GuestKind
-from memlane_lab.results import read
+from memlane_lab.results.results import read
 
 _POOL = """mempool <ovs8a3f>@0x17f8
   flags=10

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.model import check, costs, discrepancy, fitted, host, page, tables, what_if
 from memlane_lab.model.configuration import Configuration, Party, Work
 from memlane_lab.model.costs import Cost, Costs

@@ -12,18 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import guests, network, paths, procfs
-from memlane_lab.bed import Bed, ipv4
-from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab import guests, paths
+from memlane_lab.bed.bed import Bed, ipv4
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.common.wait import until
 from memlane_lab.guests.uml import UmlGuest
+from memlane_lab.host import network, procfs
+from memlane_lab.host.ports import Device, GuestKind, Nic, Port, Tap, VhostUser, mac
+from memlane_lab.host.session import Session
 from memlane_lab.paths import frr, ovs_dpdk
 from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
 from memlane_lab.paths.overlay import Overlay
-from memlane_lab.ports import Device, GuestKind, Nic, Port, Tap, VhostUser, mac
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 
 def _port(name: str, kind: GuestKind = GuestKind.UML) -> Port:

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from memlane_lab import experiment, paths, plan, procfs, sample
-from memlane_lab.plan import Variant
-from memlane_lab.ports import GuestKind
+from memlane_lab import paths
+from memlane_lab.common.wait import until
+from memlane_lab.experiment import experiment, plan
+from memlane_lab.experiment.plan import Variant
+from memlane_lab.experiment.setting import Setting
+from memlane_lab.host import procfs
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.host.session import Session
+from memlane_lab.measuring import sample
 from memlane_lab.report import tables
-from memlane_lab.session import Session
-from memlane_lab.setting import Setting
-from memlane_lab.wait import until
 from tests import made_up
 
 TRAFFIC = {"workload": "tcp"}

@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from memlane_lab import cli, experiment, plan, report, results, run, stages
+from memlane_lab import cli, report
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
+from memlane_lab.counting import stages
 from memlane_lab.counting.counts import Party
-from memlane_lab.errors import LabError
-from memlane_lab.ports import GuestKind
+from memlane_lab.counting.stages import Place, Symbols
+from memlane_lab.experiment import experiment, plan
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import run
 from memlane_lab.profiling import costs, owners, perf, profile, profiler
 from memlane_lab.profiling.explain import explain
 from memlane_lab.profiling.owners import Maps, Owner, Owners
 from memlane_lab.profiling.perf import Hit
 from memlane_lab.profiling.profile import Part, Profile, Profiled
-from memlane_lab.stages import Place, Symbols
-from memlane_lab.wait import until
+from memlane_lab.results import results
 from tests import made_up
 
 _TCP, _IDLE, _HALT, _SOFTIRQ, _LOCK = (0xFFFFFFFF81000000 + 0x100 * number for number in range(5))

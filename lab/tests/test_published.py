@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from memlane_lab import agreement, cli, machine, published, report, results, summary
-from memlane_lab.errors import LabError
+from memlane_lab import cli, report
+from memlane_lab.commands import published
+from memlane_lab.common.errors import LabError
+from memlane_lab.measuring import machine
+from memlane_lab.results import agreement, results, summary
 from tests import made_up
 
 

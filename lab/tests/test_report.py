@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import comparison, plan, report, results, stats, summary
-from memlane_lab.errors import LabError
+from memlane_lab import report
+from memlane_lab.common.errors import LabError
+from memlane_lab.experiment import plan
 from memlane_lab.report import lead, page, tables
-from memlane_lab.results import ExperimentResult
-from memlane_lab.summary import Judgement
+from memlane_lab.results import comparison, results, summary
+from memlane_lab.results.results import ExperimentResult
+from memlane_lab.results.summary import Judgement
+from memlane_lab.statistics import stats
 from tests import made_up
 
 

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import cli, results, run
-from memlane_lab.errors import LabError
+from memlane_lab import cli
+from memlane_lab.common.errors import LabError
+from memlane_lab.experiment.plan import Turn
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import run
 from memlane_lab.meters import placement
-from memlane_lab.plan import Turn
-from memlane_lab.ports import GuestKind
-from memlane_lab.results import Sample
+from memlane_lab.results import results
+from memlane_lab.results.results import Sample
 from tests import made_up
 
 STATED = """

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import experiment, guests, plan, results, run
-from memlane_lab.latencies import Latencies
-from memlane_lab.measures import CPU_PARTIES
+from memlane_lab import guests
+from memlane_lab.common.wait import until
+from memlane_lab.experiment import experiment, plan
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import run
 from memlane_lab.paths.memlane import program
-from memlane_lab.ports import GuestKind
-from memlane_lab.results import ExperimentResult
-from memlane_lab.wait import until
+from memlane_lab.results import results
+from memlane_lab.results.results import ExperimentResult
+from memlane_lab.statistics.latencies import Latencies
+from memlane_lab.statistics.measures import CPU_PARTIES
 
 pytestmark = pytest.mark.real
 

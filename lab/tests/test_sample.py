@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import plan, sample
-from memlane_lab.errors import LabError
-from memlane_lab.experiment import Experiment
-from memlane_lab.plan import Turn
-from memlane_lab.ports import GuestKind
-from memlane_lab.sample import Sampler
-from memlane_lab.setting import Pinning
+from memlane_lab.common.errors import LabError
+from memlane_lab.experiment import plan
+from memlane_lab.experiment.experiment import Experiment
+from memlane_lab.experiment.plan import Turn
+from memlane_lab.experiment.setting import Pinning
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import sample
+from memlane_lab.measuring.sample import Sampler
 
 STATED: dict[str, Any] = {
     "name": "failing", "title": "t", "question": "q?", "seconds": 1, "warm_up": 0,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import network, procfs
-from memlane_lab import session as sessions
-from memlane_lab.errors import LabError
-from memlane_lab.process import members
-from memlane_lab.session import Session
-from memlane_lab.wait import until
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
+from memlane_lab.host import network, procfs
+from memlane_lab.host import session as sessions
+from memlane_lab.host.process import members
+from memlane_lab.host.session import Session
 
 pytestmark = pytest.mark.usefixtures("own_runs")
 
@@ -159,7 +159,7 @@ def _name(pid: int) -> str | None:
 def _die_with(code: str) -> str:
     """Opens a session in another Python, runs `code` there, and dies without any clean-up; returns what it printed."""
     script = (
-        "import os; from memlane_lab import network; from memlane_lab.session import Session;"
+        "import os; from memlane_lab.host import network; from memlane_lab.host.session import Session;"
         f"session = Session(); {code}; os.sys.stdout.flush(); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)

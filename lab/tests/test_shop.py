@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import plan, sample
-from memlane_lab.calibration import Limits
-from memlane_lab.errors import LabError
-from memlane_lab.experiment import Experiment
+from memlane_lab.common.errors import LabError
+from memlane_lab.experiment import plan
+from memlane_lab.experiment.experiment import Experiment
+from memlane_lab.experiment.plan import Turn
+from memlane_lab.experiment.setting import Setting
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.host.session import Session
 from memlane_lab.images import shop as images
 from memlane_lab.images.shop import SMALL, SOURCE
-from memlane_lab.plan import Turn
-from memlane_lab.ports import GuestKind
-from memlane_lab.results import Sample
-from memlane_lab.session import Session
-from memlane_lab.setting import Setting
+from memlane_lab.measuring import sample
+from memlane_lab.measuring.calibration import Limits
+from memlane_lab.results.results import Sample
 from memlane_lab.shop import account, browsers
 from memlane_lab.shop.account import Logs
 from memlane_lab.shop.interactions import PARTS, TITLES

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import stages
-from memlane_lab.errors import LabError
-from memlane_lab.stages import Place, Symbols
+from memlane_lab.common.errors import LabError
+from memlane_lab.counting import stages
+from memlane_lab.counting.stages import Place, Symbols
 
 
 @pytest.mark.parametrize(

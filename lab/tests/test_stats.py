@@ -7,9 +7,10 @@ import random
 import pytest
 from scipy.stats import mannwhitneyu
 
-from memlane_lab import alike, stats
-from memlane_lab.measures import scale, significant
-from memlane_lab.results import Sample
+from memlane_lab.results import alike
+from memlane_lab.results.results import Sample
+from memlane_lab.statistics import stats
+from memlane_lab.statistics.measures import scale, significant
 
 
 def test_jain_knows_equality_and_monopoly_and_that_nothing_is_not_fair() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import network
+from memlane_lab.host import network
 from memlane_lab.paths import frr
 from memlane_lab.paths.memlane import program
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from memlane_lab.common.errors import LabError
 from memlane_lab.counting import counts, host
 from memlane_lab.counting.counts import Party
 from memlane_lab.counting.host import Flow, Window
-from memlane_lab.errors import LabError
 from memlane_lab.paths import memlane
 from memlane_lab.workloads.held_memory import State
 from memlane_lab.xen import bed, memory

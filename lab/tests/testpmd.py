@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from memlane_lab import procfs
+from memlane_lab.common.wait import until
+from memlane_lab.host import procfs
+from memlane_lab.host.ports import Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.host.process import HostProcess
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Endpoint, GuestKind, Port, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.wait import until
 
 
 class Testpmd(NetworkPath):

@@ -6,7 +6,7 @@ The format: Documentation/bpf/btf.rst in the kernel's source.
 import struct
 from collections.abc import Iterator
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 
 _MAGIC = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)
 _STRUCT = 4

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from memlane_lab import stages
+from memlane_lab.common.errors import LabError
+from memlane_lab.counting import stages
 from memlane_lab.counting.host import Told, Window
-from memlane_lab.errors import LabError
-from memlane_lab.stages import Place, Symbols
+from memlane_lab.counting.stages import Place, Symbols
 
 _KERNEL = 1 << 63
 PROGRAM_END = 0x1000000

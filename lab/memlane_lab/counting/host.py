@@ -17,10 +17,10 @@ from typing import Any
 
 import tomli_w
 
-from memlane_lab import cache
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
 from memlane_lab.counting import kernel, machine
 from memlane_lab.counting.kernel import CountedKernel
-from memlane_lab.errors import LabError
 from memlane_lab.images import cpio, root, uml_kernel
 
 _HERE = Path(__file__).parent

@@ -11,11 +11,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlane_lab import cache
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
 from memlane_lab.counting import btf, machine
-from memlane_lab.errors import LabError
 from memlane_lab.images import cpio, debian, machine_kernel, root
-from memlane_lab.progress import say
 
 _MODULES = ("tun", "veth", "bridge", "e1000")
 _HERE = Path(__file__).parent

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from memlane_lab import procfs
-from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.common.progress import say
 from memlane_lab.guests.qemu import PROGRAM, version
-from memlane_lab.progress import say
+from memlane_lab.host import procfs
 
 _PROCESSOR = "max,-la57,-erms,-rdrand,-rdseed"
 """Whatever QEMU emulates: AVX2 among it. Without ERMS the kernel copies words, not bytes, which takes an eighth of the

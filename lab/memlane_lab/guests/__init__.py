@@ -7,11 +7,11 @@ virtualisation really works here, `mconsole.py` talks to a running UML kernel), 
 from collections.abc import Sequence
 from typing import Any
 
-from memlane_lab import plugins
-from memlane_lab.errors import LabError
+from memlane_lab.common import plugins
+from memlane_lab.common.errors import LabError
 from memlane_lab.guests.guest import Guest
-from memlane_lab.ports import GuestKind, Nic
-from memlane_lab.session import Session
+from memlane_lab.host.ports import GuestKind, Nic
+from memlane_lab.host.session import Session
 
 _FOUND = plugins.found(__name__, __path__, Guest, named_by="kind")  # type: ignore[type-abstract]
 KINDS: dict[GuestKind, type[Guest]] = {guest.kind: guest for guest in sorted(_FOUND, key=lambda guest: guest.rank)}

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from memlane_lab.control import Control, Result, Running
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import Timeout, until
 from memlane_lab.guests import inside
+from memlane_lab.guests.control import Control, Result, Running
 from memlane_lab.guests.inside import Inside, InsideCpu, Received
+from memlane_lab.host.ports import GuestKind, Nic
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.procfs import CpuTime
+from memlane_lab.host.session import Session
 from memlane_lab.images import root
 from memlane_lab.images.root import RootImage
-from memlane_lab.ports import GuestKind, Nic
-from memlane_lab.process import HostProcess
-from memlane_lab.procfs import CpuTime
-from memlane_lab.session import Session
-from memlane_lab.wait import Timeout, until
 
 
 @dataclass(frozen=True)

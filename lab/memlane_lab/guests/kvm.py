@@ -9,10 +9,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from memlane_lab import cache
+from memlane_lab.common import cache
+from memlane_lab.common.progress import say
 from memlane_lab.images import cpio, machine_kernel, root
 from memlane_lab.images.machine_kernel import Flavour
-from memlane_lab.progress import say
 
 _DEVICE = Path("/dev/kvm")
 _LIMIT = 5.0

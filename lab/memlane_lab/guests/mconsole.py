@@ -5,7 +5,7 @@ import struct
 import tempfile
 from pathlib import Path
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 
 _MAGIC = 0xCAFEBABE
 _VERSION = 2

@@ -4,14 +4,14 @@ import socket
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from memlane_lab import network
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.guests import inside
 from memlane_lab.guests.guest import Guest, GuestCpu, HostUse
 from memlane_lab.guests.inside import Inside, InsideCpu
-from memlane_lab.ports import Device, GuestKind, Nic
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
+from memlane_lab.host import network
+from memlane_lab.host.ports import Device, GuestKind, Nic
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 
 
 class NetnsGuest(Guest):

@@ -8,15 +8,15 @@ import socket
 import subprocess
 from typing import ClassVar
 
-from memlane_lab import procfs
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.guests import kvm
 from memlane_lab.guests.guest import Guest
+from memlane_lab.host import procfs
+from memlane_lab.host.ports import GuestKind, Nic, Tap, VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.procfs import CpuTime
 from memlane_lab.images import machine_kernel
 from memlane_lab.images.machine_kernel import Flavour, MachineKernel
-from memlane_lab.ports import GuestKind, Nic, Tap, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.procfs import CpuTime
 
 PROGRAM = "qemu-system-x86_64"
 _VHOST = "vhost-"

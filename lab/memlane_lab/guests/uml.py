@@ -5,14 +5,14 @@ import socket
 from pathlib import Path
 from typing import ClassVar
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.guests import mconsole
 from memlane_lab.guests.guest import Guest, GuestCpu, HostUse
 from memlane_lab.guests.inside import InsideCpu
+from memlane_lab.host.ports import Device, GuestKind, Tap, Vde, VhostUser
+from memlane_lab.host.process import HostProcess
 from memlane_lab.images import uml_kernel
 from memlane_lab.images.uml_kernel import UmlKernel
-from memlane_lab.ports import Device, GuestKind, Tap, Vde, VhostUser
-from memlane_lab.process import HostProcess
 
 _NETWORK_DEVICE = 1
 """The virtio device type (virtio 1.3, section 5)."""

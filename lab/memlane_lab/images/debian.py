@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError, NotAvailable
-from memlane_lab.progress import say
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.common.progress import say
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _EXTRA_SUITE = "trixie-backports"

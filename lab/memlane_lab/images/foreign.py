@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from memlane_lab import cache
+from memlane_lab.common import cache
 from memlane_lab.images import debian
 
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
 from memlane_lab.images import debian
-from memlane_lab.progress import say
 
 _VERSION = "1.8.1"
 _OLDEST_GO = (1, 25)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
 from memlane_lab.images import cpio, debian
 
 _MODULES = ("virtio_pci", "virtio_console", "e1000", "sch_netem", "8021q", "virtio_net")

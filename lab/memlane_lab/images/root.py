@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
 from memlane_lab.images import agent, cpio, debian
 
 PROGRAMS = {

@@ -18,11 +18,11 @@ import tempfile
 from functools import cache as remembered
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
 from memlane_lab.images import cpio, debian, load_generator, pictures, root, static_program
 from memlane_lab.images.root import Harvest, RootImage
-from memlane_lab.progress import say
 
 SOURCE = Path(__file__).parents[2] / "shop"
 PLACE = "srv/shop"

@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError
-from memlane_lab.progress import say
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
 
 _TARGET = "x86_64-unknown-linux-gnu"
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.common.progress import bar, say
 from memlane_lab.images import debian
-from memlane_lab.progress import bar, say
 
 _PREFERRED = (7, 2)
 """The series known to work best: it plugs devices at run time and has `seccomp=on`. Newer ones are untried."""

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memlane_lab import stats
-from memlane_lab.bed import Bed
-from memlane_lab.experiment import measure
+from memlane_lab.bed.bed import Bed
+from memlane_lab.experiment.experiment import measure
 from memlane_lab.guests.guest import GuestCpu
 from memlane_lab.guests.inside import InsideCpu
-from memlane_lab.measures import CPU_PARTIES, Across
+from memlane_lab.host.procfs import CpuTime
 from memlane_lab.meters import host, inside, network, reading
 from memlane_lab.meters.inside import Asked
 from memlane_lab.meters.reading import Reading
-from memlane_lab.procfs import CpuTime
+from memlane_lab.statistics import stats
+from memlane_lab.statistics.measures import CPU_PARTIES, Across
 from memlane_lab.workloads import POINT, Flow, FlowResult
 
 Values = dict[str, float]

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from memlane_lab import procfs
 from memlane_lab.guests import Guest
 from memlane_lab.guests.guest import HostUse
+from memlane_lab.host import procfs
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.procfs import CpuTime
 from memlane_lab.paths import NetworkPath
-from memlane_lab.process import HostProcess
-from memlane_lab.procfs import CpuTime
 
 SWITCH, HELPERS, LAB = "switch", "helpers", "lab"
 """Parties beside the guests, which are called by their names."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.guests import Guest
 from memlane_lab.meters import reading
 from memlane_lab.meters.reading import Reading

@@ -5,9 +5,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from memlane_lab.bed import Bed
-from memlane_lab.process import HostProcess
-from memlane_lab.procfs import Stat
+from memlane_lab.bed.bed import Bed
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.procfs import Stat
 
 
 def proportional(pid: int, *kinds: str) -> int:

@@ -9,7 +9,7 @@ import os
 import subprocess
 from functools import cache
 
-from memlane_lab import rust
+from memlane_lab.host import rust
 
 UNKNOWN = "unknown"
 """Not probed, or nothing to probe: all samples count as alike."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.observations import Observation

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from memlane_lab.sizes import Size, text
-from memlane_lab.strict import Strict
+from memlane_lab.common.sizes import Size, text
+from memlane_lab.common.strict import Strict
 
 
 class Work(StrEnum):

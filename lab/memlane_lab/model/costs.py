@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from memlane_lab.common.strict import Strict
 from memlane_lab.model.configuration import RECEIVERS, SENDERS, Configuration, Party, Work
 from memlane_lab.model.observations import Observation
-from memlane_lab.strict import Strict
 
 _HELD = 1e-2
 """How strongly coefficients of wake-ups are drawn to 0 (ridge): few samples shall not bend the curve."""

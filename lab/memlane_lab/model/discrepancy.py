@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from memlane_lab.strict import Strict
+from memlane_lab.common.strict import Strict
 
 COVERAGE = 0.9
 """Of a prediction's bounds: how many samples they shall hold."""

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from memlane_lab import strict
-from memlane_lab.errors import LabError
+from memlane_lab.common import strict
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
 from memlane_lab.model import costs, discrepancy, observations, sharing
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.discrepancy import Discrepancy
 from memlane_lab.model.observations import Observation
 from memlane_lab.model.sharing import Stages
 from memlane_lab.paths import PATHS
-from memlane_lab.stats import FEWEST
-from memlane_lab.strict import Strict
+from memlane_lab.statistics.stats import FEWEST
 
 VERSION = 1
 """Of the file's format. A reader knows its own version only."""

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memlane_lab import results, stats
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
+from memlane_lab.experiment.setting import Setting
 from memlane_lab.meters import host
 from memlane_lab.model.configuration import Configuration, Party, Work
-from memlane_lab.results import ExperimentResult, RunRecord, Sample
-from memlane_lab.setting import Setting
-from memlane_lab.strict import Strict
+from memlane_lab.results import results
+from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
+from memlane_lab.statistics import stats
 
 _FREE = {"path", "pairs", "load", "memory", "traffic"}
 """Settings that may differ between what the model reads; all others must be the usual ones."""

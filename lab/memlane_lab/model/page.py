@@ -9,14 +9,14 @@ from pathlib import Path
 
 import jinja2
 
-from memlane_lab import published
-from memlane_lab.errors import LabError
+from memlane_lab.commands import published
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
 from memlane_lab.model import check as checking
 from memlane_lab.model import fitted, observations, tables
 from memlane_lab.model.configuration import Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.observations import Observation
-from memlane_lab.strict import Strict
 
 MODEL, HELD_OUT = "model.json", "held-out.json"
 

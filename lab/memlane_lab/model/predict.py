@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.model.configuration import Configuration, Party
 from memlane_lab.model.fitted import CPU, RATE, UNFAIRNESS, Fitted, Model
 from memlane_lab.model.what_if import WhatIf

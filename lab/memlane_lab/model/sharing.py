@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from memlane_lab.common.strict import Strict
 from memlane_lab.model.configuration import RECEIVERS, SENDERS, Configuration, Party, Work
 from memlane_lab.model.costs import Cost, Costs
 from memlane_lab.model.host import Demand, Flow, Sharing, flow
 from memlane_lab.model.observations import Observation
-from memlane_lab.strict import Strict
 
 
 class Stages(Strict):

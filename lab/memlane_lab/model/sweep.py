@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from memlane_lab.common.sizes import text
 from memlane_lab.model.configuration import Configuration
 from memlane_lab.model.fitted import Model, Range
 from memlane_lab.model.predict import Bounded, Prediction, predict
 from memlane_lab.model.what_if import WhatIf
-from memlane_lab.sizes import text
 
 _POINTS = 40
 

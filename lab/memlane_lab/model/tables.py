@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
-from memlane_lab.measures import scale, significant
 from memlane_lab.model import check as checking
 from memlane_lab.model.check import Checked, Errors
 from memlane_lab.model.configuration import Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Bounded, Prediction
+from memlane_lab.statistics.measures import scale, significant
 
 _TITLES = {Work.STREAM: "streams (TCP)", Work.ANSWERS: "requests and answers"}
 _PLAIN: dict[str, Any] = {"box": None, "title_justify": "left", "title_style": "bold"}

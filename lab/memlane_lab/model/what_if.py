@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
 from memlane_lab.model.costs import Cost, Costs
 from memlane_lab.model.sharing import Stages
-from memlane_lab.strict import Strict
 
 
 class WhatIf(Strict):

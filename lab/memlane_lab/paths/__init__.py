@@ -5,10 +5,10 @@
 
 from typing import Any
 
-from memlane_lab import plugins
-from memlane_lab.errors import LabError
+from memlane_lab.common import plugins
+from memlane_lab.common.errors import LabError
+from memlane_lab.host.session import Session
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.session import Session
 
 _FOUND = plugins.found(__name__, __path__, NetworkPath, named_by="name")  # type: ignore[type-abstract]
 PATHS: dict[str, type[NetworkPath]] = {path.name: path for path in sorted(_FOUND, key=lambda path: path.rank)}

@@ -7,11 +7,11 @@ host joins its NIC with its guests) and the other host's path. What a real cable
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
-from memlane_lab import network
+from memlane_lab.host import network
+from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
 
 _UPLINK = "uplink"
 _MAC = "02:6d:6c:ff:ff:fe"

@@ -7,10 +7,10 @@ bridge forwards at once. The namespace keeps the host's firewall and the host's 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from memlane_lab import network
 from memlane_lab.guests import KINDS
+from memlane_lab.host import network
+from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, Tap
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port, Tap
 
 _BRIDGE = "bridge"
 

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from memlane_lab.guests import KINDS
+from memlane_lab.host.ports import GuestKind
 from memlane_lab.paths.bridge import Bridge
-from memlane_lab.ports import GuestKind
 
 
 class E1000(Bridge):

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths.memlane import program
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
 
 _DAEMONS = Path("/usr/lib/frr")
 _USER = "frr"

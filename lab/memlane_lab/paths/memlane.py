@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import tomli_w
 
-from memlane_lab import network, procfs, rust
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
 from memlane_lab.guests import KINDS
+from memlane_lab.host import network, procfs, rust
+from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, Uplink, VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port, Uplink, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 
 def program() -> Path | None:

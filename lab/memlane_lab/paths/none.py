@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from memlane_lab import network
-from memlane_lab.errors import NotAvailable
+from memlane_lab.common.errors import NotAvailable
+from memlane_lab.host import network
+from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port
 
 
 class NoPath(NetworkPath):

@@ -7,13 +7,13 @@ them, whose MTU leaves guests theirs.
 from collections.abc import Sequence
 from functools import partial
 
-from memlane_lab import network, underlay
-from memlane_lab.errors import NotAvailable
+from memlane_lab.common.errors import NotAvailable
+from memlane_lab.common.wait import until
+from memlane_lab.host import network, underlay
+from memlane_lab.host.ports import Endpoint, Port, Uplink
+from memlane_lab.host.process import HostProcess
 from memlane_lab.paths import frr
 from memlane_lab.paths.apart import Apart
-from memlane_lab.ports import Endpoint, Port, Uplink
-from memlane_lab.process import HostProcess
-from memlane_lab.wait import until
 
 _VNI = 100
 _PATIENCE = 60.0

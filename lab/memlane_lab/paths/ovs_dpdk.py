@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from memlane_lab import network, procfs
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
 from memlane_lab.guests import KINDS
+from memlane_lab.host import network, procfs
+from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 _SWITCH = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")

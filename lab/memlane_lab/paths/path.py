@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from memlane_lab.errors import NotAvailable
-from memlane_lab.ports import Endpoint, GuestKind, Nic, Port, Uplink
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
+from memlane_lab.common.errors import NotAvailable
+from memlane_lab.host.ports import Endpoint, GuestKind, Nic, Port, Uplink
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 
 
 class NetworkPath(ABC):

@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from memlane_lab.common.wait import until
+from memlane_lab.host.ports import Endpoint, GuestKind, Port, Vde
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths.path import NetworkPath
-from memlane_lab.ports import Endpoint, GuestKind, Port, Vde
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 _PROGRAMS = ("vde_switch", "vde_plug")
 

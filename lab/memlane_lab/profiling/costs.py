@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.profiling.profile import Part, Profiled
 
 CONFIDENCE = 0.95

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from memlane_lab import procfs, stages
-from memlane_lab.bed import Bed
+from memlane_lab.bed.bed import Bed
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.counting import stages
 from memlane_lab.counting.counts import Party
-from memlane_lab.errors import LabError, NotAvailable
+from memlane_lab.counting.stages import Place, Stages, Symbols
 from memlane_lab.guests import Guest
-from memlane_lab.ports import GuestKind
-from memlane_lab.process import HostProcess
+from memlane_lab.host import procfs
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.host.process import HostProcess
 from memlane_lab.profiling.perf import KERNEL, Hit
-from memlane_lab.stages import Place, Stages, Symbols
 
 RESOLVED = (GuestKind.UML, GuestKind.NETNS)
 """Guests whose kernels' functions can be told."""

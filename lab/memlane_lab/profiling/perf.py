@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlane_lab.errors import LabError, NotAvailable
-from memlane_lab.session import Session
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.host.session import Session
 
 KERNEL = 1 << 63
 """Addresses from here on are the host kernel's."""

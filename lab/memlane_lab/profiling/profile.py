@@ -16,12 +16,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from memlane_lab import stages, strict
+from memlane_lab.common import strict
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
+from memlane_lab.counting import stages
 from memlane_lab.counting.counts import Party
-from memlane_lab.errors import LabError
-from memlane_lab.labels import Labels
-from memlane_lab.stages import Place
-from memlane_lab.strict import Strict
+from memlane_lab.counting.stages import Place
+from memlane_lab.experiment.labels import Labels
 
 VERSION = 1
 """Of the file's format."""

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from memlane_lab import stages
-from memlane_lab.bed import Bed
-from memlane_lab.errors import LabError, NotAvailable
-from memlane_lab.experiment import Experiment, Where
-from memlane_lab.plan import Variant, kinds
-from memlane_lab.ports import GuestKind
+from memlane_lab.bed.bed import Bed
+from memlane_lab.common.errors import LabError, NotAvailable
+from memlane_lab.counting import stages
+from memlane_lab.experiment.experiment import Experiment, Where
+from memlane_lab.experiment.plan import Variant, kinds
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.host.session import Session
 from memlane_lab.profiling import owners, perf, profile
 from memlane_lab.profiling.owners import Owners, Whose
 from memlane_lab.profiling.perf import Hit, Recorder
 from memlane_lab.profiling.profile import Part, Profile, Profiled, Stacks
-from memlane_lab.results import Sample
-from memlane_lab.session import Session
+from memlane_lab.results.results import Sample
 
 RATE = 1999
 """Hits a second on each CPU, if nobody says; no divisor of a timer's rate, so that no timer is always hit or missed."""

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 import plotly.graph_objects as go
 
-from memlane_lab import summary
-from memlane_lab.labels import Labels, words
-from memlane_lab.measures import significant
+from memlane_lab.experiment.labels import Labels, words
 from memlane_lab.report.plots import BELOW, LAYOUT, categories
 from memlane_lab.report.tables import Breakdown
-from memlane_lab.results import ExperimentResult, Sample
+from memlane_lab.results import summary
+from memlane_lab.results.results import ExperimentResult, Sample
+from memlane_lab.statistics.measures import significant
 from memlane_lab.workloads.path_length import PARTIES, STAGES
 
 COLOURS = (

@@ -4,12 +4,12 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memlane_lab import summary
-from memlane_lab.experiment import measure
-from memlane_lab.measures import Better, scale, significant
+from memlane_lab.experiment.experiment import measure
 from memlane_lab.report import plots
-from memlane_lab.results import ExperimentResult, RunRecord
-from memlane_lab.summary import Row
+from memlane_lab.results import summary
+from memlane_lab.results.results import ExperimentResult, RunRecord
+from memlane_lab.results.summary import Row
+from memlane_lab.statistics.measures import Better, scale, significant
 
 _QUIET = 0.3
 """CPUs that other work may take on a machine that is called quiet."""

@@ -12,14 +12,14 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from memlane_lab import agreement, results, summary
-from memlane_lab.experiment import Where
-from memlane_lab.measures import significant
+from memlane_lab.experiment.experiment import Where
 from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, tables
 from memlane_lab.report.profile_plots import Found
 from memlane_lab.report.tables import Breakdown, MeasureTable, Text
-from memlane_lab.results import ExperimentResult, RunRecord
-from memlane_lab.summary import Judgement, Verdict
+from memlane_lab.results import agreement, results, summary
+from memlane_lab.results.results import ExperimentResult, RunRecord
+from memlane_lab.results.summary import Judgement, Verdict
+from memlane_lab.statistics.measures import significant
 
 NAME = "report.html"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from memlane_lab import summary
-from memlane_lab.experiment import measure
-from memlane_lab.labels import Labels, words
-from memlane_lab.latencies import Latencies
-from memlane_lab.measures import CPU_PARTIES, Better, scale
-from memlane_lab.results import ExperimentResult, Sample
-from memlane_lab.stats import Interval
+from memlane_lab.experiment.experiment import measure
+from memlane_lab.experiment.labels import Labels, words
+from memlane_lab.results import summary
+from memlane_lab.results.results import ExperimentResult, Sample
+from memlane_lab.statistics.latencies import Latencies
+from memlane_lab.statistics.measures import CPU_PARTIES, Better, scale
+from memlane_lab.statistics.stats import Interval
 
 COLOURS = {
     "none": "#8c8c8c",

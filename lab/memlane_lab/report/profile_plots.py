@@ -7,16 +7,16 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from memlane_lab import stages
+from memlane_lab.counting import stages
 from memlane_lab.counting.counts import Party
-from memlane_lab.labels import words
-from memlane_lab.measures import significant
+from memlane_lab.experiment.labels import words
 from memlane_lab.profiling import costs, profile
 from memlane_lab.profiling.costs import Cost
 from memlane_lab.profiling.profile import Profile, Profiled, Stacks
 from memlane_lab.report.counted_plots import COLOURS
 from memlane_lab.report.plots import BELOW, LAYOUT, WHOLE_WIDTH, choose, coloured
 from memlane_lab.report.tables import Breakdown
+from memlane_lab.statistics.measures import significant
 
 _SHOWN = 2
 """Units of work that are shown: per KB and per packet, where there are these."""

@@ -5,9 +5,9 @@ from itertools import cycle
 
 import plotly.graph_objects as go
 
-from memlane_lab import summary
 from memlane_lab.report import plots
-from memlane_lab.results import ExperimentResult, Sample
+from memlane_lab.results import summary
+from memlane_lab.results.results import ExperimentResult, Sample
 from memlane_lab.shop.interactions import PARTS, TITLES, of_interaction
 
 _MARK = "felt_mean"

@@ -3,14 +3,14 @@
 import statistics
 from dataclasses import dataclass, field, replace
 
-from memlane_lab import summary
-from memlane_lab.agreement import Both
-from memlane_lab.experiment import PaperFigure, measure
-from memlane_lab.measures import Measure, Scale, scale, significant
+from memlane_lab.experiment.experiment import PaperFigure, measure
 from memlane_lab.meters import placement
-from memlane_lab.results import ExperimentResult
-from memlane_lab.stats import Interval
-from memlane_lab.summary import Cell, Contrast, Row, Verdict
+from memlane_lab.results import summary
+from memlane_lab.results.agreement import Both
+from memlane_lab.results.results import ExperimentResult
+from memlane_lab.results.summary import Cell, Contrast, Row, Verdict
+from memlane_lab.statistics.measures import Measure, Scale, scale, significant
+from memlane_lab.statistics.stats import Interval
 
 _WIDE = 100
 """Times the smallest that the largest median is when each row of a table has its own unit."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from memlane_lab.latencies import Latencies
 from memlane_lab.shop.browsers import Interaction
 from memlane_lab.shop.interactions import PARTS, of_interaction
+from memlane_lab.statistics.latencies import Latencies
 
 Series = list[tuple[float, float]]
 POINT = 0.25

@@ -1,6 +1,6 @@
 """What a browser does in the shop, and the measures that tell of it."""
 
-from memlane_lab.measures import Across, Better, Measure
+from memlane_lab.statistics.measures import Across, Better, Measure
 
 TITLES = {
     "home": "Home",

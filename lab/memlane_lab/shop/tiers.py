@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from memlane_lab.control import CommandFailed, Running
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
+from memlane_lab.guests.control import CommandFailed, Running
 from memlane_lab.images.shop import DATABASE_USER, PLACE
-from memlane_lab.wait import until
 
 _WEB, _APPLICATION, _DATABASE = 80, 8000, 5432
 _PATIENCE = 60.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 
-from memlane_lab import ports
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.host import ports
 from memlane_lab.topo.model import HOST, Link, Node, Topology, interface
 
 

@@ -13,8 +13,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from memlane_lab.errors import LabError
-from memlane_lab.progress import console, results, say, tell
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import console, results, say, tell
 from memlane_lab.topo import capture as capturing
 from memlane_lab.topo import files, net, running, setup, shapes, terminal
 from memlane_lab.topo import graph as drawing

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from memlane_lab.strict import Place, hint, shown
+from memlane_lab.common.strict import Place, hint, shown
 from memlane_lab.topo.image import NAMES
 from memlane_lab.topo.model import HOST, Mistake, is_number
 from memlane_lab.topo.stated import Line, NotRead, Stated

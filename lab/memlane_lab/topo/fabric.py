@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlane_lab import network
-from memlane_lab.errors import LabError
-from memlane_lab.ports import Endpoint
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
+from memlane_lab.common.errors import LabError
+from memlane_lab.host import network
+from memlane_lab.host.ports import Endpoint
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.topo.addresses import Interface, Plan
 from memlane_lab.topo.model import HOST, Impairment, Topology
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from memlane_lab.errors import LabError
-from memlane_lab.strict import Place, hint
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Place, hint
 from memlane_lab.topo import containerlab, graphml
 from memlane_lab.topo.model import BadTopology, Topology, check
 from memlane_lab.topo.stated import NotRead, Stated

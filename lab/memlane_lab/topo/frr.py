@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.topo.addresses import Interface, Plan, is_host
 from memlane_lab.topo.image import DAEMONS, NAMES
 from memlane_lab.topo.model import INTEGRATED, Node, Topology

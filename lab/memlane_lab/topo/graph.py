@@ -9,8 +9,8 @@ from typing import Any
 
 import networkx as nx
 
-from memlane_lab.errors import LabError
-from memlane_lab.progress import tell
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import tell
 from memlane_lab.topo.service import ask
 
 _PAGE = Path(__file__).parent / "graph.html"

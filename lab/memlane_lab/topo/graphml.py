@@ -8,7 +8,7 @@ from typing import Any
 
 import networkx as nx
 
-from memlane_lab.strict import Place
+from memlane_lab.common.strict import Place
 from memlane_lab.topo.model import HOST, is_number
 from memlane_lab.topo.stated import NotRead, Stated
 

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 
-from memlane_lab.errors import LabError
-from memlane_lab.session import exit_on_termination
+from memlane_lab.common.errors import LabError
+from memlane_lab.host.session import exit_on_termination
 from memlane_lab.topo.model import Topology, check
 from memlane_lab.topo.net import Net
 from memlane_lab.topo.service import Service

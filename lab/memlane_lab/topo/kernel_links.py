@@ -6,10 +6,10 @@ The kernel impairs nothing here (netem would, at a cost of its own): such links 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memlane_lab import network
-from memlane_lab.errors import LabError
-from memlane_lab.ports import Endpoint, Tap
-from memlane_lab.session import Session
+from memlane_lab.common.errors import LabError
+from memlane_lab.host import network
+from memlane_lab.host.ports import Endpoint, Tap
+from memlane_lab.host.session import Session
 from memlane_lab.topo.addresses import Interface, Plan, is_host
 from memlane_lab.topo.fabric import Fabric, LinkState
 from memlane_lab.topo.model import Topology

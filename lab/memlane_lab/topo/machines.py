@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from memlane_lab import guests
-from memlane_lab.control import CommandFailed, Result, Running
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import Timeout
 from memlane_lab.guests import Guest, GuestKind
+from memlane_lab.guests.control import CommandFailed, Result, Running
 from memlane_lab.guests.netns import NetnsGuest
-from memlane_lab.ports import Nic, Port, Tap
-from memlane_lab.session import Session
+from memlane_lab.host.ports import Nic, Port, Tap
+from memlane_lab.host.session import Session
 from memlane_lab.topo import image, setup
 from memlane_lab.topo.addresses import Interface, Plan
 from memlane_lab.topo.fabric import Fabric
 from memlane_lab.topo.model import Node, Topology
-from memlane_lab.wait import Timeout
 
 _BOOT = 180.0
 """Seconds within which a node must answer, with a hundred others that boot beside it."""

@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from memlane_lab.errors import LabError
-from memlane_lab.progress import say
-from memlane_lab.strict import Strict, told
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
+from memlane_lab.common.strict import Strict, told
+from memlane_lab.common.wait import Timeout
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
 from memlane_lab.topo.model import bits, seconds
 from memlane_lab.topo.net import Net
-from memlane_lab.wait import Timeout
 
 _IDLE = 20.0
 """Seconds for which a network at rest is watched."""

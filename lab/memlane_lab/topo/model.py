@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from memlane_lab.errors import LabError
-from memlane_lab.strict import Place, Strict, hint, keyed, shown
-from memlane_lab.strict import mistakes as found_in
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Place, Strict, hint, keyed, shown
+from memlane_lab.common.strict import mistakes as found_in
 from memlane_lab.topo.image import NAMES
 
 OVER = ("memlane", "bridge", "veth")

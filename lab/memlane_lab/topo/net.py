@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from memlane_lab import network, procfs
-from memlane_lab.control import CommandFailed, GuestGone, Result
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import hint
+from memlane_lab.common.wait import Timeout
+from memlane_lab.guests.control import CommandFailed, GuestGone, Result
+from memlane_lab.host import network, procfs
+from memlane_lab.host.process import kill_together
+from memlane_lab.host.session import Session, runs_folder
 from memlane_lab.images import uml_kernel
-from memlane_lab.process import kill_together
-from memlane_lab.session import Session, runs_folder
-from memlane_lab.strict import hint
 from memlane_lab.topo import addresses, files, image, machines, setup, shapes, spread
 from memlane_lab.topo.addresses import Plan, is_host
 from memlane_lab.topo.fabric import Fabric, LinkState
@@ -30,7 +31,6 @@ from memlane_lab.topo.machines import Machine
 from memlane_lab.topo.model import HOST, OVER, Topology, impairment
 from memlane_lab.topo.service import Service
 from memlane_lab.topo.switched import Switched
-from memlane_lab.wait import Timeout
 
 Progress = Callable[[str, int, int], None]
 """Hears of each step: what, how many are done, of how many."""

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memlane_lab import procfs, session
-from memlane_lab.errors import LabError
-from memlane_lab.session import runs_folder
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import Timeout, until
+from memlane_lab.host import procfs, session
+from memlane_lab.host.session import runs_folder
 from memlane_lab.topo.model import Topology
 from memlane_lab.topo.net import lock_of
 from memlane_lab.topo.service import Caller
-from memlane_lab.wait import Timeout, until
 
 _END = 120.0
 """Seconds that a topology may take to end before its keeper is killed."""

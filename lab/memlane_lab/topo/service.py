@@ -14,9 +14,9 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memlane_lab.control import Running
-from memlane_lab.errors import LabError
-from memlane_lab.session import runs_folder
+from memlane_lab.common.errors import LabError
+from memlane_lab.guests.control import Running
+from memlane_lab.host.session import runs_folder
 
 if TYPE_CHECKING:
     from memlane_lab.topo.net import Net

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.topo import frr
 from memlane_lab.topo.addresses import Plan
 from memlane_lab.topo.model import Node, Topology

@@ -6,7 +6,7 @@ from typing import Any
 
 import networkx as nx
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.topo.model import Topology, check
 
 Graph = Any

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from memlane_lab import procfs
+from memlane_lab.host import procfs
 
 _MANY = 8
 """Nodes for each CPU."""

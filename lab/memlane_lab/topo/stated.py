@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memlane_lab.strict import Place
+from memlane_lab.common.strict import Place
 
 Line = Callable[[Place], int]
 """The line of a place; 0 if it has none."""

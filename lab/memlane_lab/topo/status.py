@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from memlane_lab import procfs
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.host import procfs
+from memlane_lab.host.process import HostProcess
 from memlane_lab.meters.memory import proportional
-from memlane_lab.process import HostProcess
 from memlane_lab.topo.addresses import is_host
 
 if TYPE_CHECKING:

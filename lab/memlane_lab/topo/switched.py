@@ -13,16 +13,16 @@ from typing import Any
 
 import tomli_w
 
-from memlane_lab import procfs
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
+from memlane_lab.host import procfs
+from memlane_lab.host.ports import Endpoint, VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths import memlane
-from memlane_lab.ports import Endpoint, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
 from memlane_lab.topo.addresses import Interface, Plan, is_host
 from memlane_lab.topo.fabric import Fabric, LinkState
 from memlane_lab.topo.model import Topology
-from memlane_lab.wait import until
 
 _DOWN = {"loss": 1.0}
 """How memlane is told that nothing passes."""

@@ -3,7 +3,7 @@
 `workload.py` is the common interface; each other file brings workloads, and is found by being here.
 """
 
-from memlane_lab import plugins
+from memlane_lab.common import plugins
 from memlane_lab.workloads.workload import POINT, Flow, FlowResult, Run, Timing, Workload
 
 _FOUND = plugins.found(__name__, __path__, Workload, named_by="name")  # type: ignore[type-abstract]

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from memlane_lab.errors import LabError
-from memlane_lab.measures import Across, Better, Measure
+from memlane_lab.common.errors import LabError
+from memlane_lab.statistics.measures import Across, Better, Measure
 from memlane_lab.workloads.workload import Flow, Run, Timing, Workload
 
 

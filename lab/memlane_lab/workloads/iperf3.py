@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from memlane_lab.control import Running
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.sizes import Size
 from memlane_lab.guests import Guest
-from memlane_lab.measures import Across, Better, Measure
-from memlane_lab.sizes import Size
+from memlane_lab.guests.control import Running
+from memlane_lab.statistics.measures import Across, Better, Measure
 from memlane_lab.workloads.workload import POINT, Flow, FlowResult, Run, Timing, Workload
 
 

@@ -4,11 +4,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from memlane_lab import stages
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.sizes import Size
+from memlane_lab.counting import stages
 from memlane_lab.counting.counts import Party
-from memlane_lab.errors import LabError
-from memlane_lab.measures import Across, Better, Measure
-from memlane_lab.sizes import Size
+from memlane_lab.statistics.measures import Across, Better, Measure
 from memlane_lab.workloads.workload import Flow, Run, Timing, Workload
 
 

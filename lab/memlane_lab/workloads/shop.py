@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from memlane_lab.bed import Bed
-from memlane_lab.errors import LabError
-from memlane_lab.measures import Measure
+from memlane_lab.bed.bed import Bed
+from memlane_lab.common.errors import LabError
 from memlane_lab.shop import account, browsers
 from memlane_lab.shop.account import Logs
 from memlane_lab.shop.interactions import MEASURES
 from memlane_lab.shop.tiers import Place, Tiers
+from memlane_lab.statistics.measures import Measure
 from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
 
 _MARGIN = 2

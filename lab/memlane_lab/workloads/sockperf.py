@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from memlane_lab.control import Running
-from memlane_lab.errors import LabError
-from memlane_lab.latencies import Latencies
-from memlane_lab.measures import Across, Better, Measure
-from memlane_lab.sizes import Size
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.sizes import Size
+from memlane_lab.guests.control import Running
+from memlane_lab.statistics.latencies import Latencies
+from memlane_lab.statistics.measures import Across, Better, Measure
 from memlane_lab.workloads.workload import Flow, FlowResult, Run, Timing, Workload
 
 _OWN_WARM_UP = 0.4

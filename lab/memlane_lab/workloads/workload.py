@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from memlane_lab.bed import Bed
-from memlane_lab.control import Running
+from memlane_lab.bed.bed import Bed
 from memlane_lab.guests import Guest
-from memlane_lab.latencies import Latencies
-from memlane_lab.measures import Measure
+from memlane_lab.guests.control import Running
+from memlane_lab.statistics.latencies import Latencies
+from memlane_lab.statistics.measures import Measure
 
 POINT = 0.25
 """Seconds between points of a flow's series, usually."""

@@ -17,9 +17,9 @@ from typing import Any
 
 import tomli_w
 
+from memlane_lab.common.errors import LabError
 from memlane_lab.counting import host, kernel, machine
 from memlane_lab.counting.host import Flow, Window
-from memlane_lab.errors import LabError
 from memlane_lab.images import cpio, root
 from memlane_lab.xen.counts import Tables
 from memlane_lab.xen.images import Images, images

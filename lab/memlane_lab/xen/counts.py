@@ -6,10 +6,10 @@ A domain owns its pages; what lies in no guest's pages is dom0's. Xen works for 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from memlane_lab import stages
+from memlane_lab.counting import stages
 from memlane_lab.counting.counts import PROGRAM_END, Party, Share
 from memlane_lab.counting.host import Window
-from memlane_lab.stages import Place, Symbols
+from memlane_lab.counting.stages import Place, Symbols
 
 _HYPERVISOR = 1 << 31
 """Beside a page: Xen worked for the code in it (lab/plugin/xen.c)."""

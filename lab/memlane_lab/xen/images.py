@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlane_lab import cache
-from memlane_lab.errors import LabError
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
 from memlane_lab.images import cpio, debian, machine_kernel, root
 
 _DOM0_MODULES = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.workloads.held_memory import State
 from memlane_lab.xen import bed
 from memlane_lab.xen.bed import Plan

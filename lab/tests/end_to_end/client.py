@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from memlane_lab.ports import VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
+from memlane_lab.host.ports import VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 
 
 class Testpmd:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memlane_lab.session import Session
+from memlane_lab.host.session import Session
 from tests.end_to_end.lan import BEDS, PAIRS, Lan
 from tests.end_to_end.transfer import Library, broken_packets
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import tomli_w
 
-from memlane_lab import procfs, underlay
+from memlane_lab.common.wait import until
 from memlane_lab.guests.netns import NetnsGuest
+from memlane_lab.host import procfs, underlay
+from memlane_lab.host.ports import Device, GuestKind, Nic, Port
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths import frr
 from memlane_lab.paths.memlane import program
-from memlane_lab.ports import Device, GuestKind, Nic, Port
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 _MTU = 1500
 

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import bed, guests, ports
-from memlane_lab.errors import LabError
+from memlane_lab import guests
+from memlane_lab.bed import bed
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
 from memlane_lab.guests.netns import NetnsGuest
 from memlane_lab.guests.qemu import TcgGuest
-from memlane_lab.ports import Device, GuestKind, Nic, Port
-from memlane_lab.session import Session
-from memlane_lab.wait import until
+from memlane_lab.host import ports
+from memlane_lab.host.ports import Device, GuestKind, Nic, Port
+from memlane_lab.host.session import Session
 from tests.end_to_end.features import Lack
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.transfer import iperf

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from memlane_lab import network
+from memlane_lab.common.wait import until
+from memlane_lab.host import network
+from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.paths import masking
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
-from memlane_lab.ports import Device, Endpoint, GuestKind, Port, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 Report = dict[str, Any]
 """What `memlane status --json` says of the network, or the part of it that is about one port."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import guests, network
+from memlane_lab import guests
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
+from memlane_lab.host import network
+from memlane_lab.host.ports import GuestKind, Nic, Port, VhostUser, mac
+from memlane_lab.host.session import Session
+from memlane_lab.host.underlay import DEVICE
 from memlane_lab.paths import frr
-from memlane_lab.ports import GuestKind, Nic, Port, VhostUser, mac
-from memlane_lab.session import Session
-from memlane_lab.underlay import DEVICE
-from memlane_lab.wait import until
 from tests.end_to_end import hosts
 from tests.end_to_end.hosts import Host
 

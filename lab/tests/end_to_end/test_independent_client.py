@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import bed
-from memlane_lab.ports import VhostUser
-from memlane_lab.session import Session
+from memlane_lab.bed import bed
+from memlane_lab.host.ports import VhostUser
+from memlane_lab.host.session import Session
 from tests.end_to_end.client import Testpmd
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import TCG, UML, Lan, Plan

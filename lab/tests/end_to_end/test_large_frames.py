@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from memlane_lab import bed
-from memlane_lab.session import Session
+from memlane_lab.bed import bed
+from memlane_lab.host.session import Session
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import BEDS, PAIRS, TCG, UML, Lan, Plan
 from tests.end_to_end.transfer import Library, exchange, iperf

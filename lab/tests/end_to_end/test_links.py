@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from memlane_lab import bed
+from memlane_lab.bed import bed
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, UML, Lan, Plan
 

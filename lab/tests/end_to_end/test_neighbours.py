@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import bed
+from memlane_lab.bed import bed
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
 from memlane_lab.paths.memlane import Memlane
-from memlane_lab.wait import until
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import UML, Lan, Plan
 from tests.end_to_end.transfer import STEADY, Flow

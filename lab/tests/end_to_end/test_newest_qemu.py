@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from memlane_lab import bed, ports
+from memlane_lab.bed import bed
+from memlane_lab.common.wait import until
 from memlane_lab.guests.qemu import TcgGuest
+from memlane_lab.host import ports
+from memlane_lab.host.ports import Nic, Port
 from memlane_lab.images import foreign
 from memlane_lab.paths.memlane import program
-from memlane_lab.ports import Nic, Port
-from memlane_lab.wait import until
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan
 

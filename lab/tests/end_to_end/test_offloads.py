@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memlane_lab import bed
+from memlane_lab.bed import bed
 from tests.end_to_end import features
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.features import LACKS, RECEIVER_MIXES, SENDER_MIXES

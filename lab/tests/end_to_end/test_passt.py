@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from memlane_lab import ports
+from memlane_lab.common.wait import until
 from memlane_lab.guests.uml import UmlGuest
+from memlane_lab.host import ports
+from memlane_lab.host.ports import GuestKind, Nic, Port, VhostUser
+from memlane_lab.host.process import HostProcess
+from memlane_lab.host.session import Session
 from memlane_lab.images import root, uml_kernel
 from memlane_lab.images.uml_kernel import UmlKernel
 from memlane_lab.paths import memlane
-from memlane_lab.ports import GuestKind, Nic, Port, VhostUser
-from memlane_lab.process import HostProcess
-from memlane_lab.session import Session
-from memlane_lab.wait import until
 
 pytestmark = pytest.mark.real
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memlane_lab import bed
+from memlane_lab.bed import bed
 from memlane_lab.guests import Guest
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan, Plan

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memlane_lab import bed
+from memlane_lab.bed import bed
 from tests.end_to_end.lan import Lan
 from tests.end_to_end.transfer import iperf
 

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from memlane_lab import bed
-from memlane_lab.control import Running
+from memlane_lab.bed import bed
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
-from memlane_lab.wait import until
+from memlane_lab.guests.control import Running
 
 _FOLDER = "/tmp/served"
 _ports = itertools.count(6201)

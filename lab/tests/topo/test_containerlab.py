@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memlane_lab import topo
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.topo import addresses
 from memlane_lab.topo.model import Topology
 

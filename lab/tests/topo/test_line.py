@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 from scapy.utils import RawPcapNgReader
 
-from memlane_lab import procfs, topo
-from memlane_lab.errors import LabError
+from memlane_lab import topo
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.wait import until
+from memlane_lab.host import procfs
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
 from memlane_lab.topo.machines import Machine
-from memlane_lab.wait import until
 
 pytestmark = pytest.mark.real
 

@@ -12,7 +12,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from memlane_lab import cli, topo
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.topo import measure
 from memlane_lab.topo.command import app
 from memlane_lab.topo.model import Bursts, Link, Node, Routing, impairment

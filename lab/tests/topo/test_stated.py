@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memlane_lab import topo
-from memlane_lab.errors import LabError
+from memlane_lab.common.errors import LabError
 from memlane_lab.topo import addresses, frr, graph, measure, setup, shapes
 from memlane_lab.topo.model import Topology
 

@@ -1,0 +1,112 @@
+"""A bed: guests on a path, booted together and given addresses. What most tests and experiments begin with."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from memlane_lab import guests
+from memlane_lab.guests import Guest
+from memlane_lab.host import ports
+from memlane_lab.host.ports import GuestKind, Port
+from memlane_lab.host.session import Session
+from memlane_lab.paths import NetworkPath
+
+_AT_A_TIME = 16
+"""Guests whose NICs are set up side by side."""
+
+
+class Bed:
+    """Guests numbered from 0 on one segment: number i has the addresses `ipv4(i)` and `ipv6(i)` on its net0."""
+
+    def __init__(
+        self,
+        session: Session,
+        path: NetworkPath,
+        kinds: Sequence[GuestKind],
+        *,
+        names: Sequence[str] = (),
+        mtu: int = 1500,
+        queues: int = 1,
+        delivery_rates: Mapping[str, int] | None = None,
+        cpus: Sequence[Sequence[int]] = (),
+        memories: Mapping[str, int] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
+
+        `names` are the guests', if not a, b, c ... `delivery_rates` are bit/s by a guest's name; see `Port`. `cpus` are
+        the host's CPUs that each guest is kept on; none: any. `memories` are MiB by name, for guests that need more.
+        """
+        self.path = path
+        rates = delivery_rates or {}
+        wanted = [
+            Port(
+                named,
+                kind,
+                ports.mac(index + 1),
+                mtu,
+                queues if guests.KINDS[kind].has_queues else 1,
+                rates.get(named, 0),
+            )
+            for index, (named, kind) in enumerate(
+                zip(names or [name(index) for index in range(len(kinds))], kinds, strict=True)
+            )
+        ]
+        nics = path.lay(wanted)
+
+        def own(named: str) -> dict[str, Any]:
+            return options | ({"memory": memories[named]} if memories and named in memories else {})
+
+        self.guests: list[Guest] = [
+            guests.make(session, nic.port.kind, nic.port.name, [nic], cpus=kept, **own(nic.port.name))
+            for nic, kept in zip(nics, cpus or [()] * len(nics), strict=True)
+        ]
+        self.named = {guest.name: guest for guest in self.guests}
+        self.services: dict[str, Any] = {}
+        """What workloads have started that lasts as long as the bed, by names of theirs."""
+        for guest in self.guests:
+            guest.start()
+        with ThreadPoolExecutor(max_workers=_AT_A_TIME) as waiting:
+            list(waiting.map(self._await, range(len(self.guests))))
+
+    def _await(self, index: int) -> None:
+        self.guests[index].wait_ready()
+        self.address(index)
+
+    def address_of(self, named: str) -> str:
+        """The IPv4 address of the guest of that name."""
+        return ipv4(list(self.named).index(named))
+
+    def restart(self, named: str) -> None:
+        """The guest's power fails, and it boots again."""
+        guest = self.named[named]
+        guest.kill()
+        guest.boot()
+        self.address(self.guests.index(guest))
+
+    def restart_network(self) -> None:
+        """The switch's process is killed and started again; guests whose NIC goes with it get it back."""
+        self.path.restart()
+        for index, guest in enumerate(self.guests):
+            if not guest.connects_again:
+                guest.plug(0)
+                self.address(index)
+
+    def address(self, index: int) -> None:
+        """Gives a guest its addresses (again, after a reboot or a new plug)."""
+        self.guests[index].address(0, f"{ipv4(index)}/16", f"{ipv6(index)}/64")
+
+
+def name(index: int) -> str:
+    """The name of guest number `index`: a, b, ... z, a1, b1 ..."""
+    return chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
+
+
+def ipv4(index: int) -> str:
+    """The IPv4 address of guest number `index`."""
+    return f"10.77.{(index + 1) >> 8}.{(index + 1) & 0xFF}"
+
+
+def ipv6(index: int) -> str:
+    """The IPv6 address of guest number `index`."""
+    return f"fd77::{index + 1:x}"

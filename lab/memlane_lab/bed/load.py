@@ -1,0 +1,34 @@
+"""Load: a computation inside guests beside their traffic, the papers' softloader, by stress-ng."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from memlane_lab.common.wait import until
+from memlane_lab.guests import Guest
+from memlane_lab.guests.control import Running
+
+
+@contextmanager
+def applied(guests: Sequence[Guest], share: int) -> Iterator[None]:
+    """Keeps every processor of the guests busy to `share` per cent; 0 is no load at all."""
+    if not share:
+        yield
+        return
+    running = [_start(guest, share) for guest in guests]
+    for guest in guests:
+        until(partial(_computes, guest), timeout=30, what=f"guest {guest.name}'s load to start")
+    yield
+    for load in running:
+        load.kill()
+        load.wait(10)
+
+
+def _start(guest: Guest, share: int) -> Running:
+    # Without a level it wants memory as large as the host's largest cache, which no guest may have.
+    small = ["--cache-level", "1"]
+    return guest.spawn(["stress-ng", "--quiet", *small, "--cpu", str(guest.processors), "--cpu-load", str(share)])
+
+
+def _computes(guest: Guest) -> bool:
+    return guest.run("ps | grep -q [s]tress-ng-cpu").status == 0

@@ -1,0 +1,1 @@
+"""What the commands of `memlane-lab` do; `cli.py` reads their arguments."""

@@ -1,0 +1,209 @@
+"""Predictions on the command line: `calibrate`, then `predict`; `model fit` and `model check` for what lies between."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memlane_lab import guests, paths
+from memlane_lab.commands import calibrate as calibration
+from memlane_lab.common import cache
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import results, say, tell
+from memlane_lab.common.sizes import parse as size
+from memlane_lab.measuring import machine
+from memlane_lab.model import check as checking
+from memlane_lab.model import fitted, observations, page, sweep, tables, what_if
+from memlane_lab.model.configuration import Configuration, Work
+from memlane_lab.model.fitted import Model
+from memlane_lab.model.predict import Prediction, predict
+
+app = typer.Typer(no_args_is_help=True, help="Fit and check what `memlane-lab predict` predicts from.")
+
+
+def own_file() -> Path:
+    """Where this machine's own model is kept."""
+    return cache.folder() / "model.json"
+
+
+HostOption = Annotated[
+    Path | None,
+    typer.Option("--host", dir_okay=False, help="a model's file, of any machine; none: what was calibrated here"),
+]
+
+
+def calibrate(
+    out: Annotated[Path, typer.Option("--out", help="folder for the samples; what is there is gone on with")] = Path(
+        "results/calibration"
+    ),
+    kind: Annotated[str, typer.Option("--guest", help="what kind of guests; auto: the best that runs here")] = "auto",
+    only: Annotated[list[str] | None, typer.Option("--path", help="paths to calibrate; none: all")] = None,
+) -> None:
+    """Measure what predictions learn from, in about a quarter of an hour, and fit the model from it.
+
+    Interrupted, it goes on where it was.
+
+    memlane-lab calibrate && memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
+    """
+    for path in only or ():
+        _known_path(path)
+    calibration.measure(guests.choose(_known_kind(kind)), out, only or ())
+    _keep(fitted.fit([out]), out / "model.json")
+
+
+def _keep(model: Model, file: Path) -> None:
+    fitted.write(model, file)
+    fitted.write(model, own_file())
+    _tell_costs(model)
+    say(f"the model: {file}; `memlane-lab predict` knows it as this machine's")
+
+
+def _tell_costs(model: Model) -> None:
+    for table in tables.costs(model):
+        results.print(table, "")
+
+
+@app.command()
+def fit(
+    runs: Annotated[list[Path], typer.Argument(help="folders of `memlane-lab calibrate`, or of other runs of `tcp`")],
+    out: Annotated[Path | None, typer.Option("--out", help="the model's file; none: this machine's own")] = None,
+    disturbance: Annotated[
+        float, typer.Option(min=0, help="CPUs that other work may have taken beside a sample; with more it is left out")
+    ] = observations.DISTURBED,
+) -> None:
+    """Fit the model from runs, and say what a message, a byte and a wake-up cost each party.
+
+    memlane-lab model fit results/calibration --out other.json
+    """
+    model = fitted.fit(runs, disturbance)
+    fitted.write(model, out or own_file())
+    _tell_costs(model)
+    say(f"the model: {out or own_file()}")
+
+
+@app.command()
+def check(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs that the model has not seen: of `held_out`")],
+    host: HostOption = None,
+    publish: Annotated[bool, typer.Option("--publish", help="copy model and samples into docs/benchmarks")] = False,
+) -> None:
+    """Set predictions beside what was measured; exit code 1 if they are worse than their goal or than interpolation.
+
+    memlane-lab run held_out --out results/held-out && memlane-lab model check results/held-out
+    """
+    model, held = fitted.read(host or own_file()), page.held_out(runs)
+    if changed := fitted.differences(model.machine, held.machine):
+        raise LabError(f"what was calibrated is not what was held out, they differ: {changed}")
+    checked = checking.check(model, held.observed)
+    for table in tables.errors(checked):
+        results.print(table)
+    results.print(tables.checked(checked))
+    if publish:
+        for each in page.publish(model, held):
+            tell(f"the page: {each}")
+    raise typer.Exit(0 if tables.goals_met(checked) else 1)
+
+
+def predict_command(
+    message: Annotated[str, typer.Option("--message", help="bytes of a message, as 1400, 16K, 1M")] = "128K",
+    pairs: Annotated[int, typer.Option("--pairs", min=1, max=64, help="pairs of guests")] = 1,
+    load: Annotated[
+        str, typer.Option("--load", help="what a computation wants of each guest's processor, as 50%")
+    ] = "0%",
+    path: Annotated[
+        list[str] | None, typer.Option("--path", help="a path; several stand side by side; none: all")
+    ] = None,
+    placement: Annotated[str | None, typer.Option(help="near or far; none: what was mostly calibrated")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", help="copy=0, wakeups=0.5, message=0.5, cores=2x; several count together"),
+    ] = None,
+    host: HostOption = None,
+    over: Annotated[sweep.Over | None, typer.Option("--sweep", help="draw curves over pairs, message or load")] = None,
+    out: Annotated[Path, typer.Option("--out", help="the page that --sweep draws")] = Path("sweep.html"),
+    extrapolate: Annotated[bool, typer.Option("--extrapolate", help="beyond what was calibrated, too; marked")] = False,
+) -> None:
+    """Say what a configuration gets that nobody has measured.
+
+    Throughput, CPU by party, Jain's index, and the time of an answer, each with bounds that hold 90 % of samples.
+
+    memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
+
+    memlane-lab predict --pairs 4 --message 1M --what-if copy=0
+
+    memlane-lab predict --message 128K --sweep pairs --out curves.html
+    """
+    model = fitted.read(host) if host else _own()
+    asked = [
+        _asked(model, name, Work.STREAM, pairs, _size(message), _load(load), placement)
+        for name in path or dict.fromkeys(each.path for each in model.fitted if each.work is Work.STREAM)
+    ]
+    change = what_if.parse(changes or ())
+    if over:
+        say(f"the curves: {sweep.write(model, asked, over, change, out)}")
+        return
+    for each in asked:
+        plain = _told(model, each, what_if.WhatIf(), extrapolate=extrapolate)
+        changed = _told(model, each, change, extrapolate=extrapolate) if changes else None
+        results.print(tables.prediction(plain, changed, changes or ()))
+
+
+def _told(
+    model: Model, asked: Configuration, change: what_if.WhatIf, *, extrapolate: bool
+) -> tuple[Prediction, Prediction | None]:
+    """What a stream gets, and what answers of the same size do in its stead, if that was calibrated."""
+    stream = predict(model, asked, change, extrapolate=extrapolate)
+    answers = asked.model_copy(update={"work": Work.ANSWERS})
+    known = any((each.path, each.work) == (asked.path, Work.ANSWERS) for each in model.fitted)
+    if not known or (model.of(asked.path, Work.ANSWERS).range.outside(answers) and not extrapolate):
+        return stream, None
+    return stream, predict(model, answers, change, extrapolate=extrapolate)
+
+
+def _asked(
+    model: Model, path: str, work: Work, pairs: int, message: int, load: int, placement: str | None
+) -> Configuration:
+    place = placement or model.of(path, work).range.placements[0]
+    return Configuration(path=path, work=work, pairs=pairs, message=message, load=load, placement=place)
+
+
+def _own() -> Model:
+    """The model of this machine; raises if there is none, or if it is of another machine or build."""
+    file = own_file()
+    if not file.exists():
+        raise LabError("nothing was calibrated here yet: run `memlane-lab calibrate`, or name a --host")
+    model = fitted.read(file)
+    here = fitted.describe(machine.describe(), model.machine["guests"])
+    if changed := fitted.differences(model.machine, here):
+        raise LabError(
+            f"the calibration is of another machine or build ({changed}): calibrate again, or name it with "
+            f"--host {file} to predict for what it was"
+        )
+    return model
+
+
+def _size(stated: str) -> int:
+    found = size(stated)
+    if not isinstance(found, int) or found < 1:
+        raise typer.BadParameter(f"{stated!r} is no size; sizes are as 1400, 16K, 1M")
+    return found
+
+
+def _load(stated: str) -> int:
+    found = re.fullmatch(r"(\d{1,3}) ?%?", stated)
+    if not found or int(found[1]) > 100:
+        raise typer.BadParameter(f"{stated!r} is no load; loads are per cent of a guest's processor, as 50%")
+    return int(found[1])
+
+
+def _known_path(name: str) -> str:
+    if name not in paths.PATHS:
+        raise typer.BadParameter(f"there is no path {name!r}; there are: {', '.join(paths.PATHS)}")
+    return name
+
+
+def _known_kind(name: str) -> str:
+    if name not in {"auto", *guests.KINDS}:
+        raise typer.BadParameter(f"there are no guests {name!r}; there are: auto, {', '.join(guests.KINDS)}")
+    return name

@@ -1,0 +1,22 @@
+"""All images at once, so that the long work is done before anything is measured or tested."""
+
+from collections.abc import Iterable
+
+from memlane_lab.counting import host as counted_host
+from memlane_lab.counting import machine
+from memlane_lab.guests import KINDS
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.images import shop
+
+
+def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()) -> None:
+    """Builds or downloads what guests of that kind boot, or of any kind and the counted host, if it is not there yet.
+
+    `shops` are numbers of books and customers; for any kind, the shop that tests use is among them.
+    """
+    for items, customers in {*shops, *([shop.SMALL] if kind is None else [])}:
+        shop.image(items, customers)
+    for guest in KINDS.values() if kind is None else [KINDS[kind]]:
+        guest.prepare()
+    if kind is None and not machine.missing():
+        counted_host.prepare()

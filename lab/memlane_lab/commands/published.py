@@ -1,0 +1,207 @@
+"""Published runs: raw samples, small enough to be committed, and the pages that are generated from them.
+
+    docs/benchmarks/DATE/NAME/run.json             the run and its experiments as they were stated, without samples
+    docs/benchmarks/DATE/NAME/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
+    docs/benchmarks/DATE/NAME.md                   the page of the run, generated from these two alone
+    docs/benchmarks/index.md                       the list of all pages
+
+DATE is the day on which the run began. Ratios that the first run named `promises` judged too stand beside it: do days
+and machines agree?
+
+A model and what it is checked against (`model/page.py`) has a folder and a page of its own, too.
+
+Whoever doubts a page generates it again, by `memlane-lab publish`, or reads the samples with any other program.
+"""
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from memlane_lab import report
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
+from memlane_lab.measuring import machine
+from memlane_lab.results import results
+from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
+
+FOLDER = Path(__file__).parents[3] / "docs" / "benchmarks"
+MEASURING = "../../explanation/how-we-measure.md"
+"""How the lab measures, from a run's page."""
+_COMPARED = "promises"
+"""Name of the runs of which the first stands beside all others."""
+_HEADER = ["sample", "round", "variant", "placement", "flow", "measure", "value"]
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_FAILED = "error"
+"""What a failed sample's only row says as its measure."""
+
+
+Run = tuple[RunRecord, list[ExperimentResult]]
+"""A run, and its experiments with their samples."""
+
+
+class _Stated(Strict):
+    """What samples do not say."""
+
+    record: RunRecord
+    experiments: list[ExperimentResult]
+
+
+def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Path:
+    """Copies a run's samples into `folder`, in place of an earlier run of its day and name, and generates the pages.
+
+    `name`: the page's; without one, its first experiment's. Returns the run's page.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise LabError(f"'{name}' cannot be the name of a page; use small letters, digits and hyphens")
+    record, found = results.read(source)
+    if unfinished := [each.experiment.name for each in found if not each.complete]:
+        raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: go on there with --resume")
+    if machine.CHANGED in (commit := record.machine.get("commit", "")):
+        raise LabError(
+            f"{source} was measured on {commit}, which nobody else has: commit the changes, and measure again"
+        )
+    own = folder / day(record.began) / (name or found[0].experiment.name.replace("_", "-"))
+    own.mkdir(parents=True, exist_ok=True)
+    for old in own.glob("*.csv.gz"):
+        old.unlink()
+    for each in found:
+        _samples_file(own, each).write_bytes(_packed(_rows(each)))
+    bare = [each.model_copy(update={"samples": [], "variants": _without_facts(each)}) for each in found]
+    text = _Stated(record=record, experiments=bare).model_dump_json(indent=1, by_alias=True)
+    (own / "run.json").write_text(text + "\n")
+    make_pages(folder)
+    return page(own)
+
+
+def day(began: str) -> str:
+    """The day of a moment in ISO 8601, which is the name of its folder."""
+    return began[: len("2026-11-25")]
+
+
+def make_pages(folder: Path = FOLDER) -> list[Path]:
+    """Generates all pages again, from the published samples; returns them."""
+    texts = made(folder)
+    for path, text in texts.items():
+        path.write_text(text)
+    return list(texts)
+
+
+def page(folder: Path) -> Path:
+    """The page that is generated from the samples in `folder`."""
+    return folder.with_suffix(".md")
+
+
+def made(folder: Path = FOLDER) -> dict[Path, str]:
+    """The pages' texts, generated from the samples."""
+    from memlane_lab.model import page as predictions  # which asks us where pages are
+
+    runs = {path.parent: read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
+    first = next((own for own in runs if own.name == _COMPARED), None)
+    texts = {
+        page(own): report.markdown(
+            *run, report.Links(own.name, MEASURING), beside=runs[first] if first and own != first else None
+        )
+        for own, run in runs.items()
+    }
+    models = sorted(path.parent for path in folder.glob(f"*/*/{predictions.HELD_OUT}"))
+    texts |= {page(own): predictions.made(own) for own in models}
+    return texts | {folder / "index.md": _index(folder, runs, models)}
+
+
+def _index(folder: Path, runs: Mapping[Path, Run], models: Sequence[Path]) -> str:
+    """The list of all pages, the newest day first."""
+    rows = {own: (", ".join(each.experiment.title for each in found), record) for own, (record, found) in runs.items()}
+    lines = [
+        f"| {own.parent.name} | [{own.name}]({page(own).relative_to(folder)}) | {title} | {record.guest} | "
+        f"{record.machine.get('cpu', 'unknown')} |"
+        for own, (title, record) in rows.items()
+    ]
+    lines += [
+        f"| {own.parent.name} | [{own.name}]({page(own).relative_to(folder)}) | Predictions beside measurements | | |"
+        for own in models
+    ]
+    return _INDEX + "".join(f"{line}\n" for line in sorted(lines, reverse=True))
+
+
+_INDEX = """<!-- Generated by `memlane-lab publish`. Do not edit. -->
+
+# Benchmarks
+
+Every published run; its samples lie in the folder of the page's name, and `memlane-lab publish` generates the pages
+from them.
+
+| day | page | experiments | guests | CPU |
+|---|---|---|---|---|
+"""
+
+
+def read_either(folder: Path) -> Run:
+    """A run with its samples, from its own folder or from where it is published."""
+    file = folder / "run.json"
+    return read(folder) if file.exists() and "record" in json.loads(file.read_text()) else results.read(folder)
+
+
+def read(folder: Path) -> Run:
+    """The published run with its samples, as far as the page needs them."""
+    stated = _Stated.model_validate_json((folder / "run.json").read_text())
+    return stated.record, [_with_samples(folder, each) for each in stated.experiments]
+
+
+def _samples_file(folder: Path, result: ExperimentResult) -> Path:
+    return folder / f"{result.experiment.name}.csv.gz"
+
+
+def _without_facts(result: ExperimentResult) -> list[results.VariantRecord]:
+    return [each.model_copy(update={"facts": {}}) for each in result.variants]
+
+
+def _rows(result: ExperimentResult) -> Iterator[Sequence[object]]:
+    for sample in result.samples:
+        common = (sample.number, sample.round, sample.variant, sample.placement)
+        if sample.error is not None:
+            yield *common, "", _FAILED, sample.error.splitlines()[0]
+        for name, value in sample.values.items():
+            yield *common, "", name, f"{value:.6g}"
+        for flow in sample.flows:
+            for name, value in flow.values.items():
+                yield *common, flow.name, name, f"{value:.6g}"
+
+
+def _packed(rows: Iterator[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_HEADER)
+    writer.writerows(rows)
+    return gzip.compress(text.getvalue().encode(), mtime=0)  # the same samples give the same file
+
+
+def _with_samples(folder: Path, stated: ExperimentResult) -> ExperimentResult:
+    labels = {each.name: each.labels for each in stated.variants}
+    samples: dict[int, Sample] = {}
+    with gzip.open(_samples_file(folder, stated), "rt") as file:
+        for row in csv.DictReader(file):
+            number, place = int(row["sample"]), row["placement"]
+            known = samples.get(number) or Sample(
+                number=number,
+                round=int(row["round"]),
+                variant=row["variant"],
+                labels=labels[row["variant"]],
+                began="",
+                took=0,
+                placement=place,
+                placements=(place, place),
+            )
+            samples[number] = _taken(known, row)
+    return stated.model_copy(update={"samples": list(samples.values())})
+
+
+def _taken(sample: Sample, row: dict[str, str]) -> Sample:
+    if row["measure"] == _FAILED:
+        return sample.model_copy(update={"error": row["value"]})
+    if row["flow"]:
+        return sample
+    return sample.model_copy(update={"values": sample.values | {row["measure"]: float(row["value"])}})

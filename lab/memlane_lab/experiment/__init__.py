@@ -1,0 +1,1 @@
+"""Experiments as they are stated: the TOML file, its setting, its variants and what it expects."""

@@ -1,0 +1,1 @@
+"""The machine that runs the lab, as a tool: processes, namespaces, devices, and the session that owns them."""

@@ -1,0 +1,223 @@
+"""A session: one use of the lab, owner of all that it starts, even after a crash.
+
+Every session has a run folder with a lock that its process holds while it lives, and a **ledger**: one small file for
+each process, namespace and device, written before the thing exists. A session that starts looks for run folders whose
+lock nobody holds: their lab is dead, and what their ledgers name is removed.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, NoReturn
+
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
+from memlane_lab.common.wait import until
+from memlane_lab.host import cgroup, network, procfs
+from memlane_lab.host.process import HostProcess, kill_marked, kill_session
+
+MARK = "MEMLANE_LAB_SESSION"
+"""In the environment of every process of a session: its name, for people who wonder whose process it is."""
+_PROCESS, _NAMESPACE, _LINK = "process", "namespace", "link"
+
+
+def runs_folder() -> Path:
+    """Where run folders are: in memory, so that a reboot empties it; short, because socket paths are limited.
+
+    `$MEMLANE_LAB_RUNS` names another place, for a lab that must not meddle with others (its own tests).
+    """
+    if named := os.environ.get("MEMLANE_LAB_RUNS"):
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/run/memlane-lab")
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(own) / "memlane-lab" if own else Path(f"/tmp/memlane-lab-{os.geteuid()}")
+
+
+class Session(ExitStack):
+    """One use of the lab; a context manager. What is entered into it is closed in reverse order at its end."""
+
+    def __init__(self, logs: Path | None = None) -> None:
+        """Removes what dead sessions left, then opens a run folder. Logs outlive the session if `logs` is given."""
+        super().__init__()
+        self._owner = os.getpid()
+        runs = runs_folder()
+        runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if runs.stat().st_uid != os.geteuid():
+            raise LabError(f"{runs} belongs to another user: remove it, or name another place in $MEMLANE_LAB_RUNS")
+        with (runs / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            sweep(runs)
+            self.name = f"ml{secrets.token_hex(2)}"
+            self.folder = runs / self.name
+            self._ledger = self.folder / "ledger"
+            self._ledger.mkdir(parents=True)
+            self._lock = _hold(self.folder)
+        self.logs = logs or self.folder / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._started = 0
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        namespace: str | None = None,
+        cpus: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        stdin: int | None = None,
+    ) -> HostProcess:
+        """Starts a program, in the named network namespace and on the given CPUs if told so; killed at the end."""
+        self._started += 1
+        process = HostProcess(
+            name,
+            [*network.enter(namespace), *_pin(cpus), *command],
+            record=self._ledger / f"{_PROCESS}-{self._started}-{name}",
+            log=self.logs / f"{name}.log",
+            environment={MARK: self.name, **(environment or {})},
+            descriptors=descriptors,
+            stdin=stdin,
+            group=cgroup.make(self.name, f"{self._started}-{name}"),
+        )
+        self.callback(process.kill)
+        return process
+
+    def namespace(self, name: str) -> str:
+        """Creates a network namespace, removed at the end; returns its full name."""
+        full = f"{self.name}-{name}"
+        self._record(_NAMESPACE, full)
+        network.add_namespace(full)
+        self.callback(self.remove_namespace, full)
+        return full
+
+    def namespaces(self, names: Sequence[str]) -> list[str]:
+        """Creates many network namespaces at once, removed at the end; returns their full names."""
+        full = [f"{self.name}-{name}" for name in names]
+        for name in full:
+            self._record(_NAMESPACE, name)
+        network.add_namespaces(full)
+        self.callback(self._remove_namespaces, full)
+        return full
+
+    def _remove_namespaces(self, full: Sequence[str]) -> None:
+        network.remove_namespaces(full)
+        for name in full:
+            self._forget(_NAMESPACE, name)
+
+    def remove_namespace(self, full: str) -> None:
+        """Removes a namespace now, with the devices in it."""
+        network.remove_namespace(full)
+        self._forget(_NAMESPACE, full)
+
+    def link_name(self, name: str) -> str:
+        """A name for a device that will first appear in the host's own namespace; removed from there at the end."""
+        full = f"{self.name}{name}"
+        self._record(_LINK, full)
+        return full
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Ends all that the session started, whatever fails on the way."""
+        if os.getpid() != self._owner:  # a child that some library forked: what is here is not its own
+            self.pop_all()
+            return None
+        try:
+            return super().__exit__(kind, error, trace)
+        finally:
+            _clean(self.folder)
+            self._lock.close()
+
+    def _record(self, kind: str, full: str) -> None:
+        (self._ledger / f"{kind}-{full}").touch()
+
+    def _forget(self, kind: str, full: str) -> None:
+        (self._ledger / f"{kind}-{full}").unlink(missing_ok=True)
+
+
+def sweep(runs: Path) -> None:
+    """Removes what sessions left whose lab has died. The caller holds the lock of `runs`."""
+    for folder in runs.iterdir():
+        if folder.is_dir() and (lock := _try_hold(folder)):
+            say(f"removing what a session of the lab left that did not end properly ({folder.name})")
+            _clean(folder)
+            lock.close()
+
+
+def exit_on_termination() -> None:
+    """Lets SIGTERM and SIGHUP end the program like Ctrl-C does: through the clean-up."""
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+def _pin(cpus: Sequence[int]) -> list[str]:
+    return ["taskset", "--cpu-list", ",".join(map(str, cpus))] if cpus else []
+
+
+def _hold(folder: Path) -> IO[str]:
+    lock = (folder / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def _try_hold(folder: Path) -> IO[str] | None:
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _clean(folder: Path) -> None:
+    """Ends and removes all that the folder's ledger names, then the folder.
+
+    The ledger is closed first: a process that has not recorded itself by then ends itself.
+    """
+    ledger = folder / "closed-ledger"
+    with suppress(FileNotFoundError):  # it was closed before, or there never was one
+        (folder / "ledger").rename(ledger)
+    for record in sorted(ledger.glob(f"{_PROCESS}-*")):
+        _end_process(record.read_text())
+    # Processes that have left the session they were recorded with.
+    kill_marked(f"{MARK}={folder.name}")
+    cgroup.remove(folder.name)
+    for record in ledger.glob(f"{_NAMESPACE}-*"):
+        network.remove_namespace(record.name.removeprefix(f"{_NAMESPACE}-"))
+    for record in ledger.glob(f"{_LINK}-*"):
+        network.remove_link(record.name.removeprefix(f"{_LINK}-"))
+    until(lambda: _removed(folder), timeout=5, what=f"{folder} to stay empty")
+
+
+def _removed(folder: Path) -> bool:
+    """Whether the folder is gone. What somebody just put there, such as a sweeper's try at the lock, goes next time."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+    return not folder.exists()
+
+
+def _end_process(record: str) -> None:
+    """Kills the recorded process's session, unless its pid has gone to a process that is not ours."""
+    if not record:
+        return  # the process had not begun to be anything
+    recorded = procfs.parse_stat(record)
+    now = procfs.stat(recorded.pid)
+    if now is None or now.started == recorded.started:
+        kill_session(recorded.pid)

@@ -1,0 +1,208 @@
+"""Results: what a run leaves behind, as files that outlive the lab's own versions.
+
+    DIR/run.json                     the run: command, machine, versions, which experiments
+    DIR/EXPERIMENT/result.json       the experiment as it was stated, its variants, every sample, what was missing
+    DIR/EXPERIMENT/samples.csv       the same samples, tidy: one row for each measure of each sample or flow
+    DIR/EXPERIMENT/parties.csv       each party's own account, one row a figure
+    DIR/EXPERIMENT/series.csv        each flow's rate over time, one row a point
+    DIR/EXPERIMENT/raw/              what the programs in the guests said, word by word; the logs of failed samples
+    DIR/report.html                  all of it for people
+
+Every JSON file states its format's version; a lab that does not know it says so instead of guessing.
+"""
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from memlane_lab.common import strict
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
+from memlane_lab.experiment.experiment import Experiment, measure
+from memlane_lab.experiment.labels import Labels
+
+VERSION = 2
+"""Of the JSON files' format. A reader knows its own version only."""
+
+
+class FlowRecord(Strict):
+    """What came of one flow."""
+
+    name: str
+    source: str
+    target: str
+    workload: str
+    values: dict[str, float]
+    """By measure, in base units."""
+    series: list[tuple[float, float]] = []
+    """(seconds since the measured part began, bit/s until then)."""
+    latencies: str | None = None
+    """Every one of them: a HdrHistogram of nanoseconds (V2, compressed, base64)."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    """Further things over time, by name: (seconds since the measured part began, value until then)."""
+
+
+class Sample(Strict):
+    """One measurement of one variant."""
+
+    number: int
+    """In the order in which they were taken, from 1."""
+    round: int
+    variant: str
+    labels: Labels
+    began: str
+    """Date and time, ISO 8601."""
+    took: float
+    """Seconds, booting included."""
+    placement: str
+    """near, far, moved (not the same before and after) or unknown."""
+    placements: tuple[str, str]
+    """Before and after."""
+    values: dict[str, float] = {}
+    parties: dict[str, dict[str, float]] = {}
+    """What the host counts of each machine, the switch, its helpers, the lab and the whole host: rates and memory."""
+    flows: list[FlowRecord] = []
+    error: str | None = None
+    """Why there are no values."""
+
+
+class VariantRecord(Strict):
+    """A variant and what its machines say about themselves."""
+
+    name: str
+    labels: Labels
+    setting: dict[str, Any]
+    facts: dict[str, Any] = {}
+    """Kernels, offloads and sysctls of the first sample's machines."""
+
+
+class Missing(Strict):
+    """A variant that could not be measured, and why."""
+
+    variant: str
+    labels: Labels
+    reason: str
+
+
+class ExperimentResult(Strict):
+    """All that is known of an experiment."""
+
+    format_version: int = VERSION
+    experiment: Experiment
+    file: str = ""
+    """Where it was stated, as whoever repeats it may name it."""
+    guest: str
+    """The kind of guests that was chosen."""
+    seed: int
+    """Of the order of samples."""
+    complete: bool = False
+    """Whether all planned samples were taken."""
+    variants: list[VariantRecord] = []
+    missing: list[Missing] = []
+    samples: list[Sample] = []
+
+    @property
+    def good(self) -> list[Sample]:
+        """The samples that have values."""
+        return [sample for sample in self.samples if sample.error is None]
+
+    @property
+    def failed(self) -> list[Sample]:
+        """The others."""
+        return [sample for sample in self.samples if sample.error is not None]
+
+
+class RunRecord(Strict):
+    """A run of the lab."""
+
+    format_version: int = VERSION
+    commands: list[str]
+    """What repeats it; several if experiments were added."""
+    guest: str
+    began: str
+    ended: str | None = None
+    machine: dict[str, Any] = Field(default_factory=dict)
+    """What `machine.py` found out."""
+    experiments: list[str] = []
+    """Names, in the order in which they were run: each is a folder."""
+
+
+def write(folder: Path, record: RunRecord) -> None:
+    """Writes the run's own file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "run.json", record.model_dump_json(indent=1, by_alias=True))
+
+
+def write_experiment(folder: Path, result: ExperimentResult) -> None:
+    """Writes an experiment's files, each in one step, so that a reader never sees half of one."""
+    place = folder / result.experiment.name
+    place.mkdir(parents=True, exist_ok=True)
+    _replace(place / "result.json", result.model_dump_json(indent=1, by_alias=True))
+    dimensions = list(result.experiment.vary)
+    _write_csv(place / "samples.csv", [*_COMMON, *dimensions, "flow", "measure", "value", "unit"], _rows(result))
+    _write_csv(place / "parties.csv", [*_COMMON, *dimensions, "party", "figure", "value"], _accounts(result))
+    _write_csv(place / "series.csv", [*_COMMON, *dimensions, "flow", "seconds", "bit/s"], _points(result))
+
+
+def read(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
+    """Reads a run's results."""
+    if not (folder / "run.json").exists():
+        raise LabError(f"{folder} holds no results of the lab: there is no run.json in it")
+    record = strict.read(folder / "run.json", RunRecord, VERSION)
+    return record, [
+        strict.read(folder / name / "result.json", ExperimentResult, VERSION) for name in record.experiments
+    ]
+
+
+_COMMON = ("experiment", "guest", "sample", "round", "placement")
+
+
+def _common(result: ExperimentResult, sample: Sample) -> list[Any]:
+    labels = [sample.labels.get(dimension, "") for dimension in result.experiment.vary]
+    return [result.experiment.name, result.guest, sample.number, sample.round, sample.placement, *labels]
+
+
+def _rows(result: ExperimentResult) -> Iterator[list[Any]]:
+    """The flow is empty where a value is of the whole sample; a failed sample's only row says so."""
+    for sample in result.samples:
+        common = _common(result, sample)
+        if sample.error is not None:
+            yield [*common, "", "error", sample.error, ""]
+        for name, value in sample.values.items():
+            yield [*common, "", name, value, measure(name).unit]
+        for flow in sample.flows:
+            for name, value in flow.values.items():
+                yield [*common, flow.name, name, value, measure(name).unit]
+
+
+def _accounts(result: ExperimentResult) -> Iterator[list[Any]]:
+    for sample in result.samples:
+        for party, figures in sample.parties.items():
+            for name, value in figures.items():
+                yield [*_common(result, sample), party, name, value]
+
+
+def _points(result: ExperimentResult) -> Iterator[list[Any]]:
+    for sample in result.samples:
+        for flow in sample.flows:
+            for seconds, rate in flow.series:
+                yield [*_common(result, sample), flow.name, seconds, rate]
+
+
+def _write_csv(path: Path, header: list[str], rows: Iterator[list[Any]]) -> None:
+    scratch = path.with_name(f".{path.name}.new")
+    with scratch.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+    scratch.replace(path)
+
+
+def _replace(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.new")
+    scratch.write_text(text + os.linesep)
+    scratch.replace(path)

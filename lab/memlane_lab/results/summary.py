@@ -1,0 +1,311 @@
+"""What samples say: variants side by side, each with its median and interval, and how they differ.
+
+A **row** is one group of variants that differ only in the compared dimension, and one measure; it has a **cell** for
+each compared label and, against each baseline, a **contrast**. A **verdict** judges one **claim** (`claims.py`): it
+holds or fails only if the whole interval does; all else is undecided.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from memlane_lab.experiment import claims
+from memlane_lab.experiment.claims import Claim
+from memlane_lab.experiment.experiment import Experiment, PaperFigure
+from memlane_lab.experiment.experiment import measure as measure_of
+from memlane_lab.experiment.labels import Labels, words
+from memlane_lab.results import alike
+from memlane_lab.results.results import ExperimentResult, Sample
+from memlane_lab.statistics import stats
+from memlane_lab.statistics.measures import Better, scale
+from memlane_lab.statistics.stats import Interval
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One variant's measure."""
+
+    values: list[float]
+    interval: Interval | None
+    """The median and its interval; None where nothing was measured."""
+    failed: int
+    """Samples that failed, of all placements."""
+    reason: str | None
+    """Why the variant is missing."""
+    paper: list[PaperFigure]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How one variant differs from another."""
+
+    ratio: Interval | None
+    """Of the first to the second, round by round; None where there is nothing to compare."""
+    probability: float | None
+    """Of so clear a difference if there is none."""
+    rounds: int
+    placement: str
+    paper: float | None = None
+    """The ratio of the source's figures."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One group, one measure."""
+
+    measure: str
+    group: Labels
+    placement: str
+    cells: dict[str, Cell]
+    """By the compared dimension's label."""
+    contrasts: dict[tuple[str, str], Contrast]
+    """By label and baseline."""
+
+    @property
+    def name(self) -> str:
+        """The group's, for people."""
+        return words(self.group) or "all"
+
+
+class Judgement(StrEnum):
+    """What came of an expectation."""
+
+    HOLDS = "holds"
+    """The whole interval is within the bounds."""
+    FAILS = "fails"
+    """The whole interval is outside of them."""
+    UNDECIDED = "undecided"
+    """A bound is within the interval, or there is none."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An expectation of one variant, and what came of it."""
+
+    claim: Claim
+    found: Interval | None
+    """The ratio, or the measure itself; None if there is nothing to judge."""
+    rounds: int
+    placement: str
+    lack: str = ""
+    """Why nothing can be judged."""
+    better: str = ""
+    """Where the measure stands alone: the baseline that does better all the same."""
+    probability: float | None = None
+    """Of so clear a difference between the two variants if there is none."""
+    corrected: float | None = None
+    """The same, for as many comparisons as the report judges."""
+
+    @property
+    def what(self) -> str:
+        """The variant that it is about."""
+        return words(self.claim.variant)
+
+    @property
+    def versus(self) -> str:
+        """What is different in the other variant; empty where the measure stands alone."""
+        other = self.claim.versus or {}
+        return words({name: label for name, label in other.items() if self.claim.variant.get(name) != label})
+
+    @property
+    def wanted(self) -> str:
+        """The bounds in words."""
+        expected = self.claim.expectation
+        bounds = (("at least", expected.at_least), ("at most", expected.at_most))
+        unit = measure_of(expected.measure).unit if expected.alone else "x"
+        return " and ".join(f"{word} {bound:g} {unit}".rstrip() for word, bound in bounds if bound is not None)
+
+    @property
+    def judgement(self) -> Judgement:
+        """Holds or fails if the whole interval does."""
+        if self.found is None or self.found.bounds is None:
+            return Judgement.UNDECIDED
+        (low, high), expected = self.found.bounds, self.claim.expectation
+        least = -math.inf if expected.at_least is None else expected.at_least
+        most = math.inf if expected.at_most is None else expected.at_most
+        if least <= low and high <= most:
+            return Judgement.HOLDS
+        return Judgement.FAILS if high < least or low > most else Judgement.UNDECIDED
+
+    @property
+    def reason(self) -> str:
+        """Why it is undecided; empty if it is not."""
+        if self.judgement is not Judgement.UNDECIDED:
+            return ""
+        if self.found is None:
+            return self.lack
+        if self.found.bounds is None:
+            return f"{self.rounds} samples are too few for an interval"
+        return "the bound is within the interval"
+
+
+def labels(experiment: Experiment) -> list[str]:
+    """The labels that stand side by side; a single nameless one where nothing is compared."""
+    return list(experiment.dimensions().get(experiment.compare, {"": {}}))
+
+
+def rows(result: ExperimentResult, measure: str) -> Iterator[Row]:
+    """All groups, in the order in which the file states them; those where nobody has the measure are left out."""
+    for group in _groups(result):
+        row = _row(result, group, measure)
+        if any(cell.interval for cell in row.cells.values()):
+            yield row
+
+
+def verdicts(result: ExperimentResult) -> list[Verdict]:
+    """Every expectation that the experiment states, for every variant that it is about, measured or missing."""
+    return [_judged(result, claim) for claim in claims.of(result.experiment, known(result))]
+
+
+def corrected(judged: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of a whole report, each p corrected for their number."""
+    tested = [each.probability for each in judged if each.probability is not None]
+    told = iter(stats.holm(tested))
+    return [each if each.probability is None else replace(each, corrected=next(told)) for each in judged]
+
+
+def typical(result: ExperimentResult, labels_of: Labels, measure: str) -> Sample | None:
+    """The variant's sample in the middle by that measure, to be shown for all of them."""
+    have = [sample for sample in result.good if sample.labels == labels_of and measure in sample.values]
+    return sorted(have, key=lambda sample: sample.values[measure])[len(have) // 2] if have else None
+
+
+def known(result: ExperimentResult) -> list[Labels]:
+    """The labels of all variants, measured or missing, in the file's order."""
+    found = [*(each.labels for each in result.variants), *(each.labels for each in result.missing)]
+    order = {name: list(stated) for name, stated in result.experiment.dimensions().items()}
+    return sorted(found, key=lambda one: [order[name].index(label) for name, label in one.items()])
+
+
+def _groups(result: ExperimentResult) -> list[Labels]:
+    groups: list[Labels] = []
+    for one in known(result):
+        group = {name: label for name, label in one.items() if name != result.experiment.compare}
+        if group not in groups:
+            groups.append(group)
+    return groups
+
+
+def _row(result: ExperimentResult, group: Labels, measure: str) -> Row:
+    asked = result.experiment
+    variants = {label: _labelled(asked, group, label) for label in labels(asked)}
+    good = {label: _good(result, variant) for label, variant in variants.items()}
+    place = alike.rounds({label: samples for label, samples in good.items() if samples}).placement
+    cells = {label: _cell(result, variants[label], measure, _at(good[label], place)) for label in variants}
+    contrasts = {
+        (label, base): _contrast(result, measure, *(variants[each] for each in (label, base)))
+        for label, base in pairs(asked)
+        if cells[label].values and cells[base].values
+    }
+    return Row(measure, group, place, cells, contrasts)
+
+
+def pairs(experiment: Experiment) -> list[tuple[str, str]]:
+    """Which labels are compared: each that is no baseline with each that is one."""
+    found = labels(experiment)
+    bases = [label for label in found if label in experiment.baseline]
+    return [(label, base) for label in found if label not in bases for base in bases]
+
+
+def _at(samples: Sequence[Sample], place: str) -> list[Sample]:
+    return [sample for sample in samples if place in {alike.MIXED, sample.placement}]
+
+
+def _contrast(result: ExperimentResult, measure: str, variant: Labels, other: Labels) -> Contrast:
+    place, values, others = _in_rounds(result, measure, variant, other)
+    figures = [_paper(result, each, measure) for each in (variant, other)]
+    paper = figures[0][0].value / figures[1][0].value if all(len(each) == 1 for each in figures) else None
+    return Contrast(stats.ratio(values, others), stats.swap_test(values, others), len(values), place, paper)
+
+
+def _in_rounds(
+    result: ExperimentResult, measure: str, variant: Labels, other: Labels
+) -> tuple[str, list[float], list[float]]:
+    """The placement that is compared in, and the two variants' values, round by round."""
+    have = {
+        side: [sample for sample in _good(result, each) if measure in sample.values]
+        for side, each in (("one", variant), ("other", other))
+    }
+    chosen = alike.rounds(have)
+    one, two = (_values(chosen.samples[side], measure) for side in ("one", "other"))
+    return chosen.placement, one, two
+
+
+def _labelled(asked: Experiment, group: Labels, label: str) -> Labels:
+    """The variant's labels, in the file's order of dimensions."""
+    own = group | ({asked.compare: label} if asked.compare in asked.vary else {})
+    return {name: own[name] for name in asked.vary}
+
+
+def _good(result: ExperimentResult, variant: Labels) -> list[Sample]:
+    return [sample for sample in result.good if sample.labels == variant]
+
+
+def _cell(result: ExperimentResult, variant: Labels, measure: str, samples: Sequence[Sample]) -> Cell:
+    values = _values(samples, measure)
+    return Cell(
+        values=values,
+        interval=stats.median(values) if values else None,
+        failed=sum(sample.labels == variant for sample in result.failed),
+        reason=_missing(result, variant),
+        paper=_paper(result, variant, measure),
+    )
+
+
+def _missing(result: ExperimentResult, variant: Labels) -> str | None:
+    return next((each.reason for each in result.missing if each.labels == variant), None)
+
+
+def _paper(result: ExperimentResult, variant: Labels, measure: str) -> list[PaperFigure]:
+    figures = (figure for figure in result.experiment.paper if figure.measure == measure and figure.where)
+    return [figure for figure in figures if claims.matches(variant, figure.where)]
+
+
+def _judged(result: ExperimentResult, claim: Claim) -> Verdict:
+    for variant in filter(None, (claim.variant, claim.versus)):
+        if reason := _missing(result, variant):
+            return Verdict(claim, None, 0, "", f"{words(variant)} is missing: {reason}")
+    return _alone(result, claim) if claim.versus is None else _versus(result, claim, claim.versus)
+
+
+def _alone(result: ExperimentResult, claim: Claim) -> Verdict:
+    name = claim.expectation.measure
+    samples = [sample for sample in _good(result, claim.variant) if name in sample.values]
+    if not samples:
+        return Verdict(claim, None, 0, "", "nothing was measured")
+    chosen = alike.apart({"": samples})
+    values = _values(chosen.samples[""], name)
+    found = stats.median(values)
+    return Verdict(claim, found, len(values), chosen.placement, better=_better(result, claim, found.estimate))
+
+
+def _better(result: ExperimentResult, claim: Claim, estimate: float) -> str:
+    """The baselines that do better than the variant, with what they reach."""
+    asked, found = result.experiment, measure_of(claim.expectation.measure)
+    sign = {Better.MORE: 1, Better.LESS: -1, Better.NEITHER: 0}[found.better]
+    told = []
+    for label in asked.baseline if asked.compare in claim.variant else ():
+        samples = _good(result, claim.variant | {asked.compare: label})
+        if values := _values(samples, found.name):
+            theirs = stats.median(values).estimate
+            if sign * theirs > sign * estimate:
+                told.append(f"{label}: {scale(found.unit, [theirs]).text(theirs)}")
+    return ", ".join(told)
+
+
+def _versus(result: ExperimentResult, claim: Claim, other: Labels) -> Verdict:
+    place, values, others = _in_rounds(result, claim.expectation.measure, claim.variant, other)
+    if not values:
+        return Verdict(claim, None, 0, place, "there is no round in which both were measured")
+    found = stats.ratio(values, others)
+    if found is None:
+        dead = sum(each <= 0 for each in others)
+        return Verdict(
+            claim, None, len(values), place, f"{words(other)} gave nothing in {dead} of {len(others)} rounds"
+        )
+    return Verdict(claim, found, len(values), place, probability=stats.swap_test(values, others))
+
+
+def _values(samples: Sequence[Sample], measure: str) -> list[float]:
+    return [sample.values[measure] for sample in samples if measure in sample.values]

@@ -1,0 +1,1 @@
+"""Figures: the measures with their units, latency histograms, estimates with their intervals."""
