@@ -12,7 +12,7 @@ await "bytes from" a.log
 attach c
 guest c "c=10.0.0.3/24" "$ping -c 3 10.0.0.2"
 result c
-"$memlane" set net.toml c --intake 10Mbit
+"$memlane" set net.toml c --transmit 10Mbit
 "$memlane" ls net.toml
 "$memlane" detach net.toml c
 

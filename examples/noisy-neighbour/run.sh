@@ -23,5 +23,5 @@ for name, way in zip(("quiet", "noisy"), json.load(sys.stdin)["directions"]):
 
 echo "as it is:"
 contest
-"$programs/memlane" set net.toml noisy --intake 200Mbit
+"$programs/memlane" set net.toml noisy --transmit 200Mbit
 contest

@@ -99,8 +99,8 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
         (("title", "repeat = 0\ntitle"), "repeat: must be at least 1, not 0"),
         (("[setting]", '[setting]\npairs = 2\nload = 101'), "load: must be at most 100, not 101"),
         (('{ workload = "tcp" }', '{ workload = "tcp", from = "c2" }'), "the machine 'c2'; there are: c1, s1"),
-        (("[setting]", '[setting]\ndelivery_rates = { s9 = 1 }'), "delivery_rates names the machine 's9'"),
-        (("[setting]", '[setting]\ndelivery_rates = { s1 = 0 }'), "delivery_rates.s1: must be at least 1, not 0"),
+        (("[setting]", '[setting]\nreceive_rates = { s9 = 1 }'), "receive_rates names the machine 's9'"),
+        (("[setting]", '[setting]\nreceive_rates = { s1 = 0 }'), "receive_rates.s1: must be at least 1, not 0"),
         (
             ("[vary]", '[[expect]]\nmeasure = "cpu"\nalone = true\nversus = { path = "bridge" }\n[vary]'),
             "stands alone is versus nothing",

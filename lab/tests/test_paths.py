@@ -61,13 +61,13 @@ def test_no_path_joins_two_and_two(session: Session) -> None:
 
 
 def test_a_path_that_cannot_limit_a_port_says_so(session: Session) -> None:
-    limited = replace(_port("a", GuestKind.NETNS), delivery_rate=1_000_000)
+    limited = replace(_port("a", GuestKind.NETNS), receive_rate=1_000_000)
     with pytest.raises(NotAvailable, match="path none cannot limit what port a is sent"):
         paths.make(session, "none").lay([limited, _port("b", GuestKind.NETNS)])
 
 
 def test_the_bridge_limits_what_a_port_is_sent(session: Session) -> None:
-    (limited, _) = paths.make(session, "bridge").lay([replace(_port("a"), delivery_rate=24_000_000), _port("b")])
+    (limited, _) = paths.make(session, "bridge").lay([replace(_port("a"), receive_rate=24_000_000), _port("b")])
     assert isinstance(limited.endpoint, Tap)
     show = ["tc", "qdisc", "show", "dev", limited.endpoint.device]
     shown = subprocess.run(

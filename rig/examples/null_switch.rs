@@ -189,7 +189,7 @@ fn prefetch(place: *mut u8) {
     let _ = place;
 }
 
-/// Moves a burst from one port's intake to the other's delivery; small frames only.
+/// Moves a burst from one port's transmit queue to the other's receive queue; small frames only.
 #[inline(always)]
 fn forward(from: &mut Port, to: &mut Port) {
     let count = from.rings[1].waiting().min(BURST);

@@ -104,7 +104,7 @@ fn main() {
     for (what, limit, bulk) in [
         ("idle", "", 0),
         ("beside bulk", "", UNDER_WAY),
-        ("beside bulk held to 1 Gbit/s", "delivery = { rate = \"1Gbit\", burst-ms = 1 }", UNDER_WAY),
+        ("beside bulk held to 1 Gbit/s", "receive = { rate = \"1Gbit\", burst-ms = 1 }", UNDER_WAY),
     ] {
         let mut bed = Bed::new(limit);
         let begin = Instant::now();

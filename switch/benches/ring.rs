@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use memlane::offload::Offloads;
 use memlane::parcel::Parcel;
-use memlane::ring::{Delivery, Intake, Placed, Taken};
+use memlane::ring::{Placed, ReceiveQueue, Taken, TransmitQueue};
 
 /// Frames at a time.
 const BATCH: u16 = 32;
@@ -17,30 +17,30 @@ const BATCH: u16 = 32;
 struct Rings {
     sender: bed::Guest,
     receiver: bed::Guest,
-    intake: Intake,
-    delivery: Delivery,
+    transmit: TransmitQueue,
+    receive: ReceiveQueue,
     parcel: Parcel,
 }
 
 impl Rings {
     fn new() -> Self {
-        let (sender, intake, _) = bed::Guest::alone(false);
-        let (receiver, _, delivery) = bed::Guest::alone(false);
-        let delivery = Delivery::new(delivery, Offloads::ALL, true);
-        Self { sender, receiver, intake: Intake::new(intake), delivery, parcel: Parcel::default() }
+        let (sender, transmit, _) = bed::Guest::alone(false);
+        let (receiver, _, receive) = bed::Guest::alone(false);
+        let receive = ReceiveQueue::new(receive, Offloads::ALL, true);
+        Self { sender, receiver, transmit: TransmitQueue::new(transmit), receive, parcel: Parcel::default() }
     }
 
     /// Moves a batch by the general way.
     fn carry(&mut self, length: u32) {
         self.sender.send(0, 1, length, BATCH.into());
-        let count = self.intake.look(BATCH).unwrap();
+        let count = self.transmit.look(BATCH).unwrap();
         for _ in 0..count {
-            assert_eq!(self.intake.open(&mut self.parcel).unwrap(), Taken::Parcel);
-            assert_eq!(self.delivery.place(&mut self.parcel).unwrap(), Placed::Whole(1));
-            self.intake.finish(&self.parcel);
+            assert_eq!(self.transmit.open(&mut self.parcel).unwrap(), Taken::Parcel);
+            assert_eq!(self.receive.place(&mut self.parcel).unwrap(), Placed::Whole(1));
+            self.transmit.finish(&self.parcel);
         }
-        self.delivery.ring().publish();
-        self.intake.ring().publish();
+        self.receive.ring().publish();
+        self.transmit.ring().publish();
     }
 
     fn settle(&mut self) -> usize {
@@ -50,12 +50,12 @@ impl Rings {
 
     fn discard(&mut self, length: u32) {
         self.sender.send(0, 1, length, BATCH.into());
-        let count = self.intake.look(BATCH).unwrap();
+        let count = self.transmit.look(BATCH).unwrap();
         for _ in 0..count {
-            assert_eq!(self.intake.open(&mut self.parcel).unwrap(), Taken::Parcel);
-            self.intake.finish(black_box(&self.parcel));
+            assert_eq!(self.transmit.open(&mut self.parcel).unwrap(), Taken::Parcel);
+            self.transmit.finish(black_box(&self.parcel));
         }
-        self.intake.ring().publish();
+        self.transmit.ring().publish();
     }
 }
 

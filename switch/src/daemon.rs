@@ -354,12 +354,8 @@ impl Daemon {
         let network = Arc::clone(&self.network);
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
-                let (port, delivery_offloads) = (Arc::clone(port), config.delivery_offloads);
-                Server::FrontEnd(vhost_user::run(
-                    network,
-                    PortSettings { port, delivery_offloads, pairs: config.queues },
-                    endpoint,
-                )?)
+                let (port, receive_offloads) = (Arc::clone(port), config.receive_offloads);
+                Server::FrontEnd(vhost_user::run(network, PortSettings { port, receive_offloads, pairs: config.queues }, endpoint)?)
             }
             Meeting::Stream(other) => Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
             Meeting::Xen(wanted) => {
@@ -580,7 +576,7 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
             domain: domain.clone(),
             vif: *vif,
             queues: port.queues,
-            delivery_offloads: port.delivery_offloads,
+            receive_offloads: port.receive_offloads,
             has_address: port.mac.is_some(),
         }),
         PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,

@@ -17,7 +17,7 @@ pub const SHORTEST: u32 = 60;
 /// Longest frame: an IP packet of 64 KiB behind an Ethernet header and two VLAN tags.
 pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
 
-/// Most bytes of a frame that are copied at intake: Ethernet, two VLAN tags, the longest IPv4 and the longest TCP header. Headers of IPv6 may be
+/// Most bytes of a frame that are copied on transmit: Ethernet, two VLAN tags, the longest IPv4 and the longest TCP header. Headers of IPv6 may be
 /// longer, up to 2048 bytes for each extension (RFC 8200, section 4): those are read when they are needed.
 pub const START: usize = 144;
 /// Most bytes of headers that are read when they are needed: to segment a frame, and to find the ports of its flow.

@@ -35,9 +35,9 @@ impl SegmentId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Guest to switch.
-    Intake,
+    Transmit,
     /// Switch to guest.
-    Delivery,
+    Receive,
 }
 
 /// Names a ring of the network.

@@ -3,7 +3,7 @@
 //! ```text
 //!     guest A                     worker                      guest B
 //!   +---------+   +----------------------------------+   +----------+
-//!   |  intake |-->| chain -> parcel -> verdict       |   | delivery |
+//!   | transmit|-->| chain -> parcel -> verdict       |   | receive  |
 //!   |  (ring) |   |  checked  headers  who gets it   |-->|  (ring)  |
 //!   |         |   |  once     copied   and when      |   |          |
 //!   |  frame  |   |           once                   |   |  buffer  |
@@ -14,7 +14,7 @@
 //!
 //! - A **network** is all that one daemon serves; a **segment** is one broadcast domain of it; a **port** is a guest's place on a segment, behind
 //!   vhost-user or a TAP. Ports and segments come, go and change while the network runs.
-//! - An **intake** is a ring that the guest fills and we read (its transmit queue), a **delivery** one that we fill and the guest reads (its
+//! - A **transmit queue** is a ring that the guest fills and we read, a **receive queue** one that we fill and the guest reads (its
 //!   receive queue).
 //! - A **frame** is an Ethernet frame behind a virtio-net header. A **parcel** is a frame that still lies in its sender's memory: what was copied of
 //!   its headers, and where the rest is.

@@ -6,7 +6,7 @@
 //!   drivers exist: QEMU 7.2, where it translates instructions (TCG), leaves out the fences of guests with one processor. That can happen only
 //!   while a ring falls quiet: so it is looked at a few times, and then no more, and an idle network sleeps.
 //! - **A guest that may lose an interrupt** as it goes to sleep, as on User Mode Linux (7.2), which then sleeps until its next timer, has its
-//!   deliveries looked at soon and is called again.
+//!   receive queues looked at soon and is called again.
 //! - **A call that can wait** is put off: a driver that gets a sent frame back is in no hurry, and hears of it for nothing when something for
 //!   it to receive comes before, for Linux looks after its sent frames then. So who exchanges requests and answers is called half as often.
 //! - **A receiver that takes nothing** though more waits for it is called again, each time after twice as long.

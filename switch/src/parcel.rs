@@ -2,7 +2,7 @@
 //!
 //! It carries what was copied once (the virtio-net header and the first bytes of the frame) and where the rest lies
 //! (**pieces**). Most frames have few pieces, which the parcel holds itself; the rest of a long list lies in **chunks** that the
-//! sender's intake lends, a fixed number of them, so no parcel allocates. What has to wait may: a queue for each sender that waits
+//! sender's transmit queue lends, a fixed number of them, so no parcel allocates. What has to wait may: a queue for each sender that waits
 //! at a receiver, and on links a copy of each frame.
 
 #![expect(unsafe_code, reason = "chunks that other workers read while the pool owns them")]
@@ -20,10 +20,10 @@ const CHUNK_PIECES: usize = 8;
 
 /// Which ring a parcel came from: a slot of the worker that owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct IntakeId {
+pub struct TransmitQueueId {
     /// The worker.
     pub worker: u8,
-    /// The slot in that worker's list of intakes.
+    /// The slot in that worker's list of transmit queues.
     pub slot: Slot,
 }
 
@@ -45,10 +45,10 @@ pub struct Parcel {
     own_pieces: u32,
     /// Head of the chain in the sender's ring.
     pub head: u16,
-    /// What the sender's intake lent for the rest.
+    /// What the sender's transmit queue lent for the rest.
     pub loan: Loan,
     /// The sender's ring.
-    pub intake: IntakeId,
+    pub transmit: TransmitQueueId,
     /// The sender.
     pub source: PortId,
     /// Segments already delivered, when a receiver had room for some only.
@@ -97,7 +97,7 @@ pub struct Chunk {
 
 const _: () = assert!(size_of::<Parcel>() == 256);
 
-// SAFETY: the pointers of a parcel lead into memory that its intake keeps alive until the parcel is completed; they are
+// SAFETY: the pointers of a parcel lead into memory that its transmit queue keeps alive until the parcel is completed; they are
 // only used by the copy routines. Chunks are written before the parcel is handed over and not after.
 unsafe impl Send for Parcel {}
 
@@ -120,7 +120,7 @@ impl Default for Parcel {
             own_pieces: 0,
             head: 0,
             loan: Loan::NONE,
-            intake: IntakeId::default(),
+            transmit: TransmitQueueId::default(),
             source: PortId::default(),
             segments_done: 0,
             reach: Reach::One,
@@ -158,7 +158,7 @@ impl Parcel {
     }
 
     /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are, are reached by address, and take few page faults; returns how many.
-    /// The sender may have changed the bytes that were not copied at intake.
+    /// The sender may have changed the bytes that were not copied on transmit.
     pub fn read(&self, from: u32, to: &mut [u8]) -> usize {
         let own = self.start().get(from as usize..).unwrap_or_default();
         let mut done = own.len().min(to.len());
@@ -187,7 +187,7 @@ impl Parcel {
         frame::flow_hash(self.start()).unwrap_or_else(|| self.flow_hash_behind_start())
     }
 
-    /// The same for a frame whose ports were not copied at intake. Where [`Self::read`] does not reach the ports, the flow is that of the IP addresses.
+    /// The same for a frame whose ports were not copied on transmit. Where [`Self::read`] does not reach the ports, the flow is that of the IP addresses.
     #[cold]
     #[inline(never)]
     fn flow_hash_behind_start(&self) -> u32 {
@@ -326,7 +326,7 @@ impl Iterator for Pieces<'_> {
         if self.more.is_null() {
             return None;
         }
-        // SAFETY: the chunk belongs to the pool of the parcel's intake, which lives, and neither writes to the chunk nor makes a unique
+        // SAFETY: the chunk belongs to the pool of the parcel's transmit queue, which lives, and neither writes to the chunk nor makes a unique
         // reference to it, until the parcel is completed; the iterator borrows the parcel.
         let chunk = unsafe { &*self.more };
         self.more = chunk.next;
@@ -350,7 +350,7 @@ impl Loan {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoChunk;
 
-/// The chunks of one intake.
+/// The chunks of one transmit queue.
 ///
 /// They are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would say that nobody else
 /// reads there, while parcels, other workers' too, read those that are lent.
@@ -367,7 +367,7 @@ pub struct ChunkPool {
 unsafe impl Send for ChunkPool {}
 
 impl ChunkPool {
-    /// A pool for an intake of `ring_size` entries: enough for one frame of as many pieces as an indirect table may have, and in
+    /// A pool for a transmit queue of `ring_size` entries: enough for one frame of as many pieces as an indirect table may have, and in
     /// the common case for a ring full of frames of a few pieces.
     pub fn new(ring_size: u16) -> Self {
         Self::of((u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32))

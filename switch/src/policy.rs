@@ -267,9 +267,9 @@ pub struct Allowance {
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
     /// What it may send.
-    pub intake: Limit,
+    pub transmit: Limit,
     /// What it may be sent.
-    pub delivery: Limit,
+    pub receive: Limit,
     /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit. By default 200000, and no limit on a segment of
     /// two ports, where they reach one receiver.
     pub storm: u64,
@@ -279,7 +279,7 @@ pub struct Allowance {
 
 impl Default for Allowance {
     fn default() -> Self {
-        Self { weight: 1, intake: Limit::default(), delivery: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
+        Self { weight: 1, transmit: Limit::default(), receive: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
     }
 }
 
@@ -299,9 +299,9 @@ pub struct Flood {
 pub struct Policy {
     weight: AtomicU16,
     /// What the port sends.
-    pub intake: Limiter,
+    pub transmit: Limiter,
     /// What it is sent.
-    pub delivery: Limiter,
+    pub receive: Limiter,
     /// What it floods.
     storm: Limiter,
     /// Nothing else was configured, so frames that reach one receiver only are not limited.
@@ -317,8 +317,8 @@ impl Policy {
     pub fn new(allowance: &Allowance) -> Self {
         let policy = Self {
             weight: AtomicU16::new(1),
-            intake: Limiter::default(),
-            delivery: Limiter::default(),
+            transmit: Limiter::default(),
+            receive: Limiter::default(),
             storm: Limiter::default(),
             usual_storm: AtomicBool::new(true),
             suspect: Limiter::default(),
@@ -332,8 +332,8 @@ impl Policy {
     /// Goes by `allowance` from now on.
     pub fn set(&self, allowance: &Allowance) {
         self.weight.store(allowance.weight, Ordering::Relaxed);
-        self.intake.set(&allowance.intake);
-        self.delivery.set(&allowance.delivery);
+        self.transmit.set(&allowance.transmit);
+        self.receive.set(&allowance.receive);
         let burst = (allowance.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
         self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), burst);
         self.usual_storm.store(allowance.storm == DEFAULT_STORM, Ordering::Relaxed);

@@ -86,7 +86,7 @@ drop_reasons! {
     /// A flooded frame of a port between which and another addresses move to and fro, as in a loop.
     Loop = "loop",
     /// The port's transmit ring is started but disabled.
-    IntakeDisabled = "intake-disabled",
+    TransmitDisabled = "transmit-disabled",
     /// The sender's ring was stopped or moved while the frame waited.
     SenderStopped = "sender-stopped",
     /// The frame lay in too many pages that the sender had not in memory.
@@ -122,13 +122,13 @@ const REASONS: usize = DropReason::ALL.len();
 #[repr(align(128))]
 pub struct PortCounters {
     /// Frames taken from the guest.
-    pub intake_frames: Counter,
+    pub transmit_frames: Counter,
     /// Their bytes, virtio-net headers not counted.
-    pub intake_bytes: Counter,
+    pub transmit_bytes: Counter,
     /// Frames given to the guest; a segmented frame counts once for each segment.
-    pub delivery_frames: Counter,
+    pub receive_frames: Counter,
     /// Bytes given to the guest, headers of added segments not counted.
-    pub delivery_bytes: Counter,
+    pub receive_bytes: Counter,
     /// Frames sent to every port of the segment.
     pub flooded: Counter,
     /// Kicks received.
@@ -148,10 +148,10 @@ pub struct PortCounters {
     pub cycles: Counter,
     /// Turns that senders took while frames waited for this port.
     pub turns: Counter,
-    /// Times that the port's intake limit held it back.
-    pub intake_limited: Counter,
-    /// Times that the port's delivery limit held its senders back.
-    pub delivery_limited: Counter,
+    /// Times that the port's transmit limit held it back.
+    pub transmit_limited: Counter,
+    /// Times that the port's receive limit held its senders back.
+    pub receive_limited: Counter,
     drops: [Counter; REASONS],
 }
 
@@ -203,13 +203,13 @@ pub struct WorkerCounters {
 #[serde(rename_all = "kebab-case", default)]
 pub struct PortTotals {
     /// See [`PortCounters`].
-    pub intake_frames: u64,
+    pub transmit_frames: u64,
     /// See [`PortCounters`].
-    pub intake_bytes: u64,
+    pub transmit_bytes: u64,
     /// See [`PortCounters`].
-    pub delivery_frames: u64,
+    pub receive_frames: u64,
     /// See [`PortCounters`].
-    pub delivery_bytes: u64,
+    pub receive_bytes: u64,
     /// See [`PortCounters`].
     pub flooded: u64,
     /// See [`PortCounters`].
@@ -229,9 +229,9 @@ pub struct PortTotals {
     /// See [`PortCounters`].
     pub turns: u64,
     /// See [`PortCounters`].
-    pub intake_limited: u64,
+    pub transmit_limited: u64,
     /// See [`PortCounters`].
-    pub delivery_limited: u64,
+    pub receive_limited: u64,
     /// Frames that came over a stream with a checksum left undone.
     pub undone_checksums: u64,
     /// Drops by reason; reasons that never occurred are left out.
@@ -244,10 +244,10 @@ impl PortTotals {
         let sum = |pick: fn(&PortCounters) -> &Counter| cells.iter().map(|cell| pick(cell).get()).sum();
         let dropped = |reason| cells.iter().map(|cell| cell.dropped(reason)).sum::<u64>();
         Self {
-            intake_frames: sum(|c| &c.intake_frames),
-            intake_bytes: sum(|c| &c.intake_bytes),
-            delivery_frames: sum(|c| &c.delivery_frames),
-            delivery_bytes: sum(|c| &c.delivery_bytes),
+            transmit_frames: sum(|c| &c.transmit_frames),
+            transmit_bytes: sum(|c| &c.transmit_bytes),
+            receive_frames: sum(|c| &c.receive_frames),
+            receive_bytes: sum(|c| &c.receive_bytes),
             flooded: sum(|c| &c.flooded),
             kicks: sum(|c| &c.kicks),
             calls: sum(|c| &c.calls),
@@ -257,8 +257,8 @@ impl PortTotals {
             waiting: sum(|c| &c.waiting),
             cycles: sum(|c| &c.cycles),
             turns: sum(|c| &c.turns),
-            intake_limited: sum(|c| &c.intake_limited),
-            delivery_limited: sum(|c| &c.delivery_limited),
+            transmit_limited: sum(|c| &c.transmit_limited),
+            receive_limited: sum(|c| &c.receive_limited),
             undone_checksums: 0,
             drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
         }

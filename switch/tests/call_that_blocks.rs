@@ -12,9 +12,9 @@ use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-/// Has the calls of a guest's delivery block whoever makes them.
+/// Has the calls of a guest's receive queue block whoever makes them.
 fn make_calls_block(villain: &mut ToyGuest) {
-    let queue = &mut villain.pair(0).delivery.queue;
+    let queue = &mut villain.pair(0).receive.queue;
     let descriptor = queue.call.fd().unwrap();
     queue.call.drain();
     // SAFETY: plain system calls on a descriptor that the guest keeps open.
@@ -58,36 +58,36 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     villain.send(&frame(mac(0), BROADCAST, 60, 2)).unwrap();
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
     make_calls_block(&mut villain);
-    let delivered = bed.totals(0).delivery_frames;
+    let delivered = bed.totals(0).receive_frames;
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
-    bed.wait_for(|bed| bed.totals(0).delivery_frames > delivered, "it has its frame");
+    bed.wait_for(|bed| bed.totals(0).receive_frames > delivered, "it has its frame");
     b.wait_sent(PATIENCE).unwrap();
     assert_eq!(bed.state(0), State::Running);
     drop(villain);
     // An honest guest at that port is called late, but is called.
     let mut honest = bed.guest(0);
-    let queue = &mut honest.pair(0).delivery.queue;
+    let queue = &mut honest.pair(0).receive.queue;
     queue.ring.set_interrupts(Interrupts::Next);
     queue.call.drain();
     let calls = bed.totals(0).calls;
-    let delivered = bed.totals(0).delivery_frames;
-    while bed.totals(0).delivery_frames == delivered {
-        // Until its delivery has started.
+    let delivered = bed.totals(0).receive_frames;
+    while bed.totals(0).receive_frames == delivered {
+        // Until its receive queue has started.
         b.wait_sent(PATIENCE).unwrap();
         b.send(&frame(mac(1), BROADCAST, 60, 4)).unwrap();
         std::thread::sleep(GLANCE);
     }
     bed.wait_for(|bed| bed.totals(0).calls > calls, "the call that was kept is made");
-    assert!(honest.pair(0).delivery.queue.call.drain() > 0);
+    assert!(honest.pair(0).receive.queue.call.drain() > 0);
 }
 
 /// Copies of a call's descriptor, and epoll instances, each of which watches all of them.
 type Hung = (Vec<OwnedFd>, Vec<Epoll>);
 
-/// Hangs so much on the calls of a guest's delivery that each takes milliseconds; how long, too.
+/// Hangs so much on the calls of a guest's receive queue that each takes milliseconds; how long, too.
 fn make_calls_dear(villain: &mut ToyGuest) -> (Hung, Duration) {
     const COPIES: usize = 300;
-    let call = &villain.pair(0).delivery.queue.call;
+    let call = &villain.pair(0).receive.queue.call;
     let copies: Vec<OwnedFd> = (0..COPIES).map(|_| call.waitable().unwrap().try_clone_to_owned().unwrap()).collect();
     let mut watchers = Vec::new();
     for _ in 0..1000 {
@@ -118,7 +118,7 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
     let (_hung, one) = make_calls_dear(&mut villain);
     let (begun, before) = (Instant::now(), bed.totals(0).calls);
     while begun.elapsed() < SPAN {
-        villain.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
+        villain.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
         b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
         let sent = frame(mac(1), mac(2), 60, 2);
         b.send(&sent).unwrap();

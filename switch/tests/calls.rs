@@ -14,13 +14,13 @@ fn a_driver_hears_of_few_small_frames_a_little_later() {
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
     a.wait_sent(PATIENCE).unwrap();
-    let queue = &mut a.pair(0).intake.queue;
+    let queue = &mut a.pair(0).transmit.queue;
     queue.call.drain();
     queue.ring.set_interrupts(Interrupts::Next);
     let start = Instant::now();
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
-    let queue = &mut a.pair(0).intake.queue;
+    let queue = &mut a.pair(0).transmit.queue;
     while queue.call.drain() == 0 {
         assert!(start.elapsed() < PATIENCE, "the sender never hears that its frame went");
         std::thread::yield_now();
@@ -33,12 +33,12 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     // So that no call is owed for the announcement.
-    a.pair(0).intake.queue.ring.set_interrupts(Interrupts::Off);
+    a.pair(0).transmit.queue.ring.set_interrupts(Interrupts::Off);
     announce(&mut [&mut a, &mut b]);
     look_after_sent(&mut a);
     let repeated = |bed: &Bed| bed.totals(0).repeated_calls;
     let before = repeated(&bed);
-    a.pair(0).intake.queue.call.drain();
+    a.pair(0).transmit.queue.call.drain();
     let (mut slow, mut calls) = (0, 0);
     for number in 0..200 {
         let start = Instant::now();
@@ -46,7 +46,7 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
         look_after_sent(&mut a);
         slow += u64::from(start.elapsed() >= IN_TIME);
         b.receive(PATIENCE).unwrap();
-        calls += a.pair(0).intake.queue.call.drain();
+        calls += a.pair(0).transmit.queue.call.drain();
     }
     // Whoever looks within the delay need not be called. Who does not look for long, because its CPU is taken away, is called once more, which is
     // counted a moment after the call; it is the driver's own descriptor that tells how many calls there were.
@@ -59,15 +59,15 @@ const IN_TIME: Duration = Duration::from_micros(75);
 
 /// Polls until all sent chains are back, then asks to hear of the next.
 fn look_after_sent(guest: &mut ToyGuest) {
-    let intake = &mut guest.pair(0).intake;
+    let transmit = &mut guest.pair(0).transmit;
     let start = Instant::now();
-    while intake.queue.ring.in_flight() > 0 {
+    while transmit.queue.ring.in_flight() > 0 {
         assert!(start.elapsed() < PATIENCE, "a sent chain does not come back");
-        if intake.reclaim().unwrap() == 0 {
+        if transmit.reclaim().unwrap() == 0 {
             std::thread::yield_now();
         }
     }
-    intake.queue.ring.set_interrupts(Interrupts::Next);
+    transmit.queue.ring.set_interrupts(Interrupts::Next);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_driver_hears_of_many_bytes_at_once() {
     let before = bed.totals(0).calls;
     for number in 1..=20 {
         a.wait_sent(PATIENCE).unwrap();
-        a.pair(0).intake.queue.ring.set_interrupts(Interrupts::Next);
+        a.pair(0).transmit.queue.ring.set_interrupts(Interrupts::Next);
         a.send(&frame(mac(0), mac(1), 60_000, number)).unwrap();
         b.receive(PATIENCE).unwrap();
         bed.wait_for(|bed| bed.totals(0).calls - before >= number, "each large frame is told");
@@ -97,10 +97,10 @@ fn who_acknowledges_a_stream_hears_of_it_at_once() {
         b.send(&frame(mac(1), mac(0), 60_000, number)).unwrap();
         a.receive(PATIENCE).unwrap();
         look_after_sent(&mut a);
-        a.pair(0).intake.queue.call.drain();
+        a.pair(0).transmit.queue.call.drain();
         let start = Instant::now();
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
-        while a.pair(0).intake.queue.call.drain() == 0 {
+        while a.pair(0).transmit.queue.call.drain() == 0 {
             assert!(start.elapsed() < PATIENCE, "the sender never hears that its frame went");
             std::thread::yield_now();
         }

@@ -85,7 +85,7 @@ fn others_are_not_delayed() {
     step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
     let begin = Instant::now();
     bed.guests[0].send(0, 1, 1514, 100);
-    while bed.ports[0].counters(0).intake_frames.get() < 100 {
+    while bed.ports[0].counters(0).transmit_frames.get() < 100 {
         bed.worker.step();
     }
     bed.guests[0].send(0, 2, 1514, 100);
@@ -106,7 +106,7 @@ fn frames_under_way_take_no_more_than_the_ceiling() {
             bed.worker.step();
         }
     }
-    let taken = bed.ports[0].counters(0).intake_frames.get();
+    let taken = bed.ports[0].counters(0).transmit_frames.get();
     let under_way = taken - dropped(&bed, 1, DropReason::LinkFull);
     assert!(taken > 1000 && under_way > 0 && under_way <= 50_000 / 1514, "{under_way} of {taken}");
 }
@@ -171,7 +171,7 @@ fn a_link_is_changed_while_frames_are_under_way() {
     step_until(&mut bed, 0, &mut got, |got| got[1] + got[2] == 2);
     let begin = Instant::now();
     bed.guests[0].send(0, 1, 60, 1);
-    while bed.ports[0].counters(0).intake_frames.get() < 1 {
+    while bed.ports[0].counters(0).transmit_frames.get() < 1 {
         bed.worker.step();
     }
     // Clear: what is under way arrives when it would have, and what follows passes it.

@@ -41,11 +41,11 @@ fn arrives_without_a_kick(from: &mut ToyGuest, to: &mut ToyGuest, number: u64) -
     assert_eq!(to.receive(PATIENCE).unwrap().bytes, frame(source, target, 100, number));
     std::thread::sleep(ASLEEP);
     let lost = Kick::new(KickKind::Eventfd).unwrap();
-    let kick = std::mem::replace(&mut from.pair(0).intake.queue.kick, lost);
+    let kick = std::mem::replace(&mut from.pair(0).transmit.queue.kick, lost);
     let last = frame(source, target, 100, number + 1);
     from.send(&last).unwrap();
     let arrived = to.receive(ALL_LOOKS).is_ok_and(|frame| frame.bytes == last);
-    let queue = &mut from.pair(0).intake.queue;
+    let queue = &mut from.pair(0).transmit.queue;
     queue.kick = kick;
     queue.kick();
     if !arrived {
@@ -66,10 +66,10 @@ fn a_frame_whose_kick_got_lost_is_found() {
 fn a_driver_whose_wish_came_too_late_is_called() {
     let (bed, mut a, mut b) = two_guests();
     let before = bed.totals(1).repeated_calls;
-    ask_for_no_calls(&mut b.pair(0).delivery.queue);
+    ask_for_no_calls(&mut b.pair(0).receive.queue);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    bed.wait_for(|bed| bed.totals(1).delivery_frames == 2, "the frame is there");
-    ask_for_a_call_too_late(&mut b.pair(0).delivery.queue);
+    bed.wait_for(|bed| bed.totals(1).receive_frames == 2, "the frame is there");
+    ask_for_a_call_too_late(&mut b.pair(0).receive.queue);
     assert_eq!(bed.totals(1).repeated_calls - before, 1);
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
 }
@@ -82,12 +82,12 @@ fn a_guest_of_user_mode_linux_that_lost_an_interrupt_is_called_again_soon() {
     // If this machine stops for a while, just then, it is called later.
     let soon = (0..5).any(|number| {
         std::thread::sleep(ALL_LOOKS);
-        b.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
-        b.pair(0).delivery.queue.call.drain();
+        b.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
+        b.pair(0).receive.queue.call.drain();
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
         let (begun, mut calls) = (Instant::now(), 0);
         let twice = || {
-            calls += b.pair(0).delivery.queue.call.drain();
+            calls += b.pair(0).receive.queue.call.drain();
             calls >= 2
         };
         wait_until(twice, "it is called again");
@@ -113,11 +113,11 @@ fn and_so_is_one_for_whom_frames_had_to_wait_before() {
         assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
     }
     std::thread::sleep(ALL_LOOKS);
-    let (before, had) = (bed.totals(1).repeated_calls, bed.totals(1).delivery_frames);
-    ask_for_no_calls(&mut b.pair(0).delivery.queue);
+    let (before, had) = (bed.totals(1).repeated_calls, bed.totals(1).receive_frames);
+    ask_for_no_calls(&mut b.pair(0).receive.queue);
     a.send(&frame(mac(0), mac(1), 100, 10)).unwrap();
-    bed.wait_for(|bed| bed.totals(1).delivery_frames == had + 1, "the frame is there");
-    ask_for_a_call_too_late(&mut b.pair(0).delivery.queue);
+    bed.wait_for(|bed| bed.totals(1).receive_frames == had + 1, "the frame is there");
+    ask_for_a_call_too_late(&mut b.pair(0).receive.queue);
     assert_eq!(bed.totals(1).repeated_calls - before, 1);
 }
 
@@ -126,10 +126,10 @@ fn a_sender_whose_wish_came_too_late_is_called() {
     let (bed, mut a, mut b) = two_guests();
     a.wait_sent(PATIENCE).unwrap();
     let before = bed.totals(0).repeated_calls;
-    ask_for_no_calls(&mut a.pair(0).intake.queue);
+    ask_for_no_calls(&mut a.pair(0).transmit.queue);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     b.receive(PATIENCE).unwrap();
-    ask_for_a_call_too_late(&mut a.pair(0).intake.queue);
+    ask_for_a_call_too_late(&mut a.pair(0).transmit.queue);
     assert_eq!(bed.totals(0).repeated_calls - before, 1);
 }
 

@@ -202,7 +202,7 @@ fn a_limit_holds_whatever_the_sizes() {
         let mut contest = Contest::new(&[size], 256);
         let limit = Limit { rate: Some(limit.into()), burst_ms: Some(1000), ..Limit::default() };
         let expected = limit.bytes().unwrap() as f64;
-        contest.allow(0, Allowance { intake: limit, ..Allowance::default() });
+        contest.allow(0, Allowance { transmit: limit, ..Allowance::default() });
         // What passed the limit in the burst is still on its way.
         let seen = rate(&mut contest, |contest| contest.bed.ports[1].counters(0).waiting.get() == 0);
         assert!(holds(&seen, expected), "{size}: {seen:?} instead of {expected}");
@@ -210,10 +210,10 @@ fn a_limit_holds_whatever_the_sizes() {
 }
 
 #[test]
-fn a_delivery_limit_is_shared_fairly() {
+fn a_receive_limit_is_shared_fairly() {
     let mut contest = Contest::new(&[200, 1514, 20_000], 256);
     let limit = Limit { rate: Some("50Mbit".into()), burst_ms: Some(1000), ..Limit::default() };
-    contest.allow(3, Allowance { delivery: limit, ..Allowance::default() });
+    contest.allow(3, Allowance { receive: limit, ..Allowance::default() });
     let seen = rate(&mut contest, |_| true);
     assert!(holds(&seen, 6.25e6), "{seen:?}");
     contest.bytes.fill(0);
@@ -228,7 +228,7 @@ fn rate(contest: &mut Contest, ready: impl Fn(&Contest) -> bool) -> RangeInclusi
     let counters = |contest: &Contest| {
         (0..=contest.sizes.len())
             .map(|port| contest.bed.ports[port].counters(0))
-            .map(|c| c.intake_limited.get() + c.delivery_limited.get())
+            .map(|c| c.transmit_limited.get() + c.receive_limited.get())
             .sum::<u64>()
     };
     while counters(contest) == 0 || !ready(contest) {

@@ -57,7 +57,7 @@ fn limits_and_calls_go_on_where_the_clock_goes_back() {
     ADDED.store(10 * hour, Ordering::Relaxed);
     vmm_sys_util::signal::register_signal_handler(libc::SIGSEGV, on_refusal).unwrap();
     refuse_counter(true);
-    let limit = "intake = { rate = \"8Mbit\", packets = 1000 }\ndelivery = { rate = \"8Mbit\" }";
+    let limit = "transmit = { rate = \"8Mbit\", packets = 1000 }\nreceive = { rate = \"8Mbit\" }";
     let bed = Bed::with("workers = 2", &[limit, limit, ""]);
     refuse_counter(false);
     let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));

@@ -36,7 +36,7 @@ fn a_driver_that_missed_a_call_is_called_again() {
     let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     // It hears of the next frame that it gets.
-    b.pair(0).delivery.queue.ring.set_interrupts(Interrupts::Next);
+    b.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
     let before = bed.totals(1).calls;
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
@@ -92,7 +92,7 @@ fn a_worker_sleeps_once_what_came_over_a_link_is_given_up() {
 
 #[test]
 fn a_worker_sleeps_while_a_limit_holds_back() {
-    let bed = Bed::with("poll = \"never\"", &["", "delivery = { packets = 1000, burst-ms = 1 }"]);
+    let bed = Bed::with("poll = \"never\"", &["", "receive = { packets = 1000, burst-ms = 1 }"]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
     // After a ring full the switch knows that all are for the same receiver, and leaves them where they are.
@@ -107,7 +107,7 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
     // A frame each millisecond, with a few passes each.
     let spent = empty_passes(&bed) - before;
     assert!(spent < 300 * 20, "{spent} passes for 300 frames");
-    assert!(bed.totals(1).delivery_limited > 0);
+    assert!(bed.totals(1).receive_limited > 0);
 }
 
 #[test]
@@ -180,13 +180,13 @@ fn a_sender_whose_broadcast_waits_can_stop() {
 
 #[test]
 fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
-    let bed = Bed::with("poll = \"never\"", &["intake = { packets = 1 }", ""]);
+    let bed = Bed::with("poll = \"never\"", &["transmit = { packets = 1 }", ""]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
     for number in 0..100 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    bed.wait_for(|bed| bed.totals(0).intake_limited > 0, "the limit to hold back");
+    bed.wait_for(|bed| bed.totals(0).transmit_limited > 0, "the limit to hold back");
     bed.daemon().network().port(PortId(0)).unwrap().policy.set(&Allowance::default());
     // The worker looks again when the limit would have opened, or at the next kick.
     a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Frames. Intake: from the stack into the ring of the machine that has the next hop's address; the interface's transmit
+ * Frames. Transmit: from the stack into the ring of the machine that has the next hop's address; the interface's transmit
  * queue N + 1 belongs to peer N, so that a peer who does not read stops his own queue and no other. Frames for addresses
- * that no machine has (queue 0), or whose machine cannot be reached, go on by the ordinary interface. Delivery: from a
+ * that no machine has (queue 0), or whose machine cannot be reached, go on by the ordinary interface. Receive: from a
  * peer's ring to the stack, one NAPI instance a peer.
  */
 #include <linux/inetdevice.h>
@@ -61,7 +61,7 @@ static void xvm_fall_back(struct xvm *x, struct sk_buff *skb)
 	ip_local_out(dev_net(x->dev), skb->sk, skb);
 }
 
-/* -------- intake -------- */
+/* -------- transmit -------- */
 
 void xvm_break(struct xvm_peer *p)
 {
@@ -255,7 +255,7 @@ static netdev_features_t xvm_features_check(struct sk_buff *skb, struct net_devi
 	return features;
 }
 
-/* -------- delivery -------- */
+/* -------- receive -------- */
 
 /* Says what is left of the checksum to do; nothing, for a machine that only receives. False: there is none to be blank. */
 static bool xvm_mark_checksum(struct sk_buff *skb, const struct xvm_found *found)

@@ -6,7 +6,7 @@
  *   store.c  xenstore: the global address map, and the offers by which two machines open a pair
  *   memory.c pages granted to a peer, and a peer's pages mapped here
  *   pair.c   two machines' rings: opened, grown, shrunk, closed; all in one work, one thing after the other
- *   net.c    frames: intake from the stack into a ring, delivery from a ring to the stack
+ *   net.c    frames: transmit, from the stack into a ring; receive, from a ring to the stack
  *   show.c   ethtool -S, and debugfs for what each pair holds
  *   main.c   the module: its parameters, its interface, its begin and end
  */

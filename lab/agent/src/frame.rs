@@ -93,19 +93,19 @@ fn read_whole(channel: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
 }
 
 /// The way from the lab: reads, and acknowledges what it has read.
-pub(crate) struct Intake {
+pub(crate) struct Incoming {
     channel: File,
     sender: Sender,
     taken: usize,
 }
 
-impl Intake {
+impl Incoming {
     pub(crate) fn new(channel: File, sender: Sender) -> Self {
         Self { channel, sender, taken: 0 }
     }
 }
 
-impl Read for Intake {
+impl Read for Incoming {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let piece = buffer.len().min(WINDOW / 2);
         let length = self.channel.read(&mut buffer[..piece])?;

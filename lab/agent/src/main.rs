@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::FromRawFd;
 use std::process::ExitCode;
 
-use frame::{Frame, Intake, Kind, Sender};
+use frame::{Frame, Incoming, Kind, Sender};
 use process::Processes;
 
 fn main() -> ExitCode {
@@ -43,10 +43,10 @@ fn main() -> ExitCode {
 fn serve(channel: &str) -> io::Result<()> {
     let channel = open(channel)?;
     let sender = Sender::new(channel.try_clone()?);
-    let mut intake = Intake::new(channel, sender.clone());
+    let mut incoming = Incoming::new(channel, sender.clone());
     let mut processes = Processes::new(sender.clone());
     sender.send(Kind::Hello, 0, env!("CARGO_PKG_VERSION").as_bytes());
-    while let Some(frame) = Frame::read(&mut intake)? {
+    while let Some(frame) = Frame::read(&mut incoming)? {
         dispatch(&frame, &mut processes, &sender);
     }
     processes.kill_all();

@@ -27,18 +27,18 @@ class Bed:
         names: Sequence[str] = (),
         mtu: int = 1500,
         queues: int = 1,
-        delivery_rates: Mapping[str, int] | None = None,
+        receive_rates: Mapping[str, int] | None = None,
         cpus: Sequence[Sequence[int]] = (),
         memories: Mapping[str, int] | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
         """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
 
-        `names` are the guests', if not a, b, c ... `delivery_rates` are bit/s by a guest's name; see `Port`. `cpus` are
+        `names` are the guests', if not a, b, c ... `receive_rates` are bit/s by a guest's name; see `Port`. `cpus` are
         the host's CPUs that each guest is kept on; none: any. `memories` are MiB by name, for guests that need more.
         """
         self.path = path
-        rates = delivery_rates or {}
+        rates = receive_rates or {}
         wanted = [
             Port(
                 named,

@@ -133,7 +133,7 @@ class Setting(Strict):
     mtu: int = Field(default=1500, ge=68, le=65535)
     offloads: bool = True
     """Whether guests hand over segments larger than the MTU, and gathered pages; false in counted beds of Xen only."""
-    delivery_rates: dict[str, Annotated[int, Field(ge=1)]] = {}
+    receive_rates: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Bit/s that the path delivers to a machine at most, by machine."""
     pinning: Pinning = Pinning.FREE
     place: Place | None = None
@@ -190,7 +190,7 @@ class Setting(Strict):
         known = self.machines()
         ends = [name for traffic in self.traffic for name in (*traffic.sources, traffic.target) if name]
         struck = [event.machine for event in self.events if event.what is not What.NETWORK_RESTARTS]
-        for key, names in (("traffic", ends), ("delivery_rates", self.delivery_rates), ("events", struck)):
+        for key, names in (("traffic", ends), ("receive_rates", self.receive_rates), ("events", struck)):
             for name in names:
                 if name not in known:
                     raise ValueError(f"{key} names the machine {name!r}; there are: {', '.join(known)}")

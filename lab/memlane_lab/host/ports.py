@@ -41,7 +41,7 @@ class Port:
     mtu: int = 1500
     queues: int = 1
     """Queue pairs."""
-    delivery_rate: int = 0
+    receive_rate: int = 0
     """Bit/s that the path delivers to it at most; 0: as fast as it goes."""
 
 

@@ -266,7 +266,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
         names=setting.machines(),
         mtu=setting.mtu,
         queues=setting.queues,
-        delivery_rates=setting.delivery_rates,
+        receive_rates=setting.receive_rates,
         cpus=_placed(setting.place, setting.machines())
         if setting.place
         else _cpus(setting.pinning, setting.machines()),

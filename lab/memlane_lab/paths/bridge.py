@@ -57,8 +57,8 @@ class Bridge(NetworkPath):
             queues = 1 if self.emulated else port.queues
             network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
         network.join(device, _BRIDGE, namespace=place)
-        if port.delivery_rate:
-            network.limit(device, port.delivery_rate, namespace=place)
+        if port.receive_rate:
+            network.limit(device, port.receive_rate, namespace=place)
         return Device(port.name, place) if KINDS[port.kind].takes_devices else Tap(device, place, self.emulated)
 
     @staticmethod

@@ -81,7 +81,7 @@ class Memlane(NetworkPath):
 
     def _port(self, port: Port) -> dict[str, Any]:
         """The port as the network's file states it."""
-        limit = {"delivery": {"rate": f"{port.delivery_rate}bit"}} if port.delivery_rate else {}
+        limit = {"receive": {"rate": f"{port.receive_rate}bit"}} if port.receive_rate else {}
         own = limit | self._port_settings.get(port.name, {})
         if KINDS[port.kind].takes_devices:
             return {"name": port.name, "tap": self.session.link_name(port.name)} | own
@@ -142,11 +142,11 @@ class Memlane(NetworkPath):
         ports, workers = told["ports"], told["workers"]
         cycles = sum(worker["busy-cycles"] for worker in workers)
         return {
-            "frames": sum(port["intake-frames"] for port in ports),
+            "frames": sum(port["transmit-frames"] for port in ports),
             "drops": sum(sum(port["drops"].values()) for port in ports),
             "kicks": sum(port["kicks"] for port in ports),
             "calls": sum(port["calls"] for port in ports),
-            "delivered": sum(port["delivery-bytes"] for port in ports),
+            "delivered": sum(port["receive-bytes"] for port in ports),
             "worker_busy": cycles / told["cycles-per-second"],
             "worker_cycles": cycles,
             "worker_frames": sum(worker["frames"] for worker in workers),

@@ -117,7 +117,7 @@ class OvsDpdk(NetworkPath):
             self._masks.append(FeatureMask(socket, server, back_end_connects=True))
         interface = ["type=dpdkvhostuserclient", f"options:vhost-server-path={server}", f"mtu_request={port.mtu}"]
         self._control("add-port", _BRIDGE, port.name, "--", "set", "Interface", port.name, *interface)
-        if port.delivery_rate:
+        if port.receive_rate:
             self._limit(port)
         return VhostUser(socket, guest_listens=not masked)
 
@@ -130,7 +130,7 @@ class OvsDpdk(NetworkPath):
 
     def _limit(self, port: Port) -> None:
         """By the only means that its user-space datapath has: a policer, which drops."""
-        rate = port.delivery_rate // 8
+        rate = port.receive_rate // 8
         policer = ["type=egress-policer", f"other-config:cir={rate}", f"other-config:cbs={max(rate // 20, 128 << 10)}"]
         self._control("set", "port", port.name, "qos=@q", "--", "--id=@q", "create", "qos", *policer)
 

@@ -27,7 +27,7 @@ class NetworkPath(ABC):
     """Whether it keeps a CPU busy even when idle, so that nothing else can be measured beside it."""
 
     limits: ClassVar[bool] = False
-    """Whether it can keep to a port's delivery rate."""
+    """Whether it can keep to a port's receive rate."""
 
     spreads: ClassVar[bool] = False
     """Whether its segment can go on at other hosts."""
@@ -60,9 +60,9 @@ class NetworkPath(ABC):
         for port in ports:
             if reason := self.refuses(port.kind):
                 raise NotAvailable(f"path {self.name} cannot serve {port.kind} guests: {reason}")
-            if port.delivery_rate and not self.limits:
+            if port.receive_rate and not self.limits:
                 raise NotAvailable(
-                    f"path {self.name} cannot limit what port {port.name} is sent: leave delivery_rates out"
+                    f"path {self.name} cannot limit what port {port.name} is sent: leave receive_rates out"
                 )
         if self.uplink and not self.spreads:
             raise NotAvailable(f"path {self.name} cannot go on at other hosts")

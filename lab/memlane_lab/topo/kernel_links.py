@@ -152,7 +152,7 @@ def _told(counted: Mapping[str, int], way: str) -> dict[str, Any]:
     """Counters of a device whose `way` ("rx", "tx") is what came from the node."""
     drops = counted["rx_dropped"] + counted["tx_dropped"]
     return {
-        "intake-frames": counted[f"{way}_packets"],
-        "intake-bytes": counted[f"{way}_bytes"],
+        "transmit-frames": counted[f"{way}_packets"],
+        "transmit-bytes": counted[f"{way}_bytes"],
         "drops": {"kernel": drops},
     }

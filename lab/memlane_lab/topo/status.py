@@ -90,7 +90,7 @@ def _link(net: "Net", number: int, ports: dict[str, Any]) -> dict[str, Any]:
         "up": link.up,
         "alive": all(is_host(end) or net[end.node].alive for end in ends),
         "impairment": str(link.impairment),
-        "frames": [port.get("intake-frames", 0) for port in told],
-        "bytes": [port.get("intake-bytes", 0) for port in told],
+        "frames": [port.get("transmit-frames", 0) for port in told],
+        "bytes": [port.get("transmit-bytes", 0) for port in told],
         "drops": sum(sum(port.get("drops", {}).values()) for port in told),
     }

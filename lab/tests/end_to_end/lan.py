@@ -125,10 +125,10 @@ class Lan:
 
         What the receiver's kernel drops because its program is not running is not the switch's loss.
         """
-        before = self.switch.port(bed.name(target))["delivery-frames"]
+        before = self.switch.port(bed.name(target))["receive-frames"]
         options = ("--udp", "--length", str(length), "--bitrate", rate, "--window", "1M")
         end = iperf(self.guests[source], self.guests[target], address, *options)["sum"]
-        delivered = self.switch.port(bed.name(target))["delivery-frames"] - before
+        delivered = self.switch.port(bed.name(target))["receive-frames"] - before
         assert end["packets"] > 50, end
         assert delivered > 0.8 * end["packets"], self.switch.report()
         assert end["lost_percent"] < 50, end

@@ -21,7 +21,7 @@ Report = dict[str, Any]
 
 HARMLESS_DROPS = {
     "flood-no-room",
-    "intake-disabled",
+    "transmit-disabled",
     "link-loss",
     "receiver-absent",
     "receiver-full",

@@ -40,9 +40,9 @@ def test_a_machine_is_reached_from_another_host_though_it_has_said_nothing(
     quiet = far.guest("quiet", mac(2), "10.77.0.2/16")
     until(lambda: near.knows(mac(2)), timeout=30, what="the other host to know of the machine")
     record_property("seconds from attach until another host knew", time.monotonic() - began)
-    before = far.uplink()["intake-frames"]
+    before = far.uplink()["transmit-frames"]
     until(_answers(asks, "10.77.0.2"), timeout=30, what="the machine to answer")
-    assert far.uplink()["intake-frames"] > before
+    assert far.uplink()["transmit-frames"] > before
     far.memlane_does("detach", "quiet")
     until(lambda: not near.knows(mac(2)), timeout=30, what="the other host to forget the machine")
     quiet.kill()
@@ -137,9 +137,9 @@ def test_a_thousand_machines_on_three_hosts_are_known(
     record_property("seconds from the start until all knew all", time.monotonic() - began)
     asks = all_hosts[0].guest("asks", mac(1), "10.77.0.1/16")
     until(lambda: all_hosts[2].knows(mac(1)), timeout=30, what="one more to be known")
-    before = [host.uplink()["intake-frames"] for host in all_hosts]
+    before = [host.uplink()["transmit-frames"] for host in all_hosts]
     asks.run(["ip", "neighbour", "replace", "10.77.0.9", "lladdr", mac(2005), "dev", "net0"]).check()
     asks.run(["ping", "-n", "-c", "20", "-i", "0.05", "-W", "1", "10.77.0.9"])  # nobody answers
-    after = [host.uplink()["intake-frames"] for host in all_hosts]
+    after = [host.uplink()["transmit-frames"] for host in all_hosts]
     assert after[1] - before[1] >= 20, "the host that has the machine gets its frames"
     assert after[2] - before[2] < 10, "the other is not flooded with them"

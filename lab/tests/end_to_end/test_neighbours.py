@@ -38,10 +38,10 @@ _TRIES = 10
 @pytest.mark.parametrize(
     ("limit", "options", "counter", "expected"),
     [
-        ({"rate": "100Mbit"}, ["--length", "128K"], "intake-bytes", _RATE / 8),
-        ({"rate": "100Mbit"}, ["--udp", "--length", "1400", "--bitrate", "0"], "intake-bytes", _RATE / 8),
-        ({"packets": 10_000}, [], "intake-frames", _PACKETS),
-        ({"packets": 10_000}, ["--udp", "--length", "100", "--bitrate", "0"], "intake-frames", _PACKETS),
+        ({"rate": "100Mbit"}, ["--length", "128K"], "transmit-bytes", _RATE / 8),
+        ({"rate": "100Mbit"}, ["--udp", "--length", "1400", "--bitrate", "0"], "transmit-bytes", _RATE / 8),
+        ({"packets": 10_000}, [], "transmit-frames", _PACKETS),
+        ({"packets": 10_000}, ["--udp", "--length", "100", "--bitrate", "0"], "transmit-frames", _PACKETS),
     ],
     ids=["tcp-rate", "udp-rate", "tcp-packets", "udp-packets"],
 )
@@ -49,7 +49,7 @@ def test_a_limit_holds(
     build: Builder, limit: dict[str, object], options: list[str], counter: str, expected: float
 ) -> None:
     """Within 2 % over 5 s."""
-    lan = build(Plan(UML, stated={"intake": limit}), UML)
+    lan = build(Plan(UML, stated={"transmit": limit}), UML)
     if "packets" in limit:
         lan.guests[0].run("ethtool -K net0 tso off gso off").check()
     with _flow(lan, 0, 1, *options):
@@ -70,9 +70,9 @@ def test_a_guest_that_stands_still_costs_nobody_anything(build: Builder) -> None
     ):
         _await_flowing(lan, "b")
         _await_flowing(lan, "d")
-        before, memory = _speed(lan, "b", "delivery-bytes"), _memory(lan)
+        before, memory = _speed(lan, "b", "receive-bytes"), _memory(lan)
         with _standing_still(lan.guests[3]):
-            meanwhile = _speed(lan, "b", "delivery-bytes", _PAUSE)
+            meanwhile = _speed(lan, "b", "receive-bytes", _PAUSE)
         resumed = [_resumption(lan, "d")]
         while min(resumed) > _AT_ONCE and len(resumed) < _TRIES:
             with _standing_still(lan.guests[3]):
@@ -90,8 +90,8 @@ def _resumption(lan: Lan, port: str) -> float:
     Not until it gets as many a second as before: guests that are all awake for each other's single frames share their
     processors badly for a while, whatever lies between them.
     """
-    begin, goal = time.monotonic(), _count(lan, port, "delivery-frames") + _WAITING
-    until(lambda: _count(lan, port, "delivery-frames") > goal, timeout=10, what=f"frames for {port}")
+    begin, goal = time.monotonic(), _count(lan, port, "receive-frames") + _WAITING
+    until(lambda: _count(lan, port, "receive-frames") > goal, timeout=10, what=f"frames for {port}")
     return time.monotonic() - begin
 
 
@@ -116,8 +116,8 @@ def _count(lan: Lan, port: str, counter: str) -> int:
 
 def _await_flowing(lan: Lan, port: str) -> None:
     """Waits until the burst that a limit allows is over, too."""
-    goal = _count(lan, port, "delivery-bytes") + (8 << 20)
-    until(lambda: _count(lan, port, "delivery-bytes") > goal, timeout=60, what=f"frames for {port}")
+    goal = _count(lan, port, "receive-bytes") + (8 << 20)
+    until(lambda: _count(lan, port, "receive-bytes") > goal, timeout=60, what=f"frames for {port}")
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ def test_a_file_arrives_with_any_mix(pair: Lan, libraries: list[Library], sender
 
 
 def _mean_frame(before: dict[str, int], after: dict[str, int]) -> float:
-    frames = after["intake-frames"] - before["intake-frames"]
-    return (after["intake-bytes"] - before["intake-bytes"]) / frames
+    frames = after["transmit-frames"] - before["transmit-frames"]
+    return (after["transmit-bytes"] - before["transmit-bytes"]) / frames
 
 
 @pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
@@ -83,9 +83,9 @@ def test_a_receiver_gets_no_more_than_it_takes(build: Builder, lack: str) -> Non
     lan = build(Plan(UML, lack=LACKS[lack]), UML, UML)
     library = Library(lan.guests[1])
     for reader, whole in ((0, False), (2, True)):
-        before = lan.switch.port(bed.name(reader))["delivery-frames"]
+        before = lan.switch.port(bed.name(reader))["receive-frames"]
         library.fetch(lan.guests[reader], bed.ipv4(1)).finish()
-        frames = lan.switch.port(bed.name(reader))["delivery-frames"] - before
+        frames = lan.switch.port(bed.name(reader))["receive-frames"] - before
         assert (library.size / frames > _SEGMENT) == whole
     assert [broken_packets(guest) for guest in lan.guests] == [{}, {}, {}]
 

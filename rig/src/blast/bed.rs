@@ -159,12 +159,12 @@ impl Bed {
         let in_order = features & features::IN_ORDER != 0;
         let room = receive_bytes(plan, mergeable) + 12;
         for pair in guest.take_pairs() {
-            let (delivery, intake) = pair.into_queues();
+            let (receive, transmit) = pair.into_queues();
             let ring = |cause| BedError::Ring { port, cause };
-            let mut sink = VuSink::new(port, delivery, room, mergeable, plan.touch).map_err(ring)?;
+            let mut sink = VuSink::new(port, receive, room, mergeable, plan.touch).map_err(ring)?;
             sink.announce();
             let longest = plan.longest() as usize;
-            let source = VuSource::new(port, intake, plan.port.shape, longest, in_order).map_err(ring)?;
+            let source = VuSource::new(port, transmit, plan.port.shape, longest, in_order).map_err(ring)?;
             self.inlets.push(Inlet { port, sink: SinkPort::Vu(sink) });
             self.outlets.push(Outlet { port, source: SourcePort::Vu(source), flows: Vec::new() });
         }

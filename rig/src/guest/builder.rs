@@ -13,7 +13,7 @@ use crate::memory::{GuestMemory, MemoryPlan};
 
 use super::{Endpoint, GuestError, Habit, ToyGuest};
 
-/// The buffers of a delivery.
+/// The buffers of a receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiveBuffers {
     /// How many are posted at the start; `None`: as many as the ring holds. A slow reader posts 0.
@@ -45,7 +45,7 @@ impl ReceiveBuffers {
     }
 }
 
-/// The buffers of an intake.
+/// The buffers of a transmit queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendBuffers {
     /// How many frames may be in flight.
@@ -122,7 +122,7 @@ setters! {
     queue_pairs -> pairs: usize;
     /// Entries of every ring: a power of two up to 32768.
     ring_size -> ring_size: u16;
-    /// Longest indirect table of the intakes.
+    /// Longest indirect table of the transmit queues.
     indirect_tables -> indirect: u16;
     /// Receive buffers.
     receive_buffers -> receive: ReceiveBuffers;

@@ -43,7 +43,7 @@ impl ControlQueue {
     /// Gives a command, its class and number first, in one readable piece or `split` in two; returns the answer.
     ///
     /// # Errors
-    /// [`GuestError::TimedOut`] without an answer, [`GuestError::BadDelivery`] for one that is not a byte.
+    /// [`GuestError::TimedOut`] without an answer, [`GuestError::BadReceive`] for one that is not a byte.
     pub fn command(&mut self, command: &[u8], split: Option<u32>, patience: Duration) -> Result<u8, GuestError> {
         self.memory.write(self.room, command)?;
         let length = command.len() as u32;
@@ -59,7 +59,7 @@ impl ControlQueue {
         self.queue.publish();
         let used = self.wait(patience)?;
         if used != 1 {
-            return Err(GuestError::BadDelivery(format!("an answer of {used} bytes to a command")));
+            return Err(GuestError::BadReceive(format!("an answer of {used} bytes to a command")));
         }
         Ok(self.memory.bytes(answer, 1)?[0])
     }

@@ -10,7 +10,7 @@ use crate::frontend::features::{self, Features};
 use crate::frontend::{Frontend, FrontendError};
 use crate::ring::{DriverRing, RingError, RingOptions};
 
-use super::{Delivery, Endpoint, GuestError, Intake, Pair, Queue, RingStep, Step, ToldBase, ToyGuest};
+use super::{Endpoint, GuestError, Pair, Queue, ReceiveQueue, RingStep, Step, ToldBase, ToyGuest, TransmitQueue};
 
 type Result<T> = std::result::Result<T, GuestError>;
 
@@ -58,9 +58,9 @@ impl ToyGuest {
     /// Lays all rings out anew, for the features agreed on now, with their receive buffers posted.
     fn renew_rings(&mut self) -> Result<()> {
         for index in 0..self.pairs.len() {
-            let (delivery, intake) = self.new_rings()?;
+            let (receive, transmit) = self.new_rings()?;
             let pair = &mut self.pairs[index];
-            (pair.delivery.queue.ring, pair.intake.queue.ring) = (delivery, intake);
+            (pair.receive.queue.ring, pair.transmit.queue.ring) = (receive, transmit);
             pair.begin_anew()?;
         }
         Ok(())
@@ -72,8 +72,8 @@ impl ToyGuest {
     /// [`GuestError::Ring`].
     pub fn reset_rings(&mut self) -> Result<()> {
         for pair in &mut self.pairs {
-            pair.intake.queue.ring.reset(0)?;
-            pair.delivery.queue.ring.reset(0)?;
+            pair.transmit.queue.ring.reset(0)?;
+            pair.receive.queue.ring.reset(0)?;
             pair.begin_anew()?;
         }
         Ok(())
@@ -147,9 +147,9 @@ impl ToyGuest {
         Ok(())
     }
 
-    /// Every queue, deliveries and intakes in the order of their indices.
+    /// Every queue, receive and transmit queues in the order of their indices.
     pub fn queues(&mut self) -> impl Iterator<Item = &mut Queue> {
-        self.pairs.iter_mut().flat_map(|pair| [&mut pair.delivery.queue, &mut pair.intake.queue])
+        self.pairs.iter_mut().flat_map(|pair| [&mut pair.receive.queue, &mut pair.transmit.queue])
     }
 
     /// The messages of the connection's beginning.
@@ -232,7 +232,7 @@ impl ToyGuest {
         Ok(())
     }
 
-    /// A delivery's and an intake's ring, for the features agreed on.
+    /// A receive queue's and a transmit queue's ring, for the features agreed on.
     fn new_rings(&self) -> Result<(DriverRing, DriverRing)> {
         let has = |feature| self.features & feature != 0;
         let indirect = if has(features::INDIRECT_DESC) { self.plan.indirect } else { 0 };
@@ -249,12 +249,12 @@ impl ToyGuest {
 
     fn new_pair(&self, index: usize) -> Result<Pair> {
         let (plan, memory) = (&self.plan, &self.memory);
-        let (delivery, intake) = self.new_rings()?;
+        let (receive, transmit) = self.new_rings()?;
         let queue = |ring, index| Queue::new(ring, index, plan.kick, plan.call.unwrap_or(plan.habit.call));
-        let mut delivery = Delivery::new(queue(delivery, 2 * index)?, memory, plan.receive)?;
-        delivery.fill()?;
-        let intake = Intake::new(queue(intake, 2 * index + 1)?, memory, plan.send.count, plan.send.size)?;
-        Ok(Pair { delivery, intake })
+        let mut receive = ReceiveQueue::new(queue(receive, 2 * index)?, memory, plan.receive)?;
+        receive.fill()?;
+        let transmit = TransmitQueue::new(queue(transmit, 2 * index + 1)?, memory, plan.send.count, plan.send.size)?;
+        Ok(Pair { receive, transmit })
     }
 
     fn each_ring(&mut self, steps: &[RingStep]) -> Result<()> {
@@ -274,7 +274,7 @@ impl ToyGuest {
     pub fn ring_step(&mut self, index: usize, step: RingStep) -> Result<()> {
         let mut pairs = std::mem::take(&mut self.pairs);
         let pair = &mut pairs[index / 2];
-        let queue = if index.is_multiple_of(2) { &mut pair.delivery.queue } else { &mut pair.intake.queue };
+        let queue = if index.is_multiple_of(2) { &mut pair.receive.queue } else { &mut pair.transmit.queue };
         let result = self.queue_step(queue, step);
         self.pairs = pairs;
         result

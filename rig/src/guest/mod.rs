@@ -6,15 +6,15 @@
 //! 3. [`ToyGuest`]: `send` and `receive`; stop, start, reconnect; and everything inside it open for hostile hands.
 //! 4. [`Layout`]: how a sent frame lies in descriptors. [`Frame`]: what came in.
 //!
-//! Names are the switch's: the guest fills its [`Intake`]s and reads its [`Delivery`]s.
+//! Names are the switch's: the guest fills its [`TransmitQueue`]s and reads its [`ReceiveQueue`]s.
 
 mod builder;
 mod control;
-mod delivery;
 mod habit;
 mod handshake;
-mod intake;
 mod queue;
+mod receive;
+mod transmit;
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -30,10 +30,10 @@ use crate::ring::{Interrupts, RingError};
 
 pub use builder::{GuestBuilder, ReceiveBuffers, SendBuffers};
 pub use control::ControlQueue;
-pub use delivery::{Delivery, Frame};
 pub use habit::{Habit, RingStep, Step, ToldBase};
-pub use intake::{Intake, Layout};
 pub use queue::Queue;
+pub use receive::{Frame, ReceiveQueue};
+pub use transmit::{Layout, TransmitQueue};
 
 /// Why a guest cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum GuestError {
     },
     /// The back end broke the rules of virtio-net.
     #[error("the back end broke the rules of virtio-net: {0}")]
-    BadDelivery(String),
+    BadReceive(String),
     /// All send buffers are in flight.
     #[error("all {0} send buffers are in flight: wait for the back end, or give the guest more")]
     NoSendBuffer(u16),
@@ -98,27 +98,27 @@ pub(crate) enum Endpoint {
     Given,
 }
 
-/// An intake and the delivery beside it.
+/// A transmit queue and the receive queue beside it.
 #[derive(Debug)]
 pub struct Pair {
     /// The ring that the back end fills (index 2n).
-    pub delivery: Delivery,
+    pub receive: ReceiveQueue,
     /// The ring that the guest fills (index 2n+1).
-    pub intake: Intake,
+    pub transmit: TransmitQueue,
 }
 
 impl Pair {
-    /// The two rings without their buffers: delivery and intake, for those who bring buffers of their own.
+    /// The two rings without their buffers: receive and transmit queue, for those who bring buffers of their own.
     pub fn into_queues(self) -> (Queue, Queue) {
-        (self.delivery.queue, self.intake.queue)
+        (self.receive.queue, self.transmit.queue)
     }
 
     /// After its rings were reset: nothing is in flight, the receive buffers are posted anew, the bases are 0.
     fn begin_anew(&mut self) -> Result<()> {
-        (self.intake.queue.base, self.delivery.queue.base) = (0, 0);
-        self.intake.forget();
-        self.delivery.forget();
-        self.delivery.fill()
+        (self.transmit.queue.base, self.receive.queue.base) = (0, 0);
+        self.transmit.forget();
+        self.receive.forget();
+        self.receive.fill()
     }
 }
 
@@ -233,23 +233,23 @@ impl ToyGuest {
     /// When there is no such pair.
     pub fn send_from(&mut self, pair: usize, header: &NetHeader, layout: &Layout, frame: &[u8]) -> Result<u16> {
         let header = &header.bytes()[..self.header_bytes()];
-        let intake = &mut self.pairs[pair].intake;
-        let head = intake.add(&self.memory, header, layout, frame)?;
-        intake.queue.publish();
+        let transmit = &mut self.pairs[pair].transmit;
+        let head = transmit.add(&self.memory, header, layout, frame)?;
+        transmit.queue.publish();
         Ok(head)
     }
 
     /// The next frame from any queue pair, waiting for it up to `patience`.
     ///
     /// # Errors
-    /// [`GuestError::TimedOut`]; [`GuestError::BadDelivery`] and [`GuestError::Ring`] when the back end broke the rules.
+    /// [`GuestError::TimedOut`]; [`GuestError::BadReceive`] and [`GuestError::Ring`] when the back end broke the rules.
     pub fn receive(&mut self, patience: Duration) -> Result<Frame> {
         let deadline = Deadline::after(patience);
         loop {
             if let Some(frame) = self.try_receive()? {
                 return Ok(frame);
             }
-            if !self.wait_for_calls(deadline, |pair| &mut pair.delivery.queue)? {
+            if !self.wait_for_calls(deadline, |pair| &mut pair.receive.queue)? {
                 return Err(GuestError::TimedOut { what: "the arrival of a frame", waited: patience });
             }
         }
@@ -258,12 +258,12 @@ impl ToyGuest {
     /// The next frame from any queue pair, if one has arrived.
     ///
     /// # Errors
-    /// [`GuestError::BadDelivery`] and [`GuestError::Ring`] when the back end broke the rules.
+    /// [`GuestError::BadReceive`] and [`GuestError::Ring`] when the back end broke the rules.
     pub fn try_receive(&mut self) -> Result<Option<Frame>> {
         let header = features::header_bytes(self.features);
         let mergeable = self.features & features::MRG_RXBUF != 0;
         for (index, pair) in self.pairs.iter_mut().enumerate() {
-            if let Some(mut frame) = pair.delivery.take(&self.memory, header, mergeable)? {
+            if let Some(mut frame) = pair.receive.take(&self.memory, header, mergeable)? {
                 frame.pair = index;
                 return Ok(Some(frame));
             }
@@ -280,13 +280,13 @@ impl ToyGuest {
         loop {
             let mut out = 0;
             for pair in &mut self.pairs {
-                pair.intake.reclaim()?;
-                out += pair.intake.queue.ring.in_flight();
+                pair.transmit.reclaim()?;
+                out += pair.transmit.queue.ring.in_flight();
             }
             if out == 0 {
                 return Ok(());
             }
-            if !self.wait_for_calls(deadline, |pair| &mut pair.intake.queue)? {
+            if !self.wait_for_calls(deadline, |pair| &mut pair.transmit.queue)? {
                 return Err(GuestError::TimedOut { what: "the return of all sent chains", waited: patience });
             }
         }

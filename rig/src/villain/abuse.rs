@@ -39,7 +39,7 @@ case_table! { Abuse:
 
 fn descriptors_empty(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder.ring_size(32768))?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let size = hand.ring().size();
     for index in 0..size {
         hand.describe(index, 0, 0, DESC_NEXT, (index + 1) % size);
@@ -53,7 +53,7 @@ fn descriptors_empty(stage: &mut Stage<'_>) -> Done {
 fn runts_behind(stage: &mut Stage<'_>) -> Done {
     // Where IN_ORDER is not offered they just come back.
     let mut guest = stage.guest(|builder| builder.with(IN_ORDER))?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let size = hand.ring().size();
     let place = hand.place_frame(&stage.frame(1000))?;
     (0..size / 2).for_each(|index| hand.describe(index, place, HEADER as u32 + 1000, 0, 0));
@@ -69,7 +69,7 @@ fn runts_behind(stage: &mut Stage<'_>) -> Done {
         // As much as the back end can have looked at: else it is a jump of the index.
         std::thread::sleep(Duration::from_micros(100));
     }
-    guest.pair(0).intake.queue.ring.resume_at(hand.index());
+    guest.pair(0).transmit.queue.ring.resume_at(hand.index());
     Ok(Traces::none(Some(guest)))
 }
 
@@ -94,7 +94,7 @@ fn kick_that_blocks(stage: &mut Stage<'_>) -> Done {
 fn call_that_blocks(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder.call(CallKind::SocketPair))?;
     for pair in guest.pairs() {
-        for queue in [&mut pair.intake.queue, &mut pair.delivery.queue] {
+        for queue in [&mut pair.transmit.queue, &mut pair.receive.queue] {
             queue.ring.set_interrupts(Interrupts::Next);
             queue.call.fill();
         }
@@ -107,7 +107,7 @@ fn call_that_blocks(stage: &mut Stage<'_>) -> Done {
 fn call_for_every_chain(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     flood_with(stage, &mut guest, |guest, stage, _| {
-        guest.pair(0).intake.queue.ring.set_interrupts(Interrupts::Next);
+        guest.pair(0).transmit.queue.ring.set_interrupts(Interrupts::Next);
         stage.frame(20)
     })?;
     Ok(Traces::none(Some(guest)))

@@ -23,7 +23,7 @@ case_table! { Descriptor:
     "zero-length-good-address" zero_length_good_address Frame "Descriptors of length 0 before, between and after good ones (XSA-448)"
     "zero-length-bad-address" zero_length_bad_address Frame "A descriptor of length 0 at an address that is no memory (DPDK CVE-2020-10725)"
     "nothing-but-zero-lengths" nothing_but_zero_lengths Frame "A chain of which every descriptor has length 0"
-    "writable-in-intake" writable_in_intake Frame "A frame to send in buffers that are marked for the device to write"
+    "writable-in-transmit" writable_in_transmit Frame "A frame to send in buffers that are marked for the device to write"
     "writable-before-readable" writable_before_readable Frame "A chain with a writable descriptor before a readable one"
     "unknown-flags" unknown_flags Frame "Descriptor flags of no meaning"
     "head-offered-twice" head_offered_twice Frame "One chain offered many times at once"
@@ -125,7 +125,7 @@ fn nothing_but_zero_lengths(stage: &mut Stage<'_>) -> Done {
     })
 }
 
-fn writable_in_intake(stage: &mut Stage<'_>) -> Done {
+fn writable_in_transmit(stage: &mut Stage<'_>) -> Done {
     with_frame(stage, |hand, frame, length| {
         hand.describe(0, frame, length, DESC_WRITE, 0);
         hand.offer(0);
@@ -172,7 +172,7 @@ fn chains_share_descriptors(stage: &mut Stage<'_>) -> Done {
 
 fn indirect_not_negotiated(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder.without(crate::frontend::features::INDIRECT_DESC))?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
     let whole = crate::ring::Descriptor { address: place, length: (HEADER + frame.len()) as u32, flags: 0, next: 0 };
@@ -185,7 +185,7 @@ fn indirect_not_negotiated(stage: &mut Stage<'_>) -> Done {
 /// Connects, puts an honest frame (with its header) into memory, lets `act` describe and offer it, and shows the result.
 fn with_frame(stage: &Stage<'_>, act: impl FnOnce(&mut Hand, u64, u32)) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
     act(&mut hand, place, (HEADER + frame.len()) as u32);
@@ -211,7 +211,7 @@ fn two_regions(stage: &Stage<'_>, gap: u64, piece: impl FnOnce(u64) -> (u64, u32
     let size = stage.builder().memory_plan().size();
     let plan = MemoryPlan::spread(2, size, gap).file_gap(1 << 16);
     let mut guest = stage.guest(|builder| builder.memory(plan))?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let region = &guest.memory().regions()[0];
     let (address, length) = piece(region.guest() + region.size());
     let frame = stage.frame(100);

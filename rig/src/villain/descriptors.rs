@@ -187,7 +187,7 @@ impl Bed {
 
 fn with_table(stage: &Stage<'_>, act: impl FnOnce(&mut Bed) -> Result<(), VillainError>) -> Done {
     let mut guest: ToyGuest = stage.guest_with(INDIRECT_DESC)?;
-    let hand = Hand::intake(&mut guest);
+    let hand = Hand::transmit(&mut guest);
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
     let mut bed = Bed { hand, frame: place, length: (HEADER + frame.len()) as u32 };

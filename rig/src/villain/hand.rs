@@ -21,16 +21,16 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// A hand in the guest's first intake.
-    pub fn intake(guest: &mut ToyGuest) -> Self {
+    /// A hand in the guest's first transmit queue.
+    pub fn transmit(guest: &mut ToyGuest) -> Self {
         let memory = guest.memory().clone();
-        Self::of(memory, &guest.pair(0).intake.queue)
+        Self::of(memory, &guest.pair(0).transmit.queue)
     }
 
-    /// A hand in the guest's first delivery.
-    pub fn delivery(guest: &mut ToyGuest) -> Self {
+    /// A hand in the guest's first receive queue.
+    pub fn receive(guest: &mut ToyGuest) -> Self {
         let memory = guest.memory().clone();
-        Self::of(memory, &guest.pair(0).delivery.queue)
+        Self::of(memory, &guest.pair(0).receive.queue)
     }
 
     fn of(memory: GuestMemory, queue: &Queue) -> Self {
@@ -130,9 +130,9 @@ impl Hand {
         self.offered
     }
 
-    /// Takes the hand out of the intake; what it left.
+    /// Takes the hand out of the transmit queue; what it left.
     pub fn leave(self, mut guest: ToyGuest) -> Traces {
-        guest.pair(0).intake.queue.ring.resume_at(self.index);
+        guest.pair(0).transmit.queue.ring.resume_at(self.index);
         Traces::chains(guest, self.offered, self.used_before)
     }
 }
@@ -142,7 +142,7 @@ pub(super) fn kick_all(guest: &mut ToyGuest) {
     guest.queues().for_each(Queue::kick);
 }
 
-/// The used index of the guest's first intake.
+/// The used index of the guest's first transmit queue.
 pub(super) fn used_index(guest: &mut ToyGuest) -> u16 {
-    guest.pair(0).intake.queue.ring.shared().used_index()
+    guest.pair(0).transmit.queue.ring.shared().used_index()
 }

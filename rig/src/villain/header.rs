@@ -36,7 +36,7 @@ case_table! { Header:
 
 fn header_short(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let place = hand.place(&[0; HEADER])?;
     for length in 0..HEADER as u16 {
         hand.describe(length, place, length.into(), 0, 0);

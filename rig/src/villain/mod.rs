@@ -13,7 +13,6 @@
 
 mod abuse;
 mod connection;
-mod delivery;
 mod descriptor;
 mod descriptors;
 mod hand;
@@ -21,6 +20,7 @@ mod header;
 mod message;
 mod parse;
 mod race;
+mod receive;
 mod region;
 mod ring;
 mod stage;
@@ -41,7 +41,7 @@ pub enum Group {
     /// virtio-net headers and frames.
     Header,
     /// Receive buffers.
-    Delivery,
+    Receive,
     /// Memory that changes while it is read.
     Race,
     /// Indices, sizes and addresses of rings.
@@ -126,7 +126,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         descriptors::CASES,
         header::CASES,
         parse::CASES,
-        delivery::CASES,
+        receive::CASES,
         race::CASES,
         ring::CASES,
         message::CASES,

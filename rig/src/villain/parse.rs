@@ -56,7 +56,7 @@ fn vlan_runt(stage: &mut Stage<'_>) -> Done {
 
 fn frame_too_long(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let place = hand.place_frame(&[stage.frame(1000), vec![0; 64_000]].concat())?;
     // The same 64 KB over and over: 65600 bytes, then a megabyte, then all that a ring's descriptors can name.
     for (first, pieces, length) in [(0, 2, 32_800), (2, 20, 64_000), (30, 200, 64_000)] {
@@ -127,7 +127,7 @@ fn ip_fragments_with_gso(stage: &mut Stage<'_>) -> Done {
 
 fn tiny_pieces(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder.ring_size(2048))?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let frame = stage.frame(1458);
     let place = hand.place_frame(&frame)?;
     let bytes = (HEADER + frame.len()) as u16;
@@ -142,7 +142,7 @@ fn tiny_pieces(stage: &mut Stage<'_>) -> Done {
 
 fn headers_split_everywhere(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     let (header, frame) = tcp(stage, 3000).gso(1000);
     let place = hand.place(&[&header.bytes()[..], &frame].concat())?;
     let whole = (HEADER + frame.len()) as u32;

@@ -29,13 +29,13 @@ case_table! { Race:
     "race-available-index" race_available_index Port "The available index jumps forth and back"
     "race-available-entries" race_available_entries Port "Entries of the available ring flip between heads, good and bad"
     "race-used-ring" race_used_ring Port "The guest scribbles over the used ring, indices and wishes included"
-    "race-delivery" race_delivery Port + friend "Receive descriptors flip while a friend sends"
+    "race-receive" race_receive Port + friend "Receive descriptors flip while a friend sends"
     "race-received-header" race_received_header Frame + friend "num_buffers of received frames is rewritten while the device writes it"
     "race-memory-table" race_memory_table Frame "The memory table is replaced while rings run (DPDK CVE-2026-86567)"
     "race-memory-region" race_memory_region Frame "A region with frames in flight is removed and added again"
     "race-truncate" race_truncate Port "The memory file is cut while frames in it are read: SIGBUS"
     "race-truncate-under-ring" race_truncate_under_ring Port "The memory file is cut under the rings themselves: SIGBUS"
-    "race-truncate-delivery" race_truncate_delivery Port + friend "The memory file is cut under receive buffers while a friend sends: SIGBUS"
+    "race-truncate-receive" race_truncate_receive Port + friend "The memory file is cut under receive buffers while a friend sends: SIGBUS"
 }
 
 /// What the flipping thread works on.
@@ -66,7 +66,7 @@ impl Field<'_> {
 }
 
 fn race_length(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let wrong = [u32::MAX, 0, 1 << 31, 11][turn % 4];
         field.every(Descriptor { length: wrong, ..field.right() });
         field.every(field.right());
@@ -74,7 +74,7 @@ fn race_length(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_address(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let wrong = [NOWHERE, 0, u64::MAX - 20, u64::MAX][turn % 4];
         field.every(Descriptor { address: wrong, ..field.right() });
         field.every(field.right());
@@ -82,7 +82,7 @@ fn race_address(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_next(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let next = [0, 1, u16::MAX, field.ring.size()][turn % 4];
         field.every(Descriptor { flags: DESC_NEXT, next, ..field.right() });
         field.every(field.right());
@@ -90,7 +90,7 @@ fn race_next(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_flags(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let flags = [DESC_WRITE, DESC_INDIRECT, DESC_NEXT, DESC_INDIRECT | DESC_NEXT][turn % 4];
         field.every(Descriptor { flags, next: 3, ..field.right() });
         field.every(field.right());
@@ -98,7 +98,7 @@ fn race_flags(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_indirect_length(stage: &mut Stage<'_>) -> Done {
-    intake(stage, INDIRECT_DESC, |field, turn| {
+    transmit(stage, INDIRECT_DESC, |field, turn| {
         let table = Descriptor { address: field.table, length: 32, flags: DESC_INDIRECT, next: 0 };
         field.every(Descriptor { length: [u32::MAX, 0, 17, 0xffff_fff0][turn % 4], ..table });
         field.every(table);
@@ -106,7 +106,7 @@ fn race_indirect_length(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_indirect_entries(stage: &mut Stage<'_>) -> Done {
-    intake(stage, INDIRECT_DESC, |field, turn| {
+    transmit(stage, INDIRECT_DESC, |field, turn| {
         let table = Descriptor { address: field.table, length: 32, flags: DESC_INDIRECT, next: 0 };
         field.every(table);
         let first = Descriptor { length: HEADER as u32, flags: DESC_NEXT, next: 1, ..field.right() };
@@ -122,7 +122,7 @@ fn race_indirect_entries(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_header(stage: &mut Stage<'_>) -> Done {
-    intake(stage, CSUM | HOST_TSO4, |field, turn| {
+    transmit(stage, CSUM | HOST_TSO4, |field, turn| {
         let wild = NetHeader {
             needs_checksum: true,
             gso: [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::UdpL4, GsoKind::Other(9)][turn % 4],
@@ -138,7 +138,7 @@ fn race_header(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_frame(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let start = field.frame + HEADER as u64;
         let bytes = turn.to_le_bytes();
         // Destination and source, type, IP version and length, protocol, TCP header length.
@@ -149,7 +149,7 @@ fn race_frame(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_available_index(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let index = field.ring.available_index();
         let jump = [1, 0u16.wrapping_sub(1), field.ring.size(), 0x8000][turn % 4];
         field.ring.set_available_index(index.wrapping_add(jump));
@@ -158,7 +158,7 @@ fn race_available_index(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_available_entries(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         for slot in 0..field.ring.size() {
             field.ring.set_available_entry(slot, [u16::MAX, field.ring.size(), slot, 0][(turn + usize::from(slot)) % 4]);
         }
@@ -166,7 +166,7 @@ fn race_available_entries(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_used_ring(stage: &mut Stage<'_>) -> Done {
-    intake(stage, 0, |field, turn| {
+    transmit(stage, 0, |field, turn| {
         let noise = turn as u16;
         field.ring.set_used_index(noise);
         field.ring.set_used_flags(noise);
@@ -176,8 +176,8 @@ fn race_used_ring(stage: &mut Stage<'_>) -> Done {
     })
 }
 
-fn race_delivery(stage: &mut Stage<'_>) -> Done {
-    delivery(stage, |ring, turn| {
+fn race_receive(stage: &mut Stage<'_>) -> Done {
+    receive(stage, |ring, turn| {
         let index = (turn / 6) as u16;
         let right = ring.descriptor(index);
         let wrong = [
@@ -194,7 +194,7 @@ fn race_delivery(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_received_header(stage: &mut Stage<'_>) -> Done {
-    delivery(stage, |ring, turn| {
+    receive(stage, |ring, turn| {
         let buffer = ring.descriptor(turn as u16).address;
         // A receive buffer of the guest's own: it is inside its memory.
         let _ = ring.memory().write(buffer + 10, &(turn as u16).to_le_bytes());
@@ -226,19 +226,19 @@ fn race_truncate_under_ring(stage: &mut Stage<'_>) -> Done {
     Ok(Traces::without_memory(guest))
 }
 
-fn race_truncate_delivery(stage: &mut Stage<'_>) -> Done {
+fn race_truncate_receive(stage: &mut Stage<'_>) -> Done {
     let guest = stage.guest(|builder| builder)?;
     guest.memory().truncate(0)?;
     stage.friend_sends(32, 1000)?;
     Ok(Traces::without_memory(guest))
 }
 
-/// Runs traffic out of the first intake of a guest with the `needed` features while `flip` changes things, for as long as
+/// Runs traffic out of the first transmit queue of a guest with the `needed` features while `flip` changes things, for as long as
 /// the stage says.
-fn intake(stage: &Stage<'_>, needed: Features, flip: impl Fn(&Field<'_>, usize) + Sync) -> Done {
+fn transmit(stage: &Stage<'_>, needed: Features, flip: impl Fn(&Field<'_>, usize) + Sync) -> Done {
     let mut guest = stage.guest_with(needed)?;
     let memory = guest.memory().clone();
-    let ring = guest.pair(0).intake.queue.ring.shared().clone();
+    let ring = guest.pair(0).transmit.queue.ring.shared().clone();
     let (me, peer) = stage.hosts();
     let bytes = [&[0; HEADER][..], &Packet::tcp(me, peer, 1, vec![7; 1400]).frame()].concat();
     let frame = memory.allocate(bytes.len() as u64, 64)?;
@@ -273,15 +273,15 @@ fn while_flipping(stage: &Stage<'_>, mut guest: ToyGuest, ring: &SharedRing, fli
     });
     ring.set_available_index(index);
     kick_all(&mut guest);
-    guest.pair(0).intake.queue.ring.resume_at(index);
+    guest.pair(0).transmit.queue.ring.resume_at(index);
     let used = ring.used_index();
     Traces::chains(guest, index.wrapping_sub(used).min(ring.size()), used)
 }
 
-/// Lets the friend send while another thread flips the villain's delivery.
-fn delivery(stage: &mut Stage<'_>, flip: impl Fn(&SharedRing, usize) + Sync) -> Done {
+/// Lets the friend send while another thread flips the villain's receive queue.
+fn receive(stage: &mut Stage<'_>, flip: impl Fn(&SharedRing, usize) + Sync) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    let ring = guest.pair(0).delivery.queue.ring.shared().clone();
+    let ring = guest.pair(0).receive.queue.ring.shared().clone();
     let deadline = Deadline::after(stage.duration);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -308,7 +308,7 @@ fn with_spare_region(stage: &Stage<'_>, change: impl Fn(&mut ToyGuest) -> Result
     let bytes = [&[0; HEADER][..], &stage.frame(1400)].concat();
     let frame = memory.allocate_in(1, bytes.len() as u64, 64)?;
     memory.write(frame, &bytes)?;
-    let ring = guest.pair(0).intake.queue.ring.shared().clone();
+    let ring = guest.pair(0).transmit.queue.ring.shared().clone();
     let right = Descriptor { address: frame, length: bytes.len() as u32, flags: 0, next: 0 };
     (0..ring.size()).for_each(|index| ring.set_descriptor(index, right));
     let deadline = Deadline::after(stage.duration);
@@ -326,7 +326,7 @@ fn with_spare_region(stage: &Stage<'_>, change: impl Fn(&mut ToyGuest) -> Result
         }
     }
     kick_all(&mut guest);
-    guest.pair(0).intake.queue.ring.resume_at(index);
+    guest.pair(0).transmit.queue.ring.resume_at(index);
     let used = ring.used_index();
     Ok(Traces::chains(guest, index.wrapping_sub(used).min(ring.size()), used))
 }

@@ -27,7 +27,7 @@ case_table! { Ring:
     "ring-addresses-unaligned" ring_addresses_unaligned Port "Rings at odd addresses"
     "ring-addresses-changed" ring_addresses_changed Port "SET_VRING_ADDR elsewhere while the ring runs"
     "ring-areas-overlap" ring_areas_overlap Port "Descriptor table, available and used ring all at one address"
-    "rings-share-memory" rings_share_memory Port "Intake and delivery are the same ring"
+    "rings-share-memory" rings_share_memory Port "Transmit and receive queue are the same ring"
     "kick-before-addresses" kick_before_addresses Port "A ring is kicked before it has size or addresses"
     "kick-before-memory" kick_before_memory Port "Rings are set up and kicked before there is any memory"
     "enable-garbage" enable_garbage Port "SET_VRING_ENABLE with neither 0 nor 1"
@@ -45,7 +45,7 @@ fn available_backwards(stage: &mut Stage<'_>) -> Done {
 
 fn available_entries_garbage(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
-    let mut hand = Hand::intake(&mut guest);
+    let mut hand = Hand::transmit(&mut guest);
     (0..hand.ring().size()).for_each(|number| hand.offer(number.wrapping_mul(40_503)));
     hand.show(&mut guest);
     Ok(hand.leave(guest))
@@ -207,7 +207,7 @@ fn restart_without_stop(stage: &mut Stage<'_>) -> Done {
 fn jump(stage: &Stage<'_>, index: impl FnOnce(u16, u16) -> u16) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     guest.send(&stage.frame(100))?;
-    let ring = guest.pair(0).intake.queue.ring.shared().clone();
+    let ring = guest.pair(0).transmit.queue.ring.shared().clone();
     ring.set_available_index(index(ring.available_index(), ring.size()));
     kick_all(&mut guest);
     finish(guest)

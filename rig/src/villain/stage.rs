@@ -154,9 +154,9 @@ impl<'a> Stage<'a> {
 pub struct Traces {
     /// The guest, if there is one: still connected if the back end has not cut it off.
     pub guest: Option<ToyGuest>,
-    /// Chains shown to the back end in the first intake, good and bad: all must come back while the port lives.
+    /// Chains shown to the back end in the first transmit queue, good and bad: all must come back while the port lives.
     pub offered: u16,
-    /// The intake's used index before; none when the guest's memory must not be touched any more.
+    /// The transmit queue's used index before; none when the guest's memory must not be touched any more.
     used_before: Option<u16>,
 }
 
@@ -181,8 +181,8 @@ impl Traces {
         let Some(before) = self.used_before else {
             return 0;
         };
-        let intake = self.guest.as_mut().and_then(|guest| guest.pairs().first_mut());
-        intake.map_or(0, |pair| pair.intake.queue.ring.shared().used_index().wrapping_sub(before))
+        let transmit = self.guest.as_mut().and_then(|guest| guest.pairs().first_mut());
+        transmit.map_or(0, |pair| pair.transmit.queue.ring.shared().used_index().wrapping_sub(before))
     }
 
     /// Whether the back end has cut the villain off (or there never was a guest).

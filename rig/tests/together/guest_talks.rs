@@ -87,7 +87,7 @@ fn a_slow_reader_gets_its_frames_once_it_posts_buffers() {
     sender.send(&pattern(99)).unwrap();
     sender.wait_sent(PATIENCE).unwrap();
     assert!(slow.try_receive().unwrap().is_none());
-    assert_eq!(slow.pair(0).delivery.post(3).unwrap(), 3);
+    assert_eq!(slow.pair(0).receive.post(3).unwrap(), 3);
     assert_eq!(slow.receive(PATIENCE).unwrap().bytes, pattern(99));
 }
 

@@ -36,7 +36,7 @@ fn a_villain_without_the_friend_that_it_needs_says_so() {
 #[test]
 fn there_are_cases_of_every_group() {
     for group in
-        [Group::Descriptor, Group::Header, Group::Delivery, Group::Race, Group::Ring, Group::Message, Group::Region, Group::Abuse]
+        [Group::Descriptor, Group::Header, Group::Receive, Group::Race, Group::Ring, Group::Message, Group::Region, Group::Abuse]
     {
         let count = cases().filter(|case| case.group == group).count();
         assert!(count >= 10, "{group:?}: {count}");

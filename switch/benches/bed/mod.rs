@@ -10,7 +10,7 @@ use memlane::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use memlane::link::Impairment;
 use memlane::offload::Offloads;
 use memlane::port::Port;
-use memlane::ring::{Delivery, Intake, Ring};
+use memlane::ring::{ReceiveQueue, Ring, TransmitQueue};
 use memlane::settings::{Poll, Settings};
 use memlane::shared::Shared;
 use memlane::worker::{Mailbox, Start, Worker, links};
@@ -111,7 +111,7 @@ impl Bed {
         in_passes
     }
 
-    /// Another queue pair of guest `port`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
+    /// Another queue pair of guest `port`, of which only the transmit queue is used, and which gives chains back `in_order` or as it likes.
     pub fn queue(&mut self, port: u16, pair: u16, in_order: bool) -> Guest {
         Guest::queue(&mut self.worker, port, pair, in_order)
     }
@@ -140,18 +140,18 @@ impl Guest {
         offloads: Offloads,
     ) -> (Self, Slot) {
         let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
-        worker.add_intake(key(Direction::Intake), Intake::new(transmit), Offloads::ALL, start());
+        worker.add_transmit_queue(key(Direction::Transmit), TransmitQueue::new(transmit), Offloads::ALL, start());
         let slot = worker
-            .add_delivery(key(Direction::Delivery), Delivery::new(receive, offloads, true), start())
+            .add_receive_queue(key(Direction::Receive), ReceiveQueue::new(receive, offloads, true), start())
             .expect("a port that has come");
         (guest, slot)
     }
 
-    /// Another queue pair of port `index`, of which only the intake is used, and which gives chains back `in_order` or as it likes.
+    /// Another queue pair of port `index`, of which only the transmit queue is used, and which gives chains back `in_order` or as it likes.
     pub fn queue(worker: &mut Worker, index: u16, pair: u16, in_order: bool) -> Self {
         let (guest, transmit, _) = Self::alone(in_order);
-        let key = RingKey { port: PortId(index), pair, direction: Direction::Intake };
-        worker.add_intake(key, Intake::new(transmit), Offloads::ALL, start());
+        let key = RingKey { port: PortId(index), pair, direction: Direction::Transmit };
+        worker.add_transmit_queue(key, TransmitQueue::new(transmit), Offloads::ALL, start());
         guest
     }
 

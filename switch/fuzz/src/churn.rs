@@ -150,7 +150,7 @@ impl Bed {
             acts::ALLOW => {
                 let limit = Limit { rate: flag.then(|| "1Gbit".into()), packets: None, burst_ms: Some(1) };
                 let weight = u16::from(what).max(1);
-                let allowance = Allowance { weight, intake: limit.clone(), delivery: limit, storm: 0, ..Allowance::default() };
+                let allowance = Allowance { weight, transmit: limit.clone(), receive: limit, storm: 0, ..Allowance::default() };
                 self.meanwhile(plan, move |network| network.set_allowance(&port, &allowance));
             }
             acts::RESTART => self.restart(name, port, plan),
@@ -208,7 +208,7 @@ impl Bed {
         let Some(port) = self.network.find(&text(name)) else { return };
         let gone = Arc::clone(&port);
         self.meanwhile(plan, move |network| network.remove_port(&gone));
-        let base = port.recall_base(key(port.id, Direction::Intake));
+        let base = port.recall_base(key(port.id, Direction::Transmit));
         if let (Some(mut guest), Some(base)) = (self.guests[usize::from(name)].take(), base) {
             guest.assert_all_back(base);
         }
@@ -218,7 +218,7 @@ impl Bed {
         let Some(guest) = &self.guests[usize::from(name)] else { return };
         let rings = guest.rings();
         self.meanwhile(plan, move |network| {
-            let keys = [Direction::Intake, Direction::Delivery].map(|direction| key(port.id, direction));
+            let keys = [Direction::Transmit, Direction::Receive].map(|direction| key(port.id, direction));
             let bases = keys.map(|key| network.stop_ring(&port, key).expect("it runs"));
             port.begin_session();
             start_rings(network, &port, rings, bases);
@@ -296,7 +296,7 @@ type Rings = [(Direction, memlane::ring::SplitRing, Arc<MemoryMap>); 2];
 fn start_rings(network: &Arc<Network>, port: &Arc<Port>, rings: Rings, bases: [u16; 2]) {
     let in_order = network.shared().settings.in_order;
     for ((direction, split, memory), base) in rings.into_iter().zip(bases) {
-        let in_order = in_order && direction == Direction::Intake;
+        let in_order = in_order && direction == Direction::Transmit;
         let options = RingOptions { event_index: false, indirect: false, in_order, header_length: 12 };
         let start = Start { kick: None, at_once: true, enabled: true, session: port.session() };
         let (offloads, mergeable, call) = (Offloads::default(), true, None);
@@ -351,7 +351,7 @@ impl Guest {
     /// What the switch needs of its rings.
     fn rings(&self) -> Rings {
         let ring = |direction, ring| (direction, sides::split(ring, &self.map), Arc::clone(&self.map));
-        [ring(Direction::Intake, &self.transmit), ring(Direction::Delivery, &self.receive)]
+        [ring(Direction::Transmit, &self.transmit), ring(Direction::Receive, &self.receive)]
     }
 
     /// Sends a frame to the guest called `to`, or to all, if it has a buffer.

@@ -30,7 +30,7 @@ use super::script::Script;
 pub const MEMORY: u64 = 0x2_0000;
 /// Entries of the two rings in it.
 pub const RING: u16 = 16;
-/// Where descriptors, driver area and device area of ring 0 (the delivery) lie; ring 1 (the intake) lies [`NEXT_RING`] further.
+/// Where descriptors, driver area and device area of ring 0 (the receive queue) lie; ring 1 (the transmit queue) lies [`NEXT_RING`] further.
 pub const AREAS: [u64; 3] = [0, 0x1000, 0x2000];
 /// From ring to ring.
 pub const NEXT_RING: u64 = 0x3000;
@@ -129,7 +129,7 @@ fn add_port(network: &Network, number: u8) -> Arc<Port> {
 }
 
 fn settings(port: &Arc<Port>) -> PortSettings {
-    PortSettings { port: Arc::clone(port), delivery_offloads: true, pairs: 2 }
+    PortSettings { port: Arc::clone(port), receive_offloads: true, pairs: 2 }
 }
 
 /// An honest guest on `port`.

@@ -1,6 +1,6 @@
 //! Target `offload`: one frame whose sender left work to others, delivered to one receiver. What arrives is judged by [`judge`].
 //!
-//! The frame goes through [`memlane::offload::check`] and a real [`Delivery`]; its payload lies in pieces, and the receiver has few buffers,
+//! The frame goes through [`memlane::offload::check`] and a real [`ReceiveQueue`]; its payload lies in pieces, and the receiver has few buffers,
 //! so that large frames are delivered in several goes.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use memlane::frame::{ETHERNET, MAX_FRAME, NetHeader, START};
 use memlane::memory::{MemoryMap, Piece, Region};
 use memlane::offload::{self, Offloads};
 use memlane::parcel::{ChunkPool, Parcel};
-use memlane::ring::{Areas, Delivery, Placed, Ring, RingOptions, SplitRing};
+use memlane::ring::{Areas, Placed, ReceiveQueue, Ring, RingOptions, SplitRing};
 use memlane::stats::DropReason;
 
 use super::judge::{self, Arrived, Sent};
@@ -89,8 +89,8 @@ fn deliver(parcel: &mut Parcel, offloads: Offloads, mergeable: bool) -> Result<V
     let mut arrived = Vec::new();
     loop {
         let done = parcel.segments_done;
-        let placed = receiver.delivery.place(parcel).expect("a ring without faults");
-        receiver.delivery.ring().publish();
+        let placed = receiver.receive.place(parcel).expect("a ring without faults");
+        receiver.receive.ring().publish();
         receiver.collect(&mut arrived);
         match placed {
             Placed::Whole(frames) => {
@@ -113,7 +113,7 @@ fn memory() -> Arc<MemoryMap> {
 /// A driver that takes frames.
 struct Receiver {
     memory: Arc<MemoryMap>,
-    delivery: Delivery,
+    receive: ReceiveQueue,
     mergeable: bool,
     buffer: u64,
     taken: u16,
@@ -136,7 +136,7 @@ impl Receiver {
         };
         let options = RingOptions { event_index: false, indirect: false, in_order: false, header_length: 12 };
         let ring = Ring::new(split.expect("aligned areas"), Arc::clone(&memory), options, 0);
-        let receiver = Self { delivery: Delivery::new(ring, offloads, mergeable), memory, mergeable, buffer, taken: 0 };
+        let receiver = Self { receive: ReceiveQueue::new(ring, offloads, mergeable), memory, mergeable, buffer, taken: 0 };
         (0..SIZE).for_each(|index| receiver.describe(index));
         receiver.offer(SIZE);
         receiver
@@ -201,7 +201,7 @@ impl Receiver {
         let [head, length] = [0, 4].map(|at| u32::from_le_bytes([element[at], element[at + 1], element[at + 2], element[at + 3]]));
         assert!(head == u32::from(index) && (1..=self.buffer).contains(&length.into()));
         let place = self.place(self.address(index), self.buffer);
-        // SAFETY: the buffer is inside the region, and the delivery is not at work now.
+        // SAFETY: the buffer is inside the region, and the receive queue is not at work now.
         let bytes = unsafe { std::slice::from_raw_parts_mut(place, self.buffer as usize) };
         let (written, rest) = bytes.split_at_mut(length as usize);
         assert!(rest.iter().take(256).all(|&byte| byte == UNTOUCHED), "bytes written behind the frame");

@@ -127,8 +127,8 @@ const CONFIG: [(&str, &str); 8] = [
     ),
     (
         "shares-and-limits",
-        "share = 0.25\n[[port]]\nname = \"a\"\ntap = \"t\"\nweight = 7\nstorm = 0\nintake = { rate = \"1.5Gbit\", packets = 1000, burst-ms = 5 }\n\
-         delivery = { rate = \"10Mbit\" }\n",
+        "share = 0.25\n[[port]]\nname = \"a\"\ntap = \"t\"\nweight = 7\nstorm = 0\ntransmit = { rate = \"1.5Gbit\", packets = 1000, burst-ms = 5 }\n\
+         receive = { rate = \"10Mbit\" }\n",
     ),
     ("a-share-that-is-no-number", "share = nan\n[[port]]\nname = \"a\"\ntap = \"t\"\n"),
     ("twice-the-same", "[[port]]\nname = \"a\"\ntap = \"t\"\n[[port]]\nname = \"a\"\ntap = \"t\"\n"),
@@ -141,13 +141,13 @@ const CONTROL: [(&str, &str); 11] = [
     (
         "every-key",
         r#"{"name":"x","vhost-user":"x.sock","access":{"group":"7","mode":"0660"},"connect":false,"segment":"s","enabled":false,"mac":"02:00:00:00:00:0a",
-            "mtu":9000,"delivery-offloads":false,"queues":2,"weight":3,"intake":{"rate":"1Gbit","packets":7,"burst-ms":3},"delivery":{},"storm":0,
+            "mtu":9000,"receive-offloads":false,"queues":2,"weight":3,"transmit":{"rate":"1Gbit","packets":7,"burst-ms":3},"receive":{},"storm":0,
             "link":{"delay":"10ms","jitter":"1ms","loss":0.5,"gilbert-elliott":{"p":0.1,"r":0.5,"bad":1.0,"good":0.0},"rate":"1Mbit","queue":9}}"#,
     ),
-    ("what-can-change", r#"{"weight":2,"intake":{"packets":9},"link":{},"mac":null,"mtu":null,"enabled":false,"storm":null}"#),
+    ("what-can-change", r#"{"weight":2,"transmit":{"packets":9},"link":{},"mac":null,"mtu":null,"enabled":false,"storm":null}"#),
     ("what-cannot-change", r#"{"queues":2,"tap":null,"name":"b","colour":1,"weight":0}"#),
     ("the-others-address", r#"{"mac":"02:00:00:00:00:01","mtu":68}"#),
-    ("nulls-everywhere", r#"{"name":null,"intake":{"rate":null},"passt":[null],"link":null}"#),
+    ("nulls-everywhere", r#"{"name":null,"transmit":{"rate":null},"passt":[null],"link":null}"#),
     ("numbers-beyond", r#"{"storm":18446744073709551615,"weight":-1,"mtu":1e400,"queues":1.5}"#),
     (
         "a-whole-network",
@@ -180,7 +180,7 @@ fn packets(payload: usize) -> Vec<(String, Packet)> {
     packets
 }
 
-/// Packets whose headers are longer than usual, some longer than what is copied at intake.
+/// Packets whose headers are longer than usual, some longer than what is copied on transmit.
 fn long_packets(payload: usize) -> Vec<(String, Packet)> {
     let tcp = |from, to| Packet::tcp(from, to, 1, vec![3; payload]);
     let (v4, v6) = (tcp(Host::v4(1), Host::v4(2)), tcp(Host::v6(1), Host::v6(2)));

@@ -91,11 +91,11 @@ struct Terms {
     #[arg(long, value_name = "NUMBER")]
     queues: Option<String>,
     /// Whether large frames and frames without checksums may come to the guest: true or false.
-    #[arg(long, value_name = "BOOL", conflicts_with = "no_delivery_offloads")]
-    delivery_offloads: Option<String>,
-    /// As --delivery-offloads false.
+    #[arg(long, value_name = "BOOL", conflicts_with = "no_receive_offloads")]
+    receive_offloads: Option<String>,
+    /// As --receive-offloads false.
     #[arg(long)]
-    no_delivery_offloads: bool,
+    no_receive_offloads: bool,
     #[command(flatten)]
     changeable: Changeable,
 }
@@ -156,9 +156,8 @@ impl Attach {
         state("loopback", yes(which.loopback));
         state("connect", yes(*connect));
         state("segment", json!(terms.segment));
-        state("delivery-offloads", if terms.no_delivery_offloads { json!(false) } else { Value::Null });
-        let written =
-            [("vif", vif), ("access", access), ("queues", &terms.queues), ("delivery-offloads", &terms.delivery_offloads)];
+        state("receive-offloads", if terms.no_receive_offloads { json!(false) } else { Value::Null });
+        let written = [("vif", vif), ("access", access), ("queues", &terms.queues), ("receive-offloads", &terms.receive_offloads)];
         written.into_iter().for_each(|(key, text)| keys.written(key, text.as_deref()));
         terms.changeable.state(&mut keys);
         keys.checked()
@@ -207,7 +206,7 @@ mod tests {
     #[test]
     fn the_command_line_says_what_a_file_would() {
         let all = "net.toml web --vhost-user /run/web.sock --connect --segment back --mac 02:00:00:00:00:01 --mtu 1400 --queues 2 --weight 3 \
-                   --intake 1Gbit,7pps --delivery 9pps --storm 0 --anti-spoof mac --no-delivery-offloads --disabled";
+                   --transmit 1Gbit,7pps --receive 9pps --storm 0 --anti-spoof mac --no-receive-offloads --disabled";
         let file = r#"
             [[port]]
             name = "web"
@@ -218,11 +217,11 @@ mod tests {
             mtu = 1400
             queues = 2
             weight = 3
-            intake = { rate = "1Gbit", packets = 7 }
-            delivery = { packets = 9 }
+            transmit = { rate = "1Gbit", packets = 7 }
+            receive = { packets = 9 }
             storm = 0
             anti-spoof = "mac"
-            delivery-offloads = false
+            receive-offloads = false
             enabled = false
         "#;
         assert_eq!(port(all), crate::config::Config::parse(file, "net").unwrap().ports[0]);

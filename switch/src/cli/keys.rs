@@ -41,10 +41,10 @@ pub(super) struct Changeable {
     weight: Option<String>,
     /// What the guest may transmit: "100Mbit", "10kpps", both as "100Mbit,10kpps", or a table as in the file.
     #[arg(long, value_name = "LIMIT")]
-    intake: Option<String>,
+    transmit: Option<String>,
     /// What the guest may receive, likewise.
     #[arg(long, value_name = "LIMIT")]
-    delivery: Option<String>,
+    receive: Option<String>,
     /// Flooded frames (broadcast, multicast, unknown) that the port may send a second, by default 200000; 0 for no limit.
     #[arg(long, value_name = "NUMBER")]
     storm: Option<String>,
@@ -73,8 +73,8 @@ impl Changeable {
     pub(super) fn state(&self, keys: &mut Keys) {
         let options = [
             &self.weight,
-            &self.intake,
-            &self.delivery,
+            &self.transmit,
+            &self.receive,
             &self.storm,
             &self.anti_spoof,
             &self.link,
@@ -104,8 +104,8 @@ mod tests {
     fn an_option_says_what_the_key_of_its_name_says() {
         let words = [
             ("weight", "3", json!(3)),
-            ("intake", "1Gbit,7pps", json!("1Gbit,7pps")),
-            ("delivery", "{ packets = 9 }", json!({ "packets": 9 })),
+            ("transmit", "1Gbit,7pps", json!("1Gbit,7pps")),
+            ("receive", "{ packets = 9 }", json!({ "packets": 9 })),
             ("storm", "0", json!(0)),
             ("anti-spoof", "mac", json!("mac")),
             ("link", "{ loss = \"1%\" }", json!({ "loss": "1%" })),

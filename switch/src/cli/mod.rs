@@ -41,7 +41,7 @@ use crate::control::{self, ControlError};
                   Examples:\n  memlane up net.toml            run the network until SIGTERM or Ctrl-C\n  \
                   memlane qemu net.toml web      print QEMU arguments for a guest on port 'web'\n  \
                   memlane status net.toml        what each port and worker does\n  \
-                  memlane set net.toml web --intake 1Gbit   hold port 'web' to a rate\n  \
+                  memlane set net.toml web --transmit 1Gbit   hold port 'web' to a rate\n  \
                   memlane reload net.toml        make the running network what the file says now\n\n  \
                   memlane up                     run a network without a file, called 'memlane'\n  \
                   memlane attach web             give it a port, and print QEMU arguments for its guest\n  \
@@ -124,7 +124,7 @@ enum Command {
     /// Change a port of a running network: its weight, its limits, its link, its address, its MTU, whether it is enabled.
     #[command(
         allow_missing_positional = true,
-        after_help = "Examples:\n  memlane set net.toml web --intake 1Gbit,100kpps\n  memlane set web --intake none --weight 3\n  \
+        after_help = "Examples:\n  memlane set net.toml web --transmit 1Gbit,100kpps\n  memlane set web --transmit none --weight 3\n  \
                       memlane set web --mac none --enabled false"
     )]
     Set(Box<set::Set>),

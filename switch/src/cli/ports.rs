@@ -107,8 +107,8 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("state", report.state.clone()),
         ("address", report.address.clone().unwrap_or_else(|| "as its own".into())),
         ("terms", set::terms(entry)),
-        ("TX", format!("{} frames, {} bytes from the guest", totals.intake_frames, totals.intake_bytes)),
-        ("RX", format!("{} frames, {} bytes to the guest", totals.delivery_frames, totals.delivery_bytes)),
+        ("TX", format!("{} frames, {} bytes from the guest", totals.transmit_frames, totals.transmit_bytes)),
+        ("RX", format!("{} frames, {} bytes to the guest", totals.receive_frames, totals.receive_bytes)),
         ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.calls)),
     ];
     let text: String = lines.iter().map(|(what, text)| format!("{what:<9} {text}\n")).collect();

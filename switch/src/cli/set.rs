@@ -41,8 +41,8 @@ pub(super) fn terms(entry: &PortEntry) -> String {
     let guarded = (entry.anti_spoof == AntiSpoof::Mac).then(|| ", anti-spoof mac".to_owned());
     let disabled = (!entry.enabled).then(|| ", disabled".to_owned());
     let rest: String = [link, mac, guarded, mtu, disabled].into_iter().flatten().collect();
-    let (intake, delivery) = (words(&entry.intake), words(&entry.delivery));
-    format!("weight {}, intake {intake}, delivery {delivery}, {storm} flooded frames/s{rest}", entry.weight)
+    let (transmit, receive) = (words(&entry.transmit), words(&entry.receive));
+    format!("weight {}, transmit {transmit}, receive {receive}, {storm} flooded frames/s{rest}", entry.weight)
 }
 
 /// The link as the file would state it, without what does not impair.
@@ -63,9 +63,9 @@ mod tests {
 
     #[test]
     fn what_holds_is_told_as_it_is_written() {
-        let keys = r#"{ "name": "a", "null": true, "intake": "100Mbit,10kpps", "link": { "delay": "10ms", "loss": 1 }, "mtu": 1400, "enabled": false }"#;
+        let keys = r#"{ "name": "a", "null": true, "transmit": "100Mbit,10kpps", "link": { "delay": "10ms", "loss": 1 }, "mtu": 1400, "enabled": false }"#;
         let entry: PortEntry = serde_json::from_str(keys).unwrap();
-        let wanted = "intake 100Mbit,10000pps, delivery unlimited, ";
+        let wanted = "transmit 100Mbit,10000pps, receive unlimited, ";
         let text = terms(&entry);
         assert!(text.contains(wanted) && text.ends_with(", link { delay = \"10ms\", loss = 1.0 }, mtu 1400, disabled"), "{text}");
     }

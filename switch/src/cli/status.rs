@@ -89,7 +89,7 @@ fn uplinks(all: &[UplinkReport]) -> String {
     let heading = ["uplink", "vni", "mtu", "from\nthere", "to\nthere", "dropped", "told of\nhere", "hosts", "stations\nthere"];
     let row = |uplink: &UplinkReport| {
         let dropped: u64 = uplink.totals.drops.values().sum();
-        let totals = [uplink.totals.intake_frames, uplink.totals.delivery_frames, dropped].map(count);
+        let totals = [uplink.totals.transmit_frames, uplink.totals.receive_frames, dropped].map(count);
         let counts = [uplink.announced, uplink.hosts.len(), uplink.stations.len()].map(|number| count(number as u64));
         let words = [uplink.segment.clone(), uplink.vni.to_string(), uplink.mtu.to_string()];
         words.into_iter().chain(totals).chain(counts).collect()
@@ -129,10 +129,10 @@ fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     let dropped: u64 = totals.drops.values().sum();
     let words = [port.name.clone(), port.segment.clone(), port.state.clone()];
     let numbers = [
-        count(totals.intake_frames),
-        bytes(totals.intake_bytes),
-        count(totals.delivery_frames),
-        bytes(totals.delivery_bytes),
+        count(totals.transmit_frames),
+        bytes(totals.transmit_bytes),
+        count(totals.receive_frames),
+        bytes(totals.receive_bytes),
         count(dropped),
         format!("{:.2}", totals.cycles as f64 / cycles_per_second.max(1) as f64),
     ];
@@ -181,7 +181,7 @@ mod tests {
 
     /// What a network tells whose only port has these counters; those that are not named were not known to its version.
     fn report(counters: serde_json::Value) -> Report {
-        let allowance = json!({ "weight": 1, "intake": {}, "delivery": {}, "storm": 20_000 });
+        let allowance = json!({ "weight": 1, "transmit": {}, "receive": {}, "storm": 20_000 });
         let mut port = json!({
             "name": "web", "segment": "lan", "kind": "vhost-user", "place": "web.sock", "state": "running", "quarantines": 0,
             "stations": 1, "allowance": allowance
@@ -197,7 +197,7 @@ mod tests {
     /// `count` ports on which much has passed, called `name` and their number, in quarantine.
     fn busy(count: usize, name: &str, segment: &str) -> Report {
         let totals = json!({
-            "intake-frames": u64::MAX, "intake-bytes": u64::MAX, "delivery-frames": 99_999_u64, "delivery-bytes": 123_456_789_u64,
+            "transmit-frames": u64::MAX, "transmit-bytes": u64::MAX, "receive-frames": 99_999_u64, "receive-bytes": 123_456_789_u64,
             "waiting": 12, "kicks": u64::MAX, "calls": u64::MAX, "cycles": 12_345_678_900_u64, "drops": { "storm": u64::MAX }
         });
         let mut report = report(totals);
@@ -240,7 +240,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
 
     #[test]
     fn a_port_that_does_well_has_a_row_and_no_more() {
-        let text = table(&report(json!({ "intake-frames": 12 })));
+        let text = table(&report(json!({ "transmit-frames": 12 })));
         assert!(text.contains("web") && text.contains("12"), "{text}");
         assert!(!text.contains("web dropped") && !text.contains("kick "), "{text}");
     }
@@ -252,7 +252,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
         let uplink = json!({
             "segment": "lan", "vni": 100, "devices": ["tap", "br", "vx"], "mtu": 1450, "announced": 2, "held-back": 3,
             "hosts": ["10.0.0.2", "10.0.0.3"], "stations": stations, "more": false, "disputed": [station(77, "10.0.0.3")],
-            "trouble": "it is cut off", "advice": "let packets pass", "intake-frames": 12
+            "trouble": "it is cut off", "advice": "let packets pass", "transmit-frames": 12
         });
         let report = Report { uplinks: vec![serde_json::from_value(uplink).unwrap()], ..report(json!({})) };
         let text = table(&report);

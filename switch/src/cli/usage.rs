@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::config::quantity::{Quantity, Read};
-use crate::config::{either, nearest, printable};
+use crate::config::{either, nearest, printable, renamed};
 
 /// The sentence for `error`; `None` for what is no mistake, as the text of `--help`.
 pub(super) fn told(error: &clap::Error, arguments: &[String]) -> Option<String> {
@@ -21,9 +21,10 @@ pub(super) fn told(error: &clap::Error, arguments: &[String]) -> Option<String> 
             let near = nearest(&name, known.get_subcommands().map(clap::Command::get_name));
             format!("there is no command {}{}", printable(&name), meant(&near.map(str::to_owned).into_iter().collect::<Vec<_>>()))
         }
-        ErrorKind::UnknownArgument if invalid.starts_with('-') => {
-            format!("there is no option {}{}", printable(&invalid), meant(&argument(ContextKind::SuggestedArg)))
-        }
+        ErrorKind::UnknownArgument if invalid.starts_with('-') => match invalid.strip_prefix("--").and_then(renamed) {
+            Some(new) => format!("the option {invalid} was renamed to --{new}"),
+            None => format!("there is no option {}{}", printable(&invalid), meant(&argument(ContextKind::SuggestedArg))),
+        },
         ErrorKind::UnknownArgument => {
             format!("\"{}\" is one word too many: text with spaces belongs in quotes", printable(&invalid))
         }

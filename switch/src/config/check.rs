@@ -595,7 +595,7 @@ mac = "02:00"
 [[port]]
 name = "a"
 vhost-user = "/tmp/b"
-intake = { rate = "quick" }
+transmit = { rate = "quick" }
 [[port]]
 name = "c"
 sise = 3

@@ -5,7 +5,7 @@ use crate::daemon::PortChange;
 use crate::settings::Settings;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 9] = ["weight", "intake", "delivery", "storm", "anti-spoof", "link", "mac", "mtu", "enabled"];
+pub const CHANGEABLE: [&str; 9] = ["weight", "transmit", "receive", "storm", "anti-spoof", "link", "mac", "mtu", "enabled"];
 
 /// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback have their address and MTU from their start.
 pub fn can_change(kind: &PortKind, key: &str) -> bool {

@@ -204,7 +204,7 @@ pub struct PortEntry {
     #[schemars(range(min = 68, max = 65535))]
     pub mtu: Option<u16>,
     /// Whether large frames and frames without checksums may come to the guest, as Linux takes them; false for a guest that loads XDP programs.
-    pub delivery_offloads: bool,
+    pub receive_offloads: bool,
     /// Queue pairs, where the front end does not decide that itself.
     #[schemars(range(min = 1, max = 16))]
     pub queues: u16,
@@ -214,11 +214,11 @@ pub struct PortEntry {
     /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 20 } or "1Gbit,100kpps"; by default all.
     #[serde(deserialize_with = "Limit::read")]
     #[schemars(transform = quantity::or_text("limit"))]
-    pub intake: Limit,
+    pub transmit: Limit,
     /// What the port may be sent, likewise.
     #[serde(deserialize_with = "Limit::read")]
     #[schemars(transform = quantity::or_text("limit"))]
-    pub delivery: Limit,
+    pub receive: Limit,
     /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit. By default 200000, and no limit on a segment
     /// of two ports, where they reach one receiver.
     pub storm: u64,
@@ -264,8 +264,8 @@ impl PortEntry {
     pub fn allowance(&self) -> Allowance {
         Allowance {
             weight: self.weight,
-            intake: self.intake.clone(),
-            delivery: self.delivery.clone(),
+            transmit: self.transmit.clone(),
+            receive: self.receive.clone(),
             storm: self.storm,
             anti_spoof: self.anti_spoof,
         }
@@ -292,11 +292,11 @@ impl Default for PortEntry {
             enabled: true,
             mac: None,
             mtu: None,
-            delivery_offloads: true,
+            receive_offloads: true,
             queues: 1,
             weight: 1,
-            intake: Limit::default(),
-            delivery: Limit::default(),
+            transmit: Limit::default(),
+            receive: Limit::default(),
             storm: DEFAULT_STORM,
             anti_spoof: AntiSpoof::default(),
             link: None,

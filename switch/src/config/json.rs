@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::difference::{CHANGEABLE, can_change};
 use super::document::schema_value;
+use super::renamed;
 use super::shape::{self, Written};
 use super::words::{either, nearest, printable};
 use super::{Config, Mistake, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
@@ -70,15 +71,7 @@ impl PortConfig {
         let known = PortEntry::keys();
         let told = fixed.into_iter().map(|(key, _)| match known.contains(key) {
             true => Mistake::of(key, &format!("{key} cannot change while the port is there: detach it, and attach it anew")),
-            false => Mistake::of(
-                key,
-                &match nearest(key, CHANGEABLE.into_iter()) {
-                    Some(near) => format!("there is no key {}; did you mean {near}?", printable(key)),
-                    None => {
-                        format!("there is no key {}; what can change is {}", printable(key), either(&CHANGEABLE.map(str::to_owned)))
-                    }
-                },
-            ),
+            false => Mistake::of(key, &unknown_change(key)),
         });
         Err(Mistakes::of(told.chain(read.err().into_iter().flat_map(|mistakes| mistakes.list)).collect()))
     }
@@ -91,6 +84,17 @@ impl PortConfig {
     /// The port as a file would state it.
     pub fn entry(&self) -> PortEntry {
         PortEntry::from(self)
+    }
+}
+
+/// The sentence for a key of a change that no port has.
+fn unknown_change(key: &str) -> String {
+    if let Some(told) = renamed::told(key) {
+        return told;
+    }
+    match nearest(key, CHANGEABLE.into_iter()) {
+        Some(near) => format!("there is no key {}; did you mean {near}?", printable(key)),
+        None => format!("there is no key {}; what can change is {}", printable(key), either(&CHANGEABLE.map(str::to_owned))),
     }
 }
 
@@ -162,11 +166,11 @@ impl From<&PortConfig> for PortEntry {
             enabled: port.enabled,
             mac: port.mac.map(|mac| mac.to_string()),
             mtu: port.mtu,
-            delivery_offloads: port.delivery_offloads,
+            receive_offloads: port.receive_offloads,
             queues: port.queues,
             weight: port.allowance.weight,
-            intake: port.allowance.intake.clone(),
-            delivery: port.allowance.delivery.clone(),
+            transmit: port.allowance.transmit.clone(),
+            receive: port.allowance.receive.clone(),
             storm: port.allowance.storm,
             anti_spoof: port.allowance.anti_spoof,
             link: port.link.clone(),
@@ -210,11 +214,11 @@ mod tests {
         enabled = false
         mac = "02:00:00:00:00:0a"
         mtu = 1400
-        delivery-offloads = false
+        receive-offloads = false
         queues = 4
         weight = 3
-        intake = { rate = "1Gbit", packets = 7, burst-ms = 9 }
-        delivery = { packets = 9 }
+        transmit = { rate = "1Gbit", packets = 7, burst-ms = 9 }
+        receive = { packets = 9 }
         storm = 0
         anti-spoof = "mac"
         link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }

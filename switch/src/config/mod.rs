@@ -5,7 +5,7 @@
 //!    [`quantity`]s; then values against each other.
 //! 3. [`Config`]: what the rest of the program works with.
 //! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: segments that go on at other hosts.
-//! 5. [`claim`]: what only one port can have. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
+//! 5. [`claim`]: what only one port can have. [`renamed`]: old keys and their new names. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
 //!    another.
 
 pub mod check;
@@ -15,6 +15,7 @@ pub mod document;
 pub mod file;
 pub mod json;
 pub mod quantity;
+mod renamed;
 mod shape;
 mod syntax;
 pub mod uplink;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
+pub(crate) use renamed::renamed;
 pub use uplink::UplinkConfig;
 pub(crate) use words::{either, inline_table, nearest, printable};
 
@@ -76,7 +78,7 @@ pub struct PortConfig {
     /// MTU offered to the guest.
     pub mtu: Option<u16>,
     /// Whether frames may come to the guest with checksums and segmentation left undone.
-    pub delivery_offloads: bool,
+    pub receive_offloads: bool,
     /// Queue pairs.
     pub queues: u16,
     /// Who may connect to its socket.
@@ -369,7 +371,7 @@ impl PortConfig {
             enabled: entry.enabled,
             mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
             mtu: entry.mtu,
-            delivery_offloads: entry.delivery_offloads,
+            receive_offloads: entry.receive_offloads,
             queues: entry.queues,
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
             allowance: entry.allowance(),

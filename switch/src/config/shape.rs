@@ -16,6 +16,7 @@ use toml::de::DeValue;
 
 use super::check::MOST_MISTAKES;
 use super::quantity::{Quantity, Read};
+use super::renamed;
 use super::words::{must_be, nearest, printable, shown, where_else};
 
 /// What is wrong with a key.
@@ -231,6 +232,9 @@ fn wrong(root: &Value, schema: &Value, key: &str, form: &Form) -> String {
 
 /// The sentence for a key that the table `table`, of this schema, does not have.
 fn unknown(root: &Value, schema: &Value, table: &str, name: &str) -> String {
+    if let Some(told) = renamed::told(name) {
+        return told;
+    }
     let known: Vec<&str> = schema["properties"].as_object().into_iter().flatten().map(|(known, _)| known.as_str()).collect();
     let name_shown = printable(name);
     let what = if table.is_empty() { format!("there is no key {name_shown}") } else { format!("{table} has no key {name_shown}") };

@@ -35,11 +35,11 @@ pub struct Change {
     /// As in the file; all of it anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(transform = quantity::or_text("limit"))]
-    pub intake: Option<Limit>,
+    pub transmit: Option<Limit>,
     /// As in the file; all of it anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(transform = quantity::or_text("limit"))]
-    pub delivery: Option<Limit>,
+    pub receive: Option<Limit>,
     /// As in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storm: Option<u64>,

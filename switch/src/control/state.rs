@@ -184,7 +184,7 @@ mod tests {
         [[port]]
         name = "c"
         loopback = true
-        intake = { rate = "1Gbit" }
+        transmit = { rate = "1Gbit" }
         [[port]]
         name = "d"
         vhost-user = "/run/d.sock"

@@ -1,7 +1,7 @@
 //! A piece: a run of memory that others write, and all that is done with one.
 //!
 //! A piece is made where a memory map vouches for it, or from a frame in memory of our own. The rule by which it is sound to use later: **whoever
-//! has a piece belongs to an intake or a delivery that holds the map or the buffer, and gives the piece up before it is let go** (chains are given
+//! has a piece belongs to a transmit queue or a receive queue that holds the map or the buffer, and gives the piece up before it is let go** (chains are given
 //! back, and rings are moved or stopped, only after that). What is done with a piece never leaves it, whatever is asked.
 //!
 //! A piece may also only **name** memory, that of another domain under Xen ([`Foreign`]). To whoever reaches by address it has no bytes: only

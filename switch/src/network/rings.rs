@@ -10,7 +10,7 @@ use crate::offload::Offloads;
 use crate::port::end::Ends;
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, State};
-use crate::ring::{Call, Delivery, Intake, Ring, RingOptions, SplitRing};
+use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
 use crate::worker::Start;
 
 /// How often to look whether a port that is drained has nothing under way any more.
@@ -54,8 +54,8 @@ impl Network {
             let mut ring = Ring::new(split, memory, options, base);
             ring.set_call(call);
             let slot = match key.direction {
-                Direction::Intake => worker.add_intake(key, Intake::new(ring), offloads, start),
-                Direction::Delivery => worker.add_delivery(key, Delivery::new(ring, offloads, mergeable), start),
+                Direction::Transmit => worker.add_transmit_queue(key, TransmitQueue::new(ring), offloads, start),
+                Direction::Receive => worker.add_receive_queue(key, ReceiveQueue::new(ring, offloads, mergeable), start),
             };
             slot.map(|slot| (slot, worker.is_filled(key)))
         });
@@ -96,7 +96,7 @@ impl Network {
         let slot = self.worker(worker).ask(move |worker| worker.add_ends(id, pair, session, ends)).ok_or_else(gone)??;
         let told = {
             let mut rings = port.rings();
-            for direction in [Direction::Intake, Direction::Delivery] {
+            for direction in [Direction::Transmit, Direction::Receive] {
                 let running = Running { entry: RouteEntry { worker, slot }, enabled: true };
                 let key = RingKey { port: id, pair, direction };
                 rings.filled.insert((key, slot));
@@ -125,8 +125,8 @@ impl Network {
         told.wait();
         let worker = self.worker(running.entry.worker);
         match key.direction {
-            Direction::Intake => worker.ask_later(move |worker, reply| worker.stop_intake(key, reply)),
-            Direction::Delivery => worker.ask(move |worker| worker.stop_delivery(key)).flatten(),
+            Direction::Transmit => worker.ask_later(move |worker, reply| worker.stop_transmit_queue(key, reply)),
+            Direction::Receive => worker.ask(move |worker| worker.stop_receive_queue(key)).flatten(),
         }
     }
 
@@ -209,7 +209,7 @@ impl Network {
     /// Lets `port` send and be sent to, or not: then its frames stay where they are, and others' to it are dropped.
     pub fn set_port_enabled(&self, port: &Arc<Port>, enabled: bool) {
         port.set_enabled(enabled);
-        port.policy.intake.set_shut(!enabled);
+        port.policy.transmit.set_shut(!enabled);
         self.have_all_look();
         let told = self.update_route(port, &port.rings());
         told.wait();

@@ -182,7 +182,7 @@ impl Network {
         port.set_path(terms.link.into());
         port.set_link(terms.link.clone());
         port.set_enabled(terms.enabled);
-        port.policy.intake.set_shut(!terms.enabled);
+        port.policy.transmit.set_shut(!terms.enabled);
         self.join(&port);
         if let Some(address) = terms.mac {
             // Only now: the table is what workers look receivers up in, and all of them know this port from here on.

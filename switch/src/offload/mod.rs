@@ -1,6 +1,6 @@
 //! Offloads: what a sender may leave to others, what a receiver can do itself, and the repair of the difference.
 //!
-//! 1. [`check`]: at intake, the virtio-net header of a frame is compared with the frame and with what was negotiated.
+//! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with what was negotiated.
 //! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need cutting?
 //! 3. [`checksum`], [`segment`]: the repair, made while the frame is delivered, for each receiver by itself.
 

@@ -15,7 +15,7 @@ const PSH: u8 = 0x08;
 /// The headers of a whole frame, which become those of one segment after the other.
 #[derive(Clone, Debug)]
 enum Headers {
-    /// At most as many as intake copies.
+    /// At most as many as the transmit side copies.
     Short([u8; START], usize),
     Long(Box<[u8]>),
 }
@@ -79,7 +79,7 @@ impl Whole {
     }
 }
 
-/// How a checked parcel is cut; made once a delivery, then asked for each segment.
+/// How a checked parcel is cut; made once a frame that is delivered, then asked for each segment.
 #[derive(Clone, Debug)]
 pub struct Cutter {
     headers: Headers,

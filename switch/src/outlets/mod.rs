@@ -15,7 +15,7 @@ use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::notice::Spans;
 use crate::parcel::{Fate, Parcel, Reach};
-use crate::ring::{Intake, Ring, RingFault, express};
+use crate::ring::{Ring, RingFault, TransmitQueue, express};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, QUANTUM, Weight};
 use crate::settings::Settings;
@@ -229,22 +229,22 @@ impl Outlets {
         sent
     }
 
-    /// Carries up to `most` frames with this `key` from `intake` by the express lane, if its receiver is served here and nothing
+    /// Carries up to `most` frames with this `key` from `transmit` by the express lane, if its receiver is served here and nothing
     /// waits for it; returns how many, and their bytes.
     #[inline]
-    pub(crate) fn express(&mut self, intake: &mut Intake, key: ExpressKey, most: u16, slice: &mut Slice) -> (u16, u64) {
+    pub(crate) fn express(&mut self, transmit: &mut TransmitQueue, key: ExpressKey, most: u16, slice: &mut Slice) -> (u16, u64) {
         let ExpressKey { sender, weight, pattern, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
         let may_go = outlet.may_go(sender, self.now, &mut self.races);
-        let Sink::Ring(delivery) = &mut outlet.sink else { return (0, 0) };
-        let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.delivery.is_set() || outlet.line.is_some();
-        if entry.worker != self.worker || !outlet.open || by_turns || !may_go || !express::may_carry(intake, delivery) {
+        let Sink::Ring(receive) = &mut outlet.sink else { return (0, 0) };
+        let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.receive.is_set() || outlet.line.is_some();
+        if entry.worker != self.worker || !outlet.open || by_turns || !may_go || !express::may_carry(transmit, receive) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
         while frames < most {
-            match delivery.read_ahead(most - frames) {
+            match receive.read_ahead(most - frames) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(fault) => {
@@ -252,7 +252,7 @@ impl Outlets {
                     break;
                 }
             }
-            let carried = express::carry(intake, delivery, pattern, most - frames);
+            let carried = express::carry(transmit, receive, pattern, most - frames);
             frames += carried.0;
             bytes += carried.1;
             self.work.effort += u64::from(carried.0) * effort::FRAME + carried.1;
@@ -358,7 +358,7 @@ impl Outlets {
     /// Whether it is we who hold back what `sender` has for `slot`, not the receiver.
     pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
         let Some(outlet) = self.slots.get_mut(slot) else { return false };
-        !outlet.port.policy.delivery.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
+        !outlet.port.policy.receive.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
     }
 
     /// How the receiver at `slot` is doing.
@@ -465,7 +465,7 @@ impl Outlets {
             outlet.touch(slot, &mut self.touched);
         }
         // Where a limit holds back, it is not the receiver that does.
-        if advanced || !outlet.port.policy.delivery.is_open(now) {
+        if advanced || !outlet.port.policy.receive.is_open(now) {
             outlet.notice.begin_to_stand(now, &self.times.spans);
         } else if outlet.is_stuck_for(self.times.patience, now) {
             outlet.touch(slot, &mut self.touched);
@@ -670,7 +670,7 @@ impl Outlets {
 
     /// When the limit of the receiver at `slot` opens, if it holds back now.
     pub(crate) fn opens_at(&self, slot: Slot, now: Cycles) -> Option<Cycles> {
-        let limiter = &self.slots.get(slot)?.port.policy.delivery;
+        let limiter = &self.slots.get(slot)?.port.policy.receive;
         (!limiter.is_open(now)).then(|| limiter.opens_at())
     }
 

@@ -140,7 +140,7 @@ impl Outlet {
     /// For queue pair `pair` of `port`, whose frames go into `sink`, with nothing waiting.
     pub(crate) fn new((port, pair): (&Arc<Port>, u16), sink: Sink, enabled: bool, started: bool) -> Self {
         let mut outlet = Self {
-            key: RingKey { port: port.id, pair, direction: Direction::Delivery },
+            key: RingKey { port: port.id, pair, direction: Direction::Receive },
             port: Arc::clone(port),
             limited: 0,
             sink,
@@ -176,7 +176,7 @@ impl Outlet {
 
     /// Has the driver kick when it posts buffers; true if it has posted some already. Where a limit holds back, buffers are no news.
     pub(super) fn arm(&mut self, now: Cycles) -> bool {
-        self.port.policy.delivery.is_open(now) && self.sink.arm()
+        self.port.policy.receive.is_open(now) && self.sink.arm()
     }
 
     /// When its notice is due: while something waits for its driver, that is when a limit opens, the driver is to be called again, or patience
@@ -185,7 +185,7 @@ impl Outlet {
         let loses = self.sink.ring().is_some_and(|ring| ring.loses_interrupts());
         let due = self.notice.due(now, if loses { times.spans.look_soon } else { times.spans.look })?;
         let Some(since) = self.notice.stuck_since() else { return Some(due) };
-        let limiter = &self.port.policy.delivery;
+        let limiter = &self.port.policy.receive;
         Some(if limiter.is_open(now) { due.min(since.saturating_add(times.patience)) } else { limiter.opens_at() })
     }
 
@@ -277,7 +277,7 @@ impl Outlet {
                 break;
             }
             // Where a limit holds back, it is not the receiver that does.
-            let open = self.port.policy.delivery.is_open(now);
+            let open = self.port.policy.receive.is_open(now);
             let given_up = open && self.is_stuck_for(times.patience, now);
             let place = |parcel: &mut Parcel| {
                 let sent = self.place(parcel, now, faults, work);
@@ -383,7 +383,7 @@ impl Outlet {
         if !self.open {
             return Sent::Dropped(DropReason::ReceiverAbsent);
         }
-        if !self.port.policy.delivery.is_open(now) {
+        if !self.port.policy.receive.is_open(now) {
             self.limited += 1;
             return Sent::MustWait;
         }
@@ -406,7 +406,7 @@ impl Outlet {
                 work.effort += u64::from(parcel.length);
                 self.frames += u64::from(frames);
                 self.bytes += u64::from(parcel.length);
-                self.port.policy.delivery.charge(parcel.length.into(), frames.into(), now);
+                self.port.policy.receive.charge(parcel.length.into(), frames.into(), now);
                 self.stalled = false;
                 Sent::Done
             }
@@ -458,7 +458,7 @@ impl Outlet {
     /// True if a frame found no room in buffers that are there, and no more were posted for so long a `time`: its receiver may be satisfied with those, and
     /// others need not wait for it.
     pub(super) fn lets_pass(&mut self, time: Cycles, now: Cycles) -> bool {
-        let still = self.shut_until <= now && self.posted.age > time && self.port.policy.delivery.is_open(now);
+        let still = self.shut_until <= now && self.posted.age > time && self.port.policy.receive.is_open(now);
         still && self.has_buffers()
     }
 
@@ -517,12 +517,12 @@ impl Outlet {
     }
 
     pub(super) fn count(&mut self, counters: &PortCounters) {
-        counters.delivery_frames.add(std::mem::take(&mut self.frames));
-        counters.delivery_bytes.add(std::mem::take(&mut self.bytes));
+        counters.receive_frames.add(std::mem::take(&mut self.frames));
+        counters.receive_bytes.add(std::mem::take(&mut self.bytes));
         let under_way = self.line.as_ref().map_or(0, |line| line.len());
         counters.waiting.set(u64::from(self.turns.waiting()) + under_way as u64);
         counters.turns.add(self.turns.take_taken());
-        counters.delivery_limited.add(std::mem::take(&mut self.limited));
+        counters.receive_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
         let off_line = std::mem::replace(&mut self.off_line, NOTHING_OFF_LINE);

@@ -3,8 +3,8 @@
 use crate::memory::Fetch;
 use crate::memory::faults::bring_in;
 use crate::parcel::{Loan, Parcel};
-use crate::port::end::DeliveryEnd;
-use crate::ring::{Delivery, Placed, Ring, RingFault};
+use crate::port::end::ReceiveEnd;
+use crate::ring::{Placed, ReceiveQueue, Ring, RingFault};
 use crate::stats::DropReason;
 
 /// Has `act` work on the frame of `parcel` with its rest fetched into `memory`; `None` if that fails.
@@ -28,8 +28,8 @@ pub(super) fn is_in_memory(parcel: &Parcel) -> bool {
 /// Where an outlet's frames go.
 #[derive(Debug)]
 pub(crate) enum Sink {
-    Ring(Box<Delivery>),
-    Other(Box<dyn DeliveryEnd>),
+    Ring(Box<ReceiveQueue>),
+    Other(Box<dyn ReceiveEnd>),
 }
 
 impl Sink {
@@ -37,7 +37,7 @@ impl Sink {
     #[inline]
     pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
         match self {
-            Self::Ring(delivery) => Some(delivery.ring()),
+            Self::Ring(receive) => Some(receive.ring()),
             Self::Other(_) => None,
         }
     }
@@ -50,7 +50,7 @@ impl Sink {
 
     pub(crate) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
         match self {
-            Self::Ring(delivery) => delivery.place(parcel),
+            Self::Ring(receive) => receive.place(parcel),
             Self::Other(_) if !is_in_memory(parcel) => Ok(Placed::Refused(DropReason::SenderMemory)),
             Self::Other(end) => Ok(end.place(parcel)),
         }
@@ -59,7 +59,7 @@ impl Sink {
     /// Shows the receiver what was placed.
     pub(crate) fn publish(&mut self) {
         match self {
-            Self::Ring(delivery) => delivery.ring().publish(),
+            Self::Ring(receive) => receive.ring().publish(),
             Self::Other(end) => end.publish(),
         }
     }
@@ -75,14 +75,14 @@ impl Sink {
     /// Descriptors that were walked to find room since this was last asked.
     pub(crate) fn take_walked(&mut self) -> u64 {
         match self {
-            Self::Ring(delivery) => delivery.take_walked(),
+            Self::Ring(receive) => receive.take_walked(),
             Self::Other(_) => 0,
         }
     }
 
     pub(crate) fn take_bad_chains(&mut self) -> u32 {
         match self {
-            Self::Ring(delivery) => delivery.take_bad_chains(),
+            Self::Ring(receive) => receive.take_bad_chains(),
             Self::Other(_) => 0,
         }
     }
@@ -90,7 +90,7 @@ impl Sink {
     /// Asks to be told of new room; true if there is some already, or if nobody will tell.
     pub(crate) fn arm(&mut self) -> bool {
         match self {
-            Self::Ring(delivery) => delivery.ring().arm(),
+            Self::Ring(receive) => receive.ring().arm(),
             Self::Other(end) => end.has_room(),
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! A kind of port is a folder beside this file. It brings two **ends** to a worker, and takes them away again:
 //!
-//! 1. an [`IntakeEnd`], where frames come in: the worker looks, opens a frame as a parcel, and disposes of it;
-//! 2. a [`DeliveryEnd`], where they leave: the worker places parcels during a pass, and publishes when the pass ends;
+//! 1. a [`TransmitEnd`], where frames come in: the worker looks, opens a frame as a parcel, and disposes of it;
+//! 2. a [`ReceiveEnd`], where they leave: the worker places parcels during a pass, and publishes when the pass ends;
 //! 3. with them, in [`Ends`], the descriptors that tell the worker when there is more to read or room to write.
 //!
 //! Rings of vhost-user guests are ends too. The worker knows them by their own types, because nearly all frames go from ring to ring; every
@@ -21,11 +21,11 @@ use crate::stats::DropReason;
 
 /// Where frames come in. A frame stays where it is from [`Self::open`] until it is disposed of: by [`Self::finish`], or by
 /// [`Self::keep_out`] and as many [`Self::come_back`] as it has holders; [`Self::postpone`] only puts it off.
-pub trait IntakeEnd: Debug + Send {
+pub trait TransmitEnd: Debug + Send {
     /// Frames that can be opened now, at most `most`.
     fn look(&mut self, most: u16) -> u16;
 
-    /// Opens the next frame into `parcel`: all fields but `intake`, `source` and `segments_done`.
+    /// Opens the next frame into `parcel`: all fields but `transmit`, `source` and `segments_done`.
     fn open(&mut self, parcel: &mut Parcel) -> Taken;
 
     /// Done with the opened frame.
@@ -65,8 +65,8 @@ pub trait IntakeEnd: Debug + Send {
 }
 
 /// Where frames leave.
-pub trait DeliveryEnd: Debug + Send {
-    /// Takes `parcel`, whose header was checked at intake. Its pieces stay as they are until [`Self::publish`], and no longer.
+pub trait ReceiveEnd: Debug + Send {
+    /// Takes `parcel`, whose header was checked on transmit. Its pieces stay as they are until [`Self::publish`], and no longer.
     fn place(&mut self, parcel: &mut Parcel) -> Placed;
 
     /// Carries out what was placed.
@@ -95,9 +95,9 @@ pub trait DeliveryEnd: Debug + Send {
 #[derive(Debug)]
 pub struct Ends {
     /// Where frames come in.
-    pub intake: Box<dyn IntakeEnd>,
+    pub transmit: Box<dyn TransmitEnd>,
     /// Where they leave.
-    pub delivery: Box<dyn DeliveryEnd>,
+    pub receive: Box<dyn ReceiveEnd>,
     /// Becomes readable when more frames have come, if it can tell.
     pub readable: Option<File>,
     /// Becomes writable when there is room again, if it can tell.

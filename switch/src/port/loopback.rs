@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::end::{DeliveryEnd, Ends, IntakeEnd};
+use super::end::{Ends, ReceiveEnd, TransmitEnd};
 use super::payload;
 use super::pool::Pool;
 use super::store::Store;
@@ -23,9 +23,11 @@ pub fn ends(address: MacAddress, pool: Arc<Pool>) -> std::io::Result<Ends> {
     let store = Arc::new(Mutex::new(Store::new(pool)));
     let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
     let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
-    let (intake, delivery) =
-        (Box::new(Intake(Arc::clone(&store))), Box::new(Delivery { address, store, bell, bytes: Vec::new(), came: false }));
-    Ok(Ends { intake, delivery, readable, writable: None, room: None })
+    let (transmit, receive) = (
+        Box::new(LoopbackTransmit(Arc::clone(&store))),
+        Box::new(LoopbackReceive { address, store, bell, bytes: Vec::new(), came: false }),
+    );
+    Ok(Ends { transmit, receive, readable, writable: None, room: None })
 }
 
 /// Both ends belong to one worker, so nobody ever waits for the lock.
@@ -34,9 +36,9 @@ fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
 }
 
 #[derive(Debug)]
-struct Intake(Arc<Mutex<Store>>);
+struct LoopbackTransmit(Arc<Mutex<Store>>);
 
-impl IntakeEnd for Intake {
+impl TransmitEnd for LoopbackTransmit {
     fn look(&mut self, most: u16) -> u16 {
         locked(&self.0).filled().min(most.into()) as u16
     }
@@ -77,17 +79,17 @@ impl IntakeEnd for Intake {
 }
 
 #[derive(Debug)]
-struct Delivery {
+struct LoopbackReceive {
     address: MacAddress,
     store: Arc<Mutex<Store>>,
-    /// Wakes the intake.
+    /// Wakes the transmit queue.
     bell: EventFd,
     /// Scratch.
     bytes: Vec<u8>,
     came: bool,
 }
 
-impl DeliveryEnd for Delivery {
+impl ReceiveEnd for LoopbackReceive {
     fn place(&mut self, parcel: &mut Parcel) -> Placed {
         if Head::of(&parcel.start).destination() != self.address {
             return Placed::Whole(1);

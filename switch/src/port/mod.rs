@@ -240,12 +240,12 @@ impl Port {
 
     /// Frames delivered to it by all workers.
     pub fn delivered(&self) -> u64 {
-        self.counters.iter().map(|counters| counters.delivery_frames.get()).sum()
+        self.counters.iter().map(|counters| counters.receive_frames.get()).sum()
     }
 
     /// Bytes delivered to it by all workers.
     pub fn delivered_bytes(&self) -> u64 {
-        self.counters.iter().map(|counters| counters.delivery_bytes.get()).sum()
+        self.counters.iter().map(|counters| counters.receive_bytes.get()).sum()
     }
 
     /// Who fetches frames for it whose rest is only named.
@@ -269,7 +269,7 @@ impl Port {
         self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The line before a new delivery of queue pair `pair`, if it is on a link.
+    /// The line before a new receive queue of queue pair `pair`, if it is on a link.
     pub fn line(&self, pair: u16) -> Option<Line> {
         let seed = self.seed.wrapping_add(u64::from(pair));
         Some(Line::new(self.path()?, Arc::clone(&self.on_links), seed))

@@ -1,18 +1,18 @@
 //! A port that sends nothing and takes everything: the shortest example of a kind of port, and a sink for measurements.
 
-use super::end::{DeliveryEnd, Ends, IntakeEnd};
+use super::end::{Ends, ReceiveEnd, TransmitEnd};
 use crate::parcel::Parcel;
 use crate::ring::{Placed, Taken};
 
 /// Its ends, for a worker.
 pub fn ends() -> Ends {
-    Ends { intake: Box::new(Null), delivery: Box::new(Null), readable: None, writable: None, room: None }
+    Ends { transmit: Box::new(Null), receive: Box::new(Null), readable: None, writable: None, room: None }
 }
 
 #[derive(Debug)]
 struct Null;
 
-impl IntakeEnd for Null {
+impl TransmitEnd for Null {
     fn look(&mut self, _most: u16) -> u16 {
         0
     }
@@ -44,7 +44,7 @@ impl IntakeEnd for Null {
     fn wake(&mut self) {}
 }
 
-impl DeliveryEnd for Null {
+impl ReceiveEnd for Null {
     fn place(&mut self, _parcel: &mut Parcel) -> Placed {
         Placed::Whole(1)
     }

@@ -29,7 +29,7 @@ impl Rings {
     /// though its front end has enabled it; where that is true of all, the first is to be used first.
     pub fn entries(&self) -> Vec<RouteEntry> {
         let most = self.active_pairs.unwrap_or(u16::MAX);
-        let serves = |key: &RingKey, ring: &Running| key.direction == Direction::Delivery && ring.enabled && key.pair < most;
+        let serves = |key: &RingKey, ring: &Running| key.direction == Direction::Receive && ring.enabled && key.pair < most;
         let mut pairs: Vec<(RingKey, RouteEntry)> =
             self.running.iter().filter(|(key, ring)| serves(key, ring)).map(|(key, ring)| (*key, ring.entry)).collect();
         pairs.sort_by_key(|(key, _)| key.pair);
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn that_an_earlier_ring_was_filled_says_nothing_of_the_next() {
-        let key = |pair| RingKey { port: PortId(0), pair, direction: Direction::Delivery };
+        let key = |pair| RingKey { port: PortId(0), pair, direction: Direction::Receive };
         let entry = |number| RouteEntry { worker: 0, slot: Slot::from_number(number) };
         let mut rings = Rings::default();
         for (pair, number) in [(0, 7), (1, 8)] {

@@ -2,7 +2,7 @@
 //!
 //! A chain's head, descriptor and buffer lie on three cache lines that the driver's CPU has just written. Read one chain after the other,
 //! each is waited for; read for a batch, the misses overlap, and the buffers can be asked for before they are needed. What is read here is
-//! read once: it stands until the chain is taken. `WRITABLE` says whether the buffers are written (deliveries) or read (intakes).
+//! read once: it stands until the chain is taken. `WRITABLE` says whether the buffers are written (receive queues) or read (transmit queues).
 
 #![expect(unsafe_code, reason = "an address that was checked becomes a piece again")]
 

@@ -47,9 +47,9 @@ impl From<ChainFault> for DropReason {
 /// Which way the device uses the buffers of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The device reads: intake.
+    /// The device reads: transmit queue.
     Read,
-    /// The device writes: delivery.
+    /// The device writes: receive queue.
     Write,
     /// The device reads what comes first and writes what comes last: control.
     Both,
@@ -164,7 +164,7 @@ impl Walk<'_> {
         if !self.access.fits(descriptor) {
             return Err(ChainFault::Direction);
         }
-        // Deliveries may offer more than any frame needs; what exceeds the limit is simply not used.
+        // Receive queues may offer more than any frame needs; what exceeds the limit is simply not used.
         let length = match self.access {
             Access::Write => descriptor.length().min(self.limit - total),
             _ if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),

@@ -5,7 +5,7 @@
 //! for the general way. The rules are the same: each byte of the headers is read once, and what is decided on is what is delivered.
 
 use super::ahead::Opened;
-use super::{Delivery, Intake};
+use super::{ReceiveQueue, TransmitQueue};
 use crate::frame::{MAX_FRAME, NetHeader, Pattern, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
@@ -14,7 +14,7 @@ const ENOUGH: u64 = 1 << 16;
 
 /// Whether frames may go this way between these rings now.
 #[inline]
-pub fn may_carry(from: &Intake, to: &Delivery) -> bool {
+pub fn may_carry(from: &TransmitQueue, to: &ReceiveQueue) -> bool {
     let headers = [from.ring.options.header_length, to.ring.options.header_length];
     headers == [NetHeader::SIZE as u8; 2] && from.is_orderly()
 }
@@ -22,7 +22,7 @@ pub fn may_carry(from: &Intake, to: &Delivery) -> bool {
 /// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit this `pattern`, and both rings were read
 /// ahead; returns how many, and their bytes. [`may_carry`] said yes.
 #[inline]
-pub fn carry(from: &mut Intake, to: &mut Delivery, pattern: Pattern, most: u16) -> (u16, u64) {
+pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, pattern: Pattern, most: u16) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
     let (mut count, mut bytes) = (0, 0);
     while count < known && bytes < ENOUGH {

@@ -4,8 +4,8 @@
 //! - [`ahead`]: the first descriptors of the next chains, read in one go.
 //! - [`chain`]: a descriptor chain becomes checked **pieces** of our address space.
 //! - [`Ring`]: positions on both sides, publishing, and the calls and kicks that go with them.
-//! - [`Intake`]: the guest fills, we read (its transmit queue): parcels come out.
-//! - [`Delivery`]: we fill, the guest reads (its receive queue): parcels go in.
+//! - [`TransmitQueue`]: the guest fills, we read (its transmit queue): parcels come out.
+//! - [`ReceiveQueue`]: we fill, the guest reads (its receive queue): parcels go in.
 //! - [`Control`]: commands and answers (its control queue), off the workers.
 //! - [`express`]: frames of the most frequent kind, straight from the one to the other.
 //!
@@ -14,25 +14,25 @@
 mod ahead;
 pub mod chain;
 mod control;
-mod delivery;
 pub mod express;
 mod gate;
-mod intake;
 mod notify;
 #[cfg(test)]
 mod proofs;
+mod receive;
 mod rooms;
 pub mod shared;
+mod transmit;
 
 use std::sync::Arc;
 
 pub use chain::{Access, ChainFault};
 pub use control::{Answer, Control};
-pub use delivery::{Delivery, Placed, Refusal};
 pub use gate::Gate;
-pub use intake::{Intake, Taken};
 pub use notify::{Call, Called, NotNotifier, Notifier};
+pub use receive::{Placed, ReceiveQueue, Refusal};
 pub use shared::{Areas, SplitRing, full_fence};
+pub use transmit::{Taken, TransmitQueue};
 
 use crate::memory::{Hint, MemoryMap};
 use ahead::Ahead;

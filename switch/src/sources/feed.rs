@@ -2,14 +2,14 @@
 
 use crate::notice::Missed;
 use crate::parcel::Parcel;
-use crate::port::end::IntakeEnd;
-use crate::ring::{Intake, Ring, RingFault, Taken};
+use crate::port::end::TransmitEnd;
+use crate::ring::{Ring, RingFault, Taken, TransmitQueue};
 
-/// Where a source's frames come from. See [`Intake`] for what the methods owe each other.
+/// Where a source's frames come from. See [`TransmitQueue`] for what the methods owe each other.
 #[derive(Debug)]
 pub(crate) enum Feed {
-    Ring(Box<Intake>),
-    Other(Box<dyn IntakeEnd>),
+    Ring(Box<TransmitQueue>),
+    Other(Box<dyn TransmitEnd>),
 }
 
 impl Feed {
@@ -17,7 +17,7 @@ impl Feed {
     #[inline]
     pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
         match self {
-            Self::Ring(intake) => Some(intake.ring()),
+            Self::Ring(transmit) => Some(transmit.ring()),
             Self::Other(_) => None,
         }
     }
@@ -25,14 +25,14 @@ impl Feed {
     #[inline]
     pub(crate) fn look(&mut self, most: u16) -> Result<u16, RingFault> {
         match self {
-            Self::Ring(intake) => intake.look(most),
+            Self::Ring(transmit) => transmit.look(most),
             Self::Other(end) => Ok(end.look(most)),
         }
     }
 
     pub(crate) fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
         match self {
-            Self::Ring(intake) => intake.open(parcel),
+            Self::Ring(transmit) => transmit.open(parcel),
             Self::Other(end) => Ok(end.open(parcel)),
         }
     }
@@ -41,7 +41,7 @@ impl Feed {
     #[inline]
     pub(crate) fn take_walked(&mut self) -> u64 {
         match self {
-            Self::Ring(intake) => intake.take_walked(),
+            Self::Ring(transmit) => transmit.take_walked(),
             Self::Other(_) => 0,
         }
     }
@@ -49,7 +49,7 @@ impl Feed {
     /// True if more has come than was taken.
     pub(crate) fn has_more(&mut self) -> bool {
         match self {
-            Self::Ring(intake) => intake.ring().has_untaken() || intake.ring().has_news(),
+            Self::Ring(transmit) => transmit.ring().has_untaken() || transmit.ring().has_news(),
             Self::Other(end) => end.has_news(),
         }
     }
@@ -57,8 +57,8 @@ impl Feed {
     /// What the driver seems to have missed, or we of it while the source was `asleep`.
     pub(crate) fn missed(&mut self, asleep: bool) -> Option<Missed> {
         match self {
-            Self::Ring(intake) => {
-                let ring = intake.ring();
+            Self::Ring(transmit) => {
+                let ring = transmit.ring();
                 if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
             }
             Self::Other(end) => (asleep && end.has_news()).then_some(Missed::Kick),
@@ -67,49 +67,49 @@ impl Feed {
 
     pub(crate) fn discard(&mut self) -> Result<bool, RingFault> {
         match self {
-            Self::Ring(intake) => intake.discard(),
+            Self::Ring(transmit) => transmit.discard(),
             Self::Other(_) => Ok(false),
         }
     }
 
     pub(crate) fn finish(&mut self, parcel: &Parcel) {
         match self {
-            Self::Ring(intake) => intake.finish(parcel),
+            Self::Ring(transmit) => transmit.finish(parcel),
             Self::Other(end) => end.finish(parcel),
         }
     }
 
     pub(crate) fn postpone(&mut self, parcel: &Parcel) {
         match self {
-            Self::Ring(intake) => intake.postpone(parcel),
+            Self::Ring(transmit) => transmit.postpone(parcel),
             Self::Other(end) => end.postpone(parcel),
         }
     }
 
     pub(crate) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         match self {
-            Self::Ring(intake) => intake.keep_out(parcel, holders),
+            Self::Ring(transmit) => transmit.keep_out(parcel, holders),
             Self::Other(end) => end.keep_out(parcel, holders),
         }
     }
 
     pub(crate) fn hold(&mut self, head: u16, more: u16) {
         match self {
-            Self::Ring(intake) => intake.hold(head, more),
+            Self::Ring(transmit) => transmit.hold(head, more),
             Self::Other(end) => end.hold(head, more),
         }
     }
 
     pub(crate) fn come_back(&mut self, head: u16) {
         match self {
-            Self::Ring(intake) => intake.come_back(head),
+            Self::Ring(transmit) => transmit.come_back(head),
             Self::Other(end) => end.come_back(head),
         }
     }
 
     pub(crate) fn out_count(&self) -> u16 {
         match self {
-            Self::Ring(intake) => intake.out_count(),
+            Self::Ring(transmit) => transmit.out_count(),
             Self::Other(end) => end.out_count(),
         }
     }
@@ -117,7 +117,7 @@ impl Feed {
     /// Frames that may be out at most.
     pub(crate) fn size(&mut self) -> u16 {
         match self {
-            Self::Ring(intake) => intake.ring().size(),
+            Self::Ring(transmit) => transmit.ring().size(),
             Self::Other(end) => end.size(),
         }
     }
@@ -125,7 +125,7 @@ impl Feed {
     /// Asks to be told of new frames; true if there are some already.
     pub(crate) fn arm(&mut self) -> bool {
         match self {
-            Self::Ring(intake) => intake.ring().arm(),
+            Self::Ring(transmit) => transmit.ring().arm(),
             Self::Other(end) => end.arm(),
         }
     }
@@ -133,7 +133,7 @@ impl Feed {
     /// Shows whoever sends what is done with.
     pub(crate) fn publish(&mut self) {
         match self {
-            Self::Ring(intake) => intake.ring().publish(),
+            Self::Ring(transmit) => transmit.ring().publish(),
             Self::Other(end) => end.publish(),
         }
     }

@@ -133,7 +133,7 @@ impl Source {
         let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
         let postpone_for = postpone_for(in_order, settings);
         Self {
-            key: RingKey { port: port.id, pair, direction: Direction::Intake },
+            key: RingKey { port: port.id, pair, direction: Direction::Transmit },
             port: Arc::clone(port),
             feed,
             in_order,

@@ -107,7 +107,7 @@ pub struct UplinkReport {
     /// What of the host stands in its way, perhaps, and what to do about it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
-    /// Counters of its port: intake is what comes from other hosts.
+    /// Counters of its port: transmit is what comes from other hosts.
     #[serde(flatten)]
     pub totals: PortTotals,
 }

@@ -42,12 +42,12 @@ impl Worker {
     /// Something happened at this ring beside what it carries: it is looked at again in a while.
     pub(super) fn happened(&mut self, key: RingKey) {
         match key.direction {
-            Direction::Intake => {
+            Direction::Transmit => {
                 if let Some(slot) = self.sources.find(key) {
                     self.sources.happened(slot, self.now);
                 }
             }
-            Direction::Delivery => {
+            Direction::Receive => {
                 if let Some(slot) = self.outlets.find(key) {
                     self.outlets.happened(slot);
                 }

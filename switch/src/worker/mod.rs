@@ -1,8 +1,8 @@
 //! A worker: a thread that owns rings and moves frames between them.
 //!
-//! - A **source** is where frames come in: an intake or a TAP (`sources`).
+//! - A **source** is where frames come in: a transmit queue or a TAP (`sources`).
 //! - The **directory** knows the ports and segments that there are ([`directory`]).
-//! - An **outlet** is where they leave: a delivery or a TAP, with what waits for it (`outlets`).
+//! - An **outlet** is where they leave: a receive queue or a TAP, with what waits for it (`outlets`).
 //! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
 //!   Before drivers are told of what a pass did, those are looked after of whom an agenda says that it is time ([`lost_notifications`]).
 //! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]).

@@ -10,7 +10,7 @@ use crate::airtime::effort::{self, BATCH};
 use crate::airtime::slice::Slice;
 use crate::id::{PortId, Slot};
 use crate::outlets::Sent;
-use crate::parcel::{Fate, IntakeId, Parcel};
+use crate::parcel::{Fate, Parcel, TransmitQueueId};
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
@@ -24,7 +24,7 @@ const FEW: u32 = 4;
 /// A chain whose parcel was kept out and is done with.
 #[derive(Debug)]
 pub(super) struct Ended {
-    intake: IntakeId,
+    transmit: TransmitQueueId,
     head: u16,
     /// Whose share of the ring it took.
     share_of: Option<PortId>,
@@ -33,7 +33,7 @@ pub(super) struct Ended {
 impl Ended {
     /// That of `parcel`, which was for `receiver`.
     pub(super) fn new(parcel: &Parcel, receiver: PortId) -> Self {
-        Self { intake: parcel.intake, head: parcel.head, share_of: parcel.share_of(receiver) }
+        Self { transmit: parcel.transmit, head: parcel.head, share_of: parcel.share_of(receiver) }
     }
 }
 
@@ -98,7 +98,7 @@ impl Worker {
         if !self.airtime.may_spend(port) {
             return 0;
         }
-        self.parcel.intake = IntakeId { worker: self.index, slot };
+        self.parcel.transmit = TransmitQueueId { worker: self.index, slot };
         self.parcel.source = port;
         let Some((its_port, segment)) = self.directory.member(port) else { return 0 };
         let weight = self.airtime.weight_at_receivers(port, its_port.policy.weight());
@@ -226,17 +226,17 @@ impl Worker {
 
     /// Returns all that are `ended` to their owners.
     pub(super) fn give_all_back(&mut self, ended: &mut Vec<Ended>) {
-        ended.drain(..).for_each(|Ended { intake, head, share_of }| self.give_back(intake, head, share_of));
+        ended.drain(..).for_each(|Ended { transmit, head, share_of }| self.give_back(transmit, head, share_of));
     }
 
     /// Returns a parcel that was kept out to its owner.
-    pub(super) fn give_back(&mut self, intake: IntakeId, head: u16, share_of: Option<PortId>) {
-        self.tell_back(intake, head, Back::Done(share_of));
+    pub(super) fn give_back(&mut self, transmit: TransmitQueueId, head: u16, share_of: Option<PortId>) {
+        self.tell_back(transmit, head, Back::Done(share_of));
     }
 
-    fn tell_back(&mut self, intake: IntakeId, head: u16, what: Back) {
-        let back = Return { slot: intake.slot, head, what };
-        if intake.worker == self.index { self.take_back(back) } else { self.peers.give_back(intake.worker, back) }
+    fn tell_back(&mut self, transmit: TransmitQueueId, head: u16, what: Back) {
+        let back = Return { slot: transmit.slot, head, what };
+        if transmit.worker == self.index { self.take_back(back) } else { self.peers.give_back(transmit.worker, back) }
     }
 
     fn take_back(&mut self, back: Return) {
@@ -289,9 +289,9 @@ impl Worker {
                 let effort = self.outlets.work.effort - before;
                 Fates { directory: &self.directory, bill: &mut self.airtime.bill }.flooded(parcel.source, effort);
                 if held > 0 {
-                    self.tell_back(parcel.intake, parcel.head, Back::Held(held));
+                    self.tell_back(parcel.transmit, parcel.head, Back::Held(held));
                 }
-                self.give_back(parcel.intake, parcel.head, None);
+                self.give_back(parcel.transmit, parcel.head, None);
             }
             Message::Recall(slot) => self.recall(from, slot),
         }
@@ -318,7 +318,7 @@ impl Worker {
         if matches!(fate, Fate::Waits(_)) {
             return;
         }
-        self.give_back(parcel.intake, parcel.head, Some(port));
+        self.give_back(parcel.transmit, parcel.head, Some(port));
     }
 
     /// Tells drivers and other workers what happened.

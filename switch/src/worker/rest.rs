@@ -97,7 +97,7 @@ impl Rest {
 
     /// Watches for room to write for the outlet at `slot`.
     pub(super) fn watch_room(&mut self, writable: File, slot: Slot) {
-        self.watch_for(EventSet::OUT, writable, slot, Direction::Delivery);
+        self.watch_for(EventSet::OUT, writable, slot, Direction::Receive);
     }
 
     fn watch_for(&mut self, what: EventSet, file: File, slot: Slot, direction: Direction) {
@@ -121,7 +121,7 @@ fn each_time(token: u64) -> EpollEvent {
 }
 
 fn token(slot: Slot, direction: Direction) -> u64 {
-    u64::from(slot.number()) << 1 | u64::from(direction == Direction::Delivery)
+    u64::from(slot.number()) << 1 | u64::from(direction == Direction::Receive)
 }
 
 impl Worker {

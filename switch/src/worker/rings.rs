@@ -15,7 +15,7 @@ use crate::outlets::{Outlet, Sink};
 use crate::parcel::{Parcel, Reach};
 use crate::port::Port;
 use crate::port::end::Ends;
-use crate::ring::{Call, Delivery, Intake, Ring, SplitRing};
+use crate::ring::{Call, ReceiveQueue, Ring, SplitRing, TransmitQueue};
 use crate::sources::{Feed, Source, State, WhenBack};
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
@@ -52,12 +52,12 @@ impl Worker {
         }
     }
 
-    /// Takes over an intake. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`. `None` if its port has not
+    /// Takes over a transmit queue. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`. `None` if its port has not
     /// come.
-    pub fn add_intake(&mut self, key: RingKey, intake: Intake, offloads: Offloads, start: Start) -> Option<Slot> {
+    pub fn add_transmit_queue(&mut self, key: RingKey, transmit: TransmitQueue, offloads: Offloads, start: Start) -> Option<Slot> {
         self.directory.note_session(key.port, start.session);
         let port = self.directory.port(key.port)?;
-        let mut source = Source::new((port, key.pair), Feed::Ring(Box::new(intake)), offloads, &self.shared.settings);
+        let mut source = Source::new((port, key.pair), Feed::Ring(Box::new(transmit)), offloads, &self.shared.settings);
         source.enabled = start.enabled;
         source.polled = start.kick.is_none();
         let slot = self.sources.add(source);
@@ -65,27 +65,27 @@ impl Worker {
             self.sources.set_state(slot, State::Awake);
         }
         if let Some(kick) = start.kick {
-            self.rest.watch(kick, slot, Direction::Intake);
+            self.rest.watch(kick, slot, Direction::Transmit);
         }
         Some(slot)
     }
 
-    /// Takes over a delivery. It starts as [`Self::add_intake`] says; until then its driver must know that a kick is wanted. `None` if its port has
+    /// Takes over a receive queue. It starts as [`Self::add_transmit_queue`] says; until then its driver must know that a kick is wanted. `None` if its port has
     /// not come.
-    pub fn add_delivery(&mut self, key: RingKey, delivery: Delivery, start: Start) -> Option<Slot> {
+    pub fn add_receive_queue(&mut self, key: RingKey, receive: ReceiveQueue, start: Start) -> Option<Slot> {
         self.directory.note_session(key.port, start.session);
         let port = self.directory.port(key.port)?;
-        let mut delivery = delivery;
-        let unfilled = start.kick.is_some() && !delivery.ring().was_filled();
+        let mut receive = receive;
+        let unfilled = start.kick.is_some() && !receive.ring().was_filled();
         if start.at_once && !unfilled {
-            delivery.ring().disarm();
+            receive.ring().disarm();
         }
-        let sink = Sink::Ring(Box::new(delivery));
+        let sink = Sink::Ring(Box::new(receive));
         let mut outlet = Outlet::new((port, key.pair), sink, start.enabled, start.at_once);
         outlet.set_unfilled(unfilled);
         let slot = self.outlets.add(outlet);
         if let Some(kick) = start.kick {
-            self.rest.watch(kick, slot, Direction::Delivery);
+            self.rest.watch(kick, slot, Direction::Receive);
             // It may have been kicked already; what is done next, perhaps in the same batch of commands, is to find it started.
             self.await_events(0);
         }
@@ -94,7 +94,7 @@ impl Worker {
 
     /// Whether the driver of ring `key` has given it a buffer, as far as is known: of some it is not told.
     pub fn is_filled(&mut self, key: RingKey) -> bool {
-        let slot = self.outlets.find(key).filter(|_| key.direction == Direction::Delivery);
+        let slot = self.outlets.find(key).filter(|_| key.direction == Direction::Receive);
         slot.and_then(|slot| self.outlets.get(slot)).is_none_or(|outlet| !outlet.is_unfilled())
     }
 
@@ -106,30 +106,30 @@ impl Worker {
         self.directory.note_session(port, session);
         let port = self.directory.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
         // What it leaves undone is what it was asked to, and that is all.
-        let mut source = Source::new((port, pair), Feed::Other(ends.intake), Offloads::ALL, &self.shared.settings);
+        let mut source = Source::new((port, pair), Feed::Other(ends.transmit), Offloads::ALL, &self.shared.settings);
         source.enabled = true;
-        let outlet = Outlet::new((port, pair), Sink::Other(ends.delivery), true, true);
+        let outlet = Outlet::new((port, pair), Sink::Other(ends.receive), true, true);
         let slot = self.sources.add(source);
         self.sources.set_state(slot, State::Awake);
         if let Some(readable) = ends.readable {
-            self.rest.watch(readable, slot, Direction::Intake);
+            self.rest.watch(readable, slot, Direction::Transmit);
         }
         let slot = self.outlets.add(outlet);
         if let Some(writable) = ends.writable {
             self.rest.watch_room(writable, slot);
         }
         if let Some(room) = ends.room {
-            self.rest.watch(room, slot, Direction::Delivery);
+            self.rest.watch(room, slot, Direction::Receive);
         }
         Ok(slot)
     }
 
-    /// Stops an intake: takes nothing more, calls back what is out, and answers with the base once everything is back.
-    pub fn stop_intake(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
+    /// Stops a transmit queue: takes nothing more, calls back what is out, and answers with the base once everything is back.
+    pub fn stop_transmit_queue(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
         self.call_all_back(key, |_| WhenBack::Stop(reply));
     }
 
-    /// Closes an intake, calls back what is out, and does what `then` makes of the state that it was in once everything is back. One that is being
+    /// Closes a transmit queue, calls back what is out, and does what `then` makes of the state that it was in once everything is back. One that is being
     /// stopped does nothing else any more.
     fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(State) -> WhenBack) {
         let Some(slot) = self.sources.find(key) else { return };
@@ -153,7 +153,7 @@ impl Worker {
         let mut returned = Vec::new();
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         self.outlets.recall(
-            |parcel| parcel.intake.worker == owner && parcel.intake.slot == slot,
+            |parcel| parcel.transmit.worker == owner && parcel.transmit.slot == slot,
             |parcel, port| {
                 fates.missed(parcel.source, DropReason::SenderStopped);
                 returned.push(Ended::new(parcel, port));
@@ -175,7 +175,7 @@ impl Worker {
                     ring.publish_last();
                     ring.base()
                 });
-                self.rest.unwatch(slot, Direction::Intake);
+                self.rest.unwatch(slot, Direction::Transmit);
                 self.sources.remove(slot);
                 let _ = reply.send(base);
             }
@@ -191,10 +191,10 @@ impl Worker {
         }
     }
 
-    /// Stops a delivery at once; returns its base. What waits for it is dropped.
-    pub fn stop_delivery(&mut self, key: RingKey) -> Option<u16> {
+    /// Stops a receive queue at once; returns its base. What waits for it is dropped.
+    pub fn stop_receive_queue(&mut self, key: RingKey) -> Option<u16> {
         let slot = self.outlets.find(key)?;
-        self.rest.unwatch(slot, Direction::Delivery);
+        self.rest.unwatch(slot, Direction::Receive);
         self.sources.forget_postponed(RouteEntry { worker: self.index, slot });
         let mut returned = Vec::new();
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
@@ -231,7 +231,7 @@ impl Worker {
     /// Enables or disables a ring (SET_VRING_ENABLE).
     pub fn set_enabled(&mut self, key: RingKey, enabled: bool) {
         match key.direction {
-            Direction::Intake => {
+            Direction::Transmit => {
                 if let Some(slot) = self.sources.find(key) {
                     if let Some(source) = self.sources.get(slot) {
                         source.enabled = enabled;
@@ -239,7 +239,7 @@ impl Worker {
                     self.sources.wake(slot);
                 }
             }
-            Direction::Delivery => {
+            Direction::Receive => {
                 if let Some(outlet) = self.outlets.find(key).and_then(|slot| self.outlets.get(slot)) {
                     outlet.set_enabled(enabled);
                 }
@@ -259,8 +259,8 @@ impl Worker {
     /// Moves a ring to a new memory map; answers once the old one is not used any more.
     pub fn set_memory(&mut self, key: RingKey, split: SplitRing, memory: Arc<MemoryMap>, reply: mpsc::Sender<()>) {
         match key.direction {
-            Direction::Intake => self.call_all_back(key, |state| WhenBack::Move(split, memory, reply, state)),
-            Direction::Delivery => {
+            Direction::Transmit => self.call_all_back(key, |state| WhenBack::Move(split, memory, reply, state)),
+            Direction::Receive => {
                 if let Some(ring) = self.ring(key) {
                     ring.set_memory(split, memory);
                 }
@@ -303,10 +303,10 @@ impl Worker {
 
     fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {
         match key.direction {
-            Direction::Intake => {
+            Direction::Transmit => {
                 self.sources.find(key).and_then(|slot| self.sources.get(slot)).and_then(|source| source.feed.ring())
             }
-            Direction::Delivery => self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).and_then(Outlet::ring),
+            Direction::Receive => self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).and_then(Outlet::ring),
         }
     }
 }

@@ -50,13 +50,13 @@ enum Disposal {
 }
 
 impl Turn<'_> {
-    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch whose `intake` and `source` say where
+    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch whose `transmit` and `source` say where
     /// it comes from.
     ///
     /// # Errors
     /// The source's ring broke a rule.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
-        let limiter = &self.port.policy.intake;
+        let limiter = &self.port.policy.transmit;
         let limited = limiter.is_set();
         // Asked without a limit too: it may have been taken away while it held back.
         if self.is_held(limiter) {
@@ -118,8 +118,8 @@ impl Turn<'_> {
         }
         self.source.bytes_back += bytes;
         let counters = self.counters(self.source.port());
-        counters.intake_frames.add(frames);
-        counters.intake_bytes.add(bytes);
+        counters.transmit_frames.add(frames);
+        counters.transmit_bytes.add(bytes);
         Ok(taken.into())
     }
 
@@ -129,7 +129,7 @@ impl Turn<'_> {
         let before = std::mem::replace(&mut self.source.held_until, held.then(|| limiter.opens_at()));
         if held && before.is_none() {
             self.source.feed.ring().map(Ring::disarm);
-            self.counters(self.source.port()).intake_limited.add(1);
+            self.counters(self.source.port()).transmit_limited.add(1);
         }
         held
     }
@@ -143,10 +143,10 @@ impl Turn<'_> {
     fn express(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
         let epoch = self.epoch(table);
         match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, epoch)) {
-            (Feed::Ring(intake), Some((pattern, port))) => {
+            (Feed::Ring(transmit), Some((pattern, port))) => {
                 let sender = self.source.key.port;
                 let key = ExpressKey { sender, weight: self.weight, pattern, port };
-                let carried = self.outlets.express(intake, key, most, slice);
+                let carried = self.outlets.express(transmit, key, most, slice);
                 if carried.0 > 0 {
                     self.fates.expressed(sender, port, carried.0, carried.1);
                 }
@@ -161,7 +161,7 @@ impl Turn<'_> {
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
             let port = self.source.port();
-            self.fates.dropped(port, port, DropReason::IntakeDisabled);
+            self.fates.dropped(port, port, DropReason::TransmitDisabled);
             count += 1;
         }
         Ok(count)

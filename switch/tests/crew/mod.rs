@@ -49,7 +49,7 @@ impl Crew {
         guest
     }
 
-    /// Another queue pair of port `index`, which worker `home` serves and of which only the intake is used.
+    /// Another queue pair of port `index`, which worker `home` serves and of which only the transmit queue is used.
     pub fn queue(&mut self, index: u16, pair: u16, home: u8) -> Guest {
         Guest::queue(&mut self.workers[usize::from(home)], index, pair, false)
     }
@@ -62,10 +62,10 @@ impl Crew {
     }
 
     /// Stops the receive ring of port `index`, as the control side does it: first nobody knows a way to it.
-    pub fn stop_delivery(&mut self, index: u16, home: u8) {
+    pub fn stop_receive_queue(&mut self, index: u16, home: u8) {
         self.set_route(index, Vec::new());
-        let key = RingKey { port: PortId(index), pair: 0, direction: Direction::Delivery };
-        self.workers[usize::from(home)].stop_delivery(key).unwrap();
+        let key = RingKey { port: PortId(index), pair: 0, direction: Direction::Receive };
+        self.workers[usize::from(home)].stop_receive_queue(key).unwrap();
     }
 
     /// Each worker takes a step.

@@ -20,7 +20,7 @@ type Address = [u8; 6];
 struct Model {
     /// Behind which port a station was last seen, in each VLAN of each segment.
     stations: HashMap<(usize, u16, Address), usize>,
-    /// Whether each port's intake and delivery are enabled.
+    /// Whether each port's transmit and receive queue are enabled.
     enabled: [[bool; 2]; SEGMENTS.len()],
 }
 
@@ -31,10 +31,10 @@ impl Model {
 
     /// Who gets a frame that `port` sends.
     fn receivers(&mut self, port: usize, frame: &[u8]) -> Vec<usize> {
-        let (segment, [intake, _]) = (SEGMENTS[port], self.enabled[port]);
+        let (segment, [transmit, _]) = (SEGMENTS[port], self.enabled[port]);
         let (to, from) = (address_at(frame, 0), address_at(frame, 6));
         let bad_source = from[0] & 1 == 1 || from == [0; 6] || (from == pinned() && port != PINNED && segment == SEGMENTS[PINNED]);
-        if !intake || bad_source {
+        if !transmit || bad_source {
             return Vec::new();
         }
         let vlan = vlan_of(frame);

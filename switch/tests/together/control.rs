@@ -154,10 +154,10 @@ fn a_port_comes_changes_and_goes() {
     assert_eq!((&view["name"], &view["entry"]["weight"]), (&json!("b"), &json!(3)));
     let mut b = net.guest("b", 1);
     announce(&mut [&mut a, &mut b]);
-    let now = net.patch("b", &json!({ "intake": { "rate": "1Gbit" }, "weight": null, "mtu": 1400 })).unwrap();
-    assert_eq!((&now["intake"]["rate"], &now["weight"], &now["mtu"]), (&json!("1Gbit"), &json!(1), &json!(1400)));
+    let now = net.patch("b", &json!({ "transmit": { "rate": "1Gbit" }, "weight": null, "mtu": 1400 })).unwrap();
+    assert_eq!((&now["transmit"]["rate"], &now["weight"], &now["mtu"]), (&json!("1Gbit"), &json!(1), &json!(1400)));
     let now = net.patch("b", &json!({ "mtu": null, "link": { "delay": "1ms" } })).unwrap();
-    assert_eq!((&now["mtu"], &now["link"]["delay"], &now["intake"]["rate"]), (&Value::Null, &json!("1ms"), &json!("1Gbit")));
+    assert_eq!((&now["mtu"], &now["link"]["delay"], &now["transmit"]["rate"]), (&Value::Null, &json!("1ms"), &json!("1Gbit")));
     let now = net.patch("b", &json!({ "link": {} })).unwrap();
     assert_eq!(now["link"], Value::Null);
 
@@ -354,7 +354,7 @@ fn schema(document: &Value, method: &str, path: &str, status: Option<u16>) -> js
 fn answers_are_what_the_document_says() {
     let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"\nlink = { delay = \"1ms\" }")]));
     let document = document();
-    let port = json!({ "name": "b", "vhost-user": "b.sock", "intake": { "rate": "1Gbit" } });
+    let port = json!({ "name": "b", "vhost-user": "b.sock", "transmit": { "rate": "1Gbit" } });
     let whole = json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true, "force": true });
     for (method, path, uri, status, body) in [
         ("get", "/v1/network", "/v1/network", 200, json!({})),

@@ -44,7 +44,7 @@ fn pairs_used(sender: &mut ToyGuest, receiver: &mut ToyGuest) -> Vec<u64> {
 }
 
 fn taken(guest: &mut ToyGuest) -> Vec<u64> {
-    guest.pairs().iter().map(|pair| u64::from(pair.delivery.queue.ring.taken_index())).collect()
+    guest.pairs().iter().map(|pair| u64::from(pair.receive.queue.ring.taken_index())).collect()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_pair_without_buffers_gets_no_frames() {
         // QEMU kicks each ring when it starts, whatever is in it.
         let mut a = builder.receive_buffers(none).kicked(habit == Habit::QEMU).connect(bed.socket(0)).unwrap();
         let mut b = bed.guest(1);
-        assert_eq!(a.pair(0).delivery.post(100).unwrap(), 100, "{}", habit.name);
+        assert_eq!(a.pair(0).receive.post(100).unwrap(), 100, "{}", habit.name);
         bed.wait_for(|bed| bed.state(0) == State::Running, "the port runs");
         announce(&mut [&mut a, &mut b]);
         assert_eq!(pairs_used(&mut b, &mut a), [64, 0], "{}", habit.name);
@@ -102,7 +102,7 @@ fn a_pair_without_buffers_gets_no_frames() {
         b.reconnect().unwrap();
         announce(&mut [&mut a, &mut b]);
         assert_eq!(pairs_used(&mut b, &mut a), [64, 0], "{}", habit.name);
-        assert_eq!(a.pair(1).delivery.post(200).unwrap(), 200);
+        assert_eq!(a.pair(1).receive.post(200).unwrap(), 200);
         wait_until(|| pairs_used(&mut b, &mut a)[1] > 10, "the second pair is used");
         assert_eq!(bed.drops(0, DropReason::ReceiverStalled), 0, "{}", habit.name);
     }

@@ -26,7 +26,7 @@ fn datagrams(v6: bool) -> Frames {
     (0..FRAMES).map(|number| (NetHeader::default(), layout(number).frame())).collect()
 }
 
-/// The frames of a TCP connection, every other one to be segmented, with headers of which intake does not copy the ports unless it copies more for that.
+/// The frames of a TCP connection, every other one to be segmented, with headers of which the transmit side does not copy the ports unless it copies more for that.
 fn segments(before: impl Fn(Packet) -> Packet, v6: bool) -> Frames {
     let packet = |number: u16| before(Packet::tcp(host(0, v6), host(1, v6), number.into(), vec![2; 600]));
     let frame = |number: u16| {
@@ -62,7 +62,7 @@ fn frames_of_one_flow_wait_in_order_whatever_their_layout() {
         }
         bed.wait_for(|bed| bed.totals(1).waiting > 20, "frames wait for the receiver");
         for (number, (_, frame)) in frames.iter().enumerate() {
-            b.pair(0).delivery.post(1).unwrap();
+            b.pair(0).receive.post(1).unwrap();
             let got = b.receive(PATIENCE).unwrap().bytes;
             let which = frames.iter().position(|(_, frame)| *frame == got);
             assert!(got == *frame, "{name}: frame {which:?} came in place of {number}");

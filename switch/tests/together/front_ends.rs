@@ -271,11 +271,11 @@ fn a_ring_of_a_wrong_size_is_told_with_what_to_do() {
 }
 
 #[test]
-fn a_port_may_have_no_delivery_offloads() {
-    let bed = Bed::with("", &["delivery-offloads = false", ""]);
+fn a_port_may_have_no_receive_offloads() {
+    let bed = Bed::with("", &["receive-offloads = false", ""]);
     let (a, b) = (bed.guest(0), bed.guest(1));
-    let delivery = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
-    assert_eq!((a.features() & delivery, b.features() & delivery), (0, delivery));
+    let receive = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
+    assert_eq!((a.features() & receive, b.features() & receive), (0, receive));
     assert_ne!(a.features() & features::HOST_TSO4, 0);
 }
 

@@ -35,6 +35,7 @@ mod memory_runs_out;
 mod messages;
 mod offloads;
 mod properties;
+mod renamed;
 mod ring_states;
 mod rings_agree_with_virtio_queue;
 mod rings_are_bounded;

@@ -50,7 +50,7 @@ fn packets(length: usize) -> Vec<Packet> {
     packets
 }
 
-/// Packets with extension headers of more bytes than are copied at intake.
+/// Packets with extension headers of more bytes than are copied on transmit.
 fn long_packets(length: usize) -> Vec<Packet> {
     let (from, to) = (host(0, 6), host(1, 6));
     let tcp = Packet::tcp(from, to, 1, payload(length));
@@ -280,7 +280,7 @@ fn a_link_loses_segments_of_large_frames_one_by_one() {
     let (mut arrived, frames) = (0, 100);
     for number in 1..=frames {
         a.send_with(&header, &Layout::whole(), &bytes).unwrap();
-        let met = |bed: &Bed| bed.totals(1).delivery_frames + bed.drops(1, DropReason::LinkLoss);
+        let met = |bed: &Bed| bed.totals(1).receive_frames + bed.drops(1, DropReason::LinkLoss);
         bed.wait_for(|bed| met(bed) == 40 * number, "each segment arrives or is lost");
         let before = arrived;
         while let Some(got) = b.try_receive().unwrap() {

@@ -63,7 +63,7 @@ fn layout(longest: usize) -> impl Strategy<Value = Layout> {
     })
 }
 
-/// A parcel of `frame`, of which intake copies as much as `header` has it do.
+/// A parcel of `frame`, of which the transmit side copies as much as `header` has it do.
 fn parcel(header: &NetHeader, frame: &mut [u8]) -> Parcel {
     let mut parcel = Parcel::default();
     parcel.set_frame(memlane::frame::NetHeader::from_bytes(header.bytes()), frame);
@@ -226,7 +226,7 @@ fn document() -> impl Strategy<Value = Document> {
                 queues,
                 weight: 1 + index as u16,
                 storm: index as u64 * 1000,
-                intake: Limit { rate: flag.then(|| format!("{queues}Mbit")), packets: mtu.map(u64::from), burst_ms: None },
+                transmit: Limit { rate: flag.then(|| format!("{queues}Mbit")), packets: mtu.map(u64::from), burst_ms: None },
                 ..PortEntry::default()
             };
             let port = ports.into_iter().enumerate().map(port).collect();

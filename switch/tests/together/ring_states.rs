@@ -16,8 +16,8 @@ use memlane_rig::memory::MemoryPlan;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
 /// Ring indices of the first pair.
-const DELIVERY: usize = 0;
-const INTAKE: usize = 1;
+const RECEIVE: usize = 0;
+const TRANSMIT: usize = 1;
 
 /// Buffers that fit small regions of memory.
 fn small_buffers(builder: GuestBuilder) -> GuestBuilder {
@@ -47,43 +47,43 @@ fn a_ring_starts_with_its_kick_and_not_before() {
     let memory = a.memory().clone();
     let header = NetHeader::default().bytes();
     let header = &header[..a.header_bytes()];
-    let intake = &mut a.pair(0).intake;
-    intake.add(&memory, header, &Layout::whole(), &sent).unwrap();
-    intake.queue.ring.publish();
+    let transmit = &mut a.pair(0).transmit;
+    transmit.add(&memory, header, &Layout::whole(), &sent).unwrap();
+    transmit.queue.ring.publish();
     assert_silent(&mut b);
-    intake.queue.kick();
+    transmit.queue.kick();
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, sent);
 }
 
 #[test]
-fn a_started_but_disabled_intake_is_consumed_and_discarded() {
+fn a_started_but_disabled_transmit_queue_is_consumed_and_discarded() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    a.frontend().unwrap().enable_ring(INTAKE, false).unwrap();
+    a.frontend().unwrap().enable_ring(TRANSMIT, false).unwrap();
     a.synchronise().unwrap();
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     a.wait_sent(PATIENCE).unwrap();
-    assert_eq!(bed.drops(0, DropReason::IntakeDisabled), 10);
+    assert_eq!(bed.drops(0, DropReason::TransmitDisabled), 10);
     assert_silent(&mut b);
-    a.frontend().unwrap().enable_ring(INTAKE, true).unwrap();
+    a.frontend().unwrap().enable_ring(TRANSMIT, true).unwrap();
     a.synchronise().unwrap();
     exchange(&mut a, &mut b, 1);
 }
 
 #[test]
-fn a_disabled_delivery_is_left_alone() {
+fn a_disabled_receive_queue_is_left_alone() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    b.frontend().unwrap().enable_ring(DELIVERY, false).unwrap();
+    b.frontend().unwrap().enable_ring(RECEIVE, false).unwrap();
     b.synchronise().unwrap();
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     a.wait_sent(PATIENCE).unwrap();
     assert_eq!(bed.drops(1, DropReason::ReceiverAbsent), 1);
-    b.frontend().unwrap().enable_ring(DELIVERY, true).unwrap();
+    b.frontend().unwrap().enable_ring(RECEIVE, true).unwrap();
     b.synchronise().unwrap();
     exchange(&mut a, &mut b, 2);
 }
@@ -107,15 +107,15 @@ fn frames_waiting() -> (Bed, ToyGuest, ToyGuest) {
     for number in 0..40 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    bed.wait_for(|bed| bed.totals(0).intake_frames == 41 && bed.totals(1).waiting > 0, "all are taken and some wait");
+    bed.wait_for(|bed| bed.totals(0).transmit_frames == 41 && bed.totals(1).waiting > 0, "all are taken and some wait");
     (bed, a, b)
 }
 
 #[test]
 fn a_ring_is_drained_before_its_base_is_told() {
     let (_bed, mut a, _b) = frames_waiting();
-    let base = a.frontend().unwrap().ring_base(INTAKE).unwrap();
-    let ring = &a.pair(0).intake.queue.ring;
+    let base = a.frontend().unwrap().ring_base(TRANSMIT).unwrap();
+    let ring = &a.pair(0).transmit.queue.ring;
     assert_eq!(base, 41, "everything was taken");
     assert_eq!(u32::from(ring.shared().used_index()), base, "and everything came back before the answer");
 }
@@ -124,7 +124,7 @@ fn a_ring_is_drained_before_its_base_is_told() {
 fn whoever_asks_for_the_base_while_a_fault_stops_the_ring_waits_until_it_is_drained() {
     for round in 0..60 {
         let (_bed, mut a, _b) = frames_waiting();
-        let queue = &mut a.pair(0).intake.queue;
+        let queue = &mut a.pair(0).transmit.queue;
         let ring = queue.ring.shared().clone();
         let next = ring.available_index();
         ring.set_available_entry(next, u16::MAX);
@@ -135,7 +135,7 @@ fn whoever_asks_for_the_base_while_a_fault_stops_the_ring_waits_until_it_is_drai
         while begun.elapsed() < std::time::Duration::from_micros(5 * round) {
             std::hint::spin_loop();
         }
-        let base = a.frontend().unwrap().ring_base(INTAKE).unwrap();
+        let base = a.frontend().unwrap().ring_base(TRANSMIT).unwrap();
         assert_eq!((base, u32::from(ring.used_index())), (41, 41), "round {round}");
     }
 }
@@ -146,7 +146,7 @@ fn a_front_end_that_forgot_the_base_goes_on_at_the_used_index() {
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
     exchange(&mut a, &mut b, 1);
-    for index in [DELIVERY, INTAKE] {
+    for index in [RECEIVE, TRANSMIT] {
         a.ring_step(index, RingStep::Stop).unwrap();
         a.queues().nth(index).unwrap().base = 0;
         for step in [RingStep::Base, RingStep::Call, RingStep::Kick] {
@@ -178,9 +178,9 @@ fn the_call_may_change_while_the_ring_runs() {
     announce(&mut [&mut a, &mut b]);
     for kind in [CallKind::SocketPair, CallKind::Eventfd] {
         let call = memlane_rig::frontend::notify::Call::new(kind).unwrap();
-        b.frontend().unwrap().set_ring_call(DELIVERY, call.fd()).unwrap();
+        b.frontend().unwrap().set_ring_call(RECEIVE, call.fd()).unwrap();
         b.synchronise().unwrap();
-        b.pair(0).delivery.queue.call = call;
+        b.pair(0).receive.queue.call = call;
         exchange(&mut a, &mut b, 1);
     }
 }
@@ -317,7 +317,7 @@ fn no_ring_moves_once_the_front_end_sees_the_connection_end() {
         // The receiver's connection is the first to end.
         let (mut b, mut a) = (bed.guest(0), bed.guest(1));
         announce(&mut [&mut b, &mut a]);
-        let ring = b.pair(0).delivery.queue.ring.shared().clone();
+        let ring = b.pair(0).receive.queue.ring.shared().clone();
         let (from, to) = (a.mac(), b.mac());
         let found = std::thread::scope(|scope| {
             scope.spawn(|| {

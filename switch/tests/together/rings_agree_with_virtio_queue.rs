@@ -10,7 +10,7 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 use crate::bed::device;
 use crate::virtio_queue_device;
 use memlane::parcel::Parcel;
-use memlane::ring::{Areas, Call, Intake, Taken, full_fence};
+use memlane::ring::{Areas, Call, Taken, TransmitQueue, full_fence};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Interrupts, Piece, RingOptions as DriverOptions};
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ struct Bed {
     /// Guest address of a ring of buffers.
     buffers: u64,
     sent: u64,
-    ours: Intake,
+    ours: TransmitQueue,
     theirs: Queue,
     twin: GuestMemoryMmap,
     event_index: bool,
@@ -65,7 +65,7 @@ impl Bed {
         let region = (GuestAddress(memory.regions()[0].guest()), MEMORY as usize);
         let twin = GuestMemoryMmap::from_ranges(&[region]).unwrap();
         let theirs = virtio_queue_device::device(&driver, start);
-        let mut bed = Self { ours: intake(&memory, &driver, start), memory, driver, buffers, sent: 0, theirs, twin, event_index };
+        let mut bed = Self { ours: transmit(&memory, &driver, start), memory, driver, buffers, sent: 0, theirs, twin, event_index };
         // Used ring and all, as it is at the start.
         let used = bed.driver.shared().addresses().used;
         bed.copy_to_twin(used, Areas::used_bytes(size));
@@ -192,12 +192,12 @@ fn bytes_of(parcel: &Parcel) -> Vec<u8> {
     bytes
 }
 
-fn intake(memory: &GuestMemory, driver: &DriverRing, start: u16) -> Intake {
+fn transmit(memory: &GuestMemory, driver: &DriverRing, start: u16) -> TransmitQueue {
     let mut ring = device::ring(driver, &device::map(memory), start);
     // SAFETY: the eventfd gives its descriptor away.
     let call = unsafe { File::from_raw_fd(EventFd::new(libc::EFD_NONBLOCK).unwrap().into_raw_fd()) };
     ring.set_call(Some(Call::new(call).unwrap()));
-    Intake::new(ring)
+    TransmitQueue::new(ring)
 }
 
 proptest! {

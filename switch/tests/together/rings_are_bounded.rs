@@ -9,7 +9,7 @@ use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::Offloads;
 use memlane::parcel::Parcel;
 use memlane::port::Port;
-use memlane::ring::{Delivery, Intake, Placed, RingFault, Taken};
+use memlane::ring::{Placed, ReceiveQueue, RingFault, Taken, TransmitQueue};
 use memlane::settings::{Poll, Settings};
 use memlane::shared::Shared;
 use memlane::stats::DropReason;
@@ -44,12 +44,12 @@ impl Driver {
         self.ring.shared()
     }
 
-    fn intake(&self) -> Intake {
-        Intake::new(device::ring(&self.ring, &device::map(&self.memory), 0))
+    fn transmit_queue(&self) -> TransmitQueue {
+        TransmitQueue::new(device::ring(&self.ring, &device::map(&self.memory), 0))
     }
 
-    fn delivery(&self) -> Delivery {
-        Delivery::new(device::ring(&self.ring, &device::map(&self.memory), 0), Offloads::ALL, true)
+    fn receive_queue(&self) -> ReceiveQueue {
+        ReceiveQueue::new(device::ring(&self.ring, &device::map(&self.memory), 0), Offloads::ALL, true)
     }
 
     /// Describes the buffer at `index`, `length` bytes of it.
@@ -95,9 +95,10 @@ impl Bed {
         for port in 0..3 {
             let key = |direction| RingKey { port: PortId(port), pair: 0, direction };
             let start = || Start { kick: None, at_once: true, enabled: true, session: 0 };
-            let (intake, delivery) = (transmit[usize::from(port)].intake(), receive[usize::from(port)].delivery());
-            worker.add_intake(key(Direction::Intake), intake, Offloads::ALL, start());
-            let slot = worker.add_delivery(key(Direction::Delivery), delivery, start()).unwrap();
+            let (transmit_queue, receive_queue) =
+                (transmit[usize::from(port)].transmit_queue(), receive[usize::from(port)].receive_queue());
+            worker.add_transmit_queue(key(Direction::Transmit), transmit_queue, Offloads::ALL, start());
+            let slot = worker.add_receive_queue(key(Direction::Receive), receive_queue, start()).unwrap();
             worker.set_route(PortId(port), vec![RouteEntry { worker: 0, slot }]);
         }
         let mut bed = Self { worker, events, ports, transmit, receive };
@@ -148,11 +149,11 @@ fn a_few_bad_chains_end_the_look_for_room() {
     let driver = Driver::new(SIZE);
     (0..SIZE).for_each(|index| driver.describe(index, 0, DESC_WRITE | DESC_NEXT, (index + 1) % SIZE));
     driver.offer(0, SIZE);
-    let mut delivery = driver.delivery();
-    assert_eq!(delivery.place(&mut frame()), Ok(Placed::Refused(DropReason::BadReceiveChains)));
-    assert!((1..=16).contains(&delivery.take_bad_chains()));
-    assert!(delivery.take_walked() <= 5 * u64::from(SIZE));
-    assert_eq!(delivery.take_walked(), 0);
+    let mut receive_queue = driver.receive_queue();
+    assert_eq!(receive_queue.place(&mut frame()), Ok(Placed::Refused(DropReason::BadReceiveChains)));
+    assert!((1..=16).contains(&receive_queue.take_bad_chains()));
+    assert!(receive_queue.take_walked() <= 5 * u64::from(SIZE));
+    assert_eq!(receive_queue.take_walked(), 0);
 }
 
 #[test]
@@ -165,16 +166,16 @@ fn a_chain_ends_after_1024_descriptors_of_whatever_length() {
         };
         describe(0);
         driver.offer(0, 1);
-        let mut intake = driver.intake();
+        let mut transmit_queue = driver.transmit_queue();
         let taken = if too_long { Taken::Dropped(DropReason::ChainLoop) } else { Taken::Parcel };
-        assert_eq!(intake.look(1), Ok(1));
-        assert_eq!(intake.open(&mut Parcel::default()), Ok(taken), "{empty} empty descriptors");
+        assert_eq!(transmit_queue.look(1), Ok(1));
+        assert_eq!(transmit_queue.open(&mut Parcel::default()), Ok(taken), "{empty} empty descriptors");
 
         describe(DESC_WRITE);
-        let mut delivery = driver.delivery();
+        let mut receive_queue = driver.receive_queue();
         let placed = if too_long { Placed::NoRoom } else { Placed::Whole(1) };
-        assert_eq!(delivery.place(&mut frame()), Ok(placed), "{empty} empty descriptors");
-        assert_eq!((delivery.take_bad_chains(), delivery.take_walked()), (too_long.into(), 1024));
+        assert_eq!(receive_queue.place(&mut frame()), Ok(placed), "{empty} empty descriptors");
+        assert_eq!((receive_queue.take_bad_chains(), receive_queue.take_walked()), (too_long.into(), 1024));
     }
 }
 
@@ -186,32 +187,32 @@ fn a_frame_is_not_looked_for_room_for_ever() {
     (0..1023).for_each(|index| driver.describe(index, 0, DESC_WRITE | DESC_NEXT, index + 1));
     driver.describe(1023, 13, DESC_WRITE, 0);
     driver.offer(0, SIZE);
-    let mut delivery = driver.delivery();
+    let mut receive_queue = driver.receive_queue();
     let mut parcel = frame();
-    assert_eq!(delivery.place(&mut parcel), Ok(Placed::Refused(DropReason::TooLongForReceiver)));
-    assert!(delivery.take_walked() <= 5 * 1024);
+    assert_eq!(receive_queue.place(&mut parcel), Ok(Placed::Refused(DropReason::TooLongForReceiver)));
+    assert!(receive_queue.take_walked() <= 5 * 1024);
 }
 
 /// Has a parcel wait elsewhere, behind which nothing can go back, and then `take`s more than the driver has, until that ends.
-fn more_than_the_ring_holds(take: impl Fn(&mut Intake) -> Result<bool, RingFault>) {
+fn more_than_the_ring_holds(take: impl Fn(&mut TransmitQueue) -> Result<bool, RingFault>) {
     const SIZE: u16 = 256;
     let driver = Driver::in_order(SIZE);
     driver.describe(0, 100, 0, 0);
     driver.describe(1, 1, 0, 0);
     driver.offer(0, 1);
-    let mut intake = driver.intake();
+    let mut transmit_queue = driver.transmit_queue();
     let mut parcel = Parcel::default();
-    assert_eq!(intake.look(1), Ok(1));
-    assert_eq!(intake.open(&mut parcel), Ok(Taken::Parcel));
-    intake.keep_out(&parcel, 1);
+    assert_eq!(transmit_queue.look(1), Ok(1));
+    assert_eq!(transmit_queue.open(&mut parcel), Ok(Taken::Parcel));
+    transmit_queue.keep_out(&parcel, 1);
     let mut taken = 0;
     let fault = loop {
         driver.offer(1, SIZE);
         let result = (0..SIZE).try_for_each(|_| {
-            intake.look(1)?;
-            assert!(take(&mut intake)?);
+            transmit_queue.look(1)?;
+            assert!(take(&mut transmit_queue)?);
             taken += 1;
-            assert!(intake.out_count() > 0, "nothing is out, it says, after {taken} more");
+            assert!(transmit_queue.out_count() > 0, "nothing is out, it says, after {taken} more");
             Ok(())
         });
         if let Err(fault) = result {
@@ -219,17 +220,17 @@ fn more_than_the_ring_holds(take: impl Fn(&mut Intake) -> Result<bool, RingFault
         }
     };
     assert_eq!((fault, taken), (RingFault::TooManyOut, i32::from(SIZE) - 1));
-    assert_eq!(intake.look(1), Err(RingFault::TooManyOut));
+    assert_eq!(transmit_queue.look(1), Err(RingFault::TooManyOut));
     // What is out comes back all the same, and with it everything.
-    intake.come_back(parcel.head);
-    intake.ring().publish();
-    assert_eq!((intake.out_count(), driver.shared().used_index()), (0, SIZE));
+    transmit_queue.come_back(parcel.head);
+    transmit_queue.ring().publish();
+    assert_eq!((transmit_queue.out_count(), driver.shared().used_index()), (0, SIZE));
 }
 
 #[test]
 fn more_taken_than_the_ring_holds_is_a_fault() {
-    more_than_the_ring_holds(|intake| Ok(intake.open(&mut Parcel::default())? == Taken::Dropped(DropReason::Runt)));
-    more_than_the_ring_holds(Intake::discard);
+    more_than_the_ring_holds(|transmit_queue| Ok(transmit_queue.open(&mut Parcel::default())? == Taken::Dropped(DropReason::Runt)));
+    more_than_the_ring_holds(TransmitQueue::discard);
 }
 
 #[test]
@@ -237,14 +238,14 @@ fn a_jump_that_was_seen_once_stays_a_fault() {
     let driver = Driver::new(64);
     (0..64).for_each(|index| driver.describe(index, 2000, DESC_WRITE, 0));
     driver.offer(0, 1);
-    let mut delivery = driver.delivery();
-    assert_eq!(delivery.place(&mut frame()), Ok(Placed::Whole(1)));
+    let mut receive_queue = driver.receive_queue();
+    assert_eq!(receive_queue.place(&mut frame()), Ok(Placed::Whole(1)));
     driver.shared().set_available_index(0);
-    assert_eq!(delivery.read_ahead(32), Err(RingFault::IndexJump));
+    assert_eq!(receive_queue.read_ahead(32), Err(RingFault::IndexJump));
     // As if nothing had been.
     driver.shared().set_available_index(2);
-    assert_eq!(delivery.read_ahead(32), Err(RingFault::IndexJump));
-    assert_eq!(delivery.place(&mut frame()), Err(RingFault::IndexJump));
+    assert_eq!(receive_queue.read_ahead(32), Err(RingFault::IndexJump));
+    assert_eq!(receive_queue.place(&mut frame()), Err(RingFault::IndexJump));
 }
 
 #[test]
@@ -252,18 +253,18 @@ fn a_head_outside_the_ring_that_was_seen_once_stays_a_fault() {
     let driver = Driver::new(64);
     driver.describe(0, 2000, DESC_WRITE, 0);
     driver.offer(64, 1);
-    let mut delivery = driver.delivery();
-    assert_eq!(delivery.read_ahead(32), Err(RingFault::HeadOutside));
+    let mut receive_queue = driver.receive_queue();
+    assert_eq!(receive_queue.read_ahead(32), Err(RingFault::HeadOutside));
     driver.shared().set_available_entry(0, 0);
-    assert_eq!(delivery.place(&mut frame()), Err(RingFault::HeadOutside));
+    assert_eq!(receive_queue.place(&mut frame()), Err(RingFault::HeadOutside));
 
     let driver = Driver::new(64);
     driver.describe(0, 100, 0, 0);
     driver.offer(64, 1);
-    let mut intake = driver.intake();
-    assert_eq!(intake.look(1), Err(RingFault::HeadOutside));
+    let mut transmit_queue = driver.transmit_queue();
+    assert_eq!(transmit_queue.look(1), Err(RingFault::HeadOutside));
     driver.shared().set_available_entry(0, 0);
-    assert_eq!(intake.look(1), Err(RingFault::HeadOutside));
+    assert_eq!(transmit_queue.look(1), Err(RingFault::HeadOutside));
 }
 
 #[test]
@@ -300,7 +301,7 @@ fn bad_chains_go_back_though_their_frame_is_lost_and_the_next_one_arrives() {
     bed.send(0, 1);
     assert_eq!(bed.receive[1].shared().used_index(), 9);
     let totals = bed.ports[1].totals();
-    assert_eq!((totals.bad_receive_chains, totals.delivery_frames), (8, 1));
+    assert_eq!((totals.bad_receive_chains, totals.receive_frames), (8, 1));
     assert_eq!(totals.drops.get("bad-receive-chains"), Some(&1));
 }
 

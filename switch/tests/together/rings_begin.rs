@@ -11,7 +11,7 @@ use crate::bed::device;
 use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::Offloads;
 use memlane::port::Port;
-use memlane::ring::{Answer, Control, Delivery, Intake, Ring};
+use memlane::ring::{Answer, Control, ReceiveQueue, Ring, TransmitQueue};
 use memlane::settings::Settings;
 use memlane::shared::Shared;
 use memlane::worker::{Mailbox, Start, Worker, links};
@@ -89,8 +89,12 @@ fn commands_make_way_for_whoever_ends_their_queue() {
 fn a_driver_that_has_not_kicked_yet_is_asked_to() {
     let (mut receive, mut transmit) = (Driver::new(), Driver::new());
     let mut worker = worker();
-    worker.add_delivery(key(Direction::Delivery), Delivery::new(receive.device(), Offloads::ALL, true), started_by_a_kick());
-    worker.add_intake(key(Direction::Intake), Intake::new(transmit.device()), Offloads::ALL, started_by_a_kick());
+    worker.add_receive_queue(
+        key(Direction::Receive),
+        ReceiveQueue::new(receive.device(), Offloads::ALL, true),
+        started_by_a_kick(),
+    );
+    worker.add_transmit_queue(key(Direction::Transmit), TransmitQueue::new(transmit.device()), Offloads::ALL, started_by_a_kick());
     worker.step();
     assert!(receive.add() && transmit.add());
 }
@@ -98,9 +102,9 @@ fn a_driver_that_has_not_kicked_yet_is_asked_to() {
 /// Has `worker` hear the kicks that have come, as it does when it is given another ring, that of pair 1.
 fn hear_kicks(worker: &mut Worker) {
     let other = Driver::new();
-    let key = RingKey { pair: 1, ..key(Direction::Delivery) };
-    worker.add_delivery(key, Delivery::new(other.device(), Offloads::ALL, true), started_by_a_kick());
-    worker.stop_delivery(key);
+    let key = RingKey { pair: 1, ..key(Direction::Receive) };
+    worker.add_receive_queue(key, ReceiveQueue::new(other.device(), Offloads::ALL, true), started_by_a_kick());
+    worker.stop_receive_queue(key);
 }
 
 /// QEMU kicks each ring once when it starts, so that frames may come before the driver's own kick is heard.
@@ -112,17 +116,17 @@ fn a_frame_before_the_first_kick_does_not_hide_that_the_ring_is_filled() {
     let (mut worker, ports) = worker_and_ports();
     let start = Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: false, enabled: true, session: 0 };
     // The first kick is heard at once, for it is there already.
-    let delivery = Delivery::new(driver.device(), Offloads::ALL, true);
-    let slot = worker.add_delivery(key(Direction::Delivery), delivery, start).unwrap();
+    let receive = ReceiveQueue::new(driver.device(), Offloads::ALL, true);
+    let slot = worker.add_receive_queue(key(Direction::Receive), receive, start).unwrap();
     worker.set_route(PortId(0), vec![RouteEntry { worker: 0, slot }]);
-    assert!(!worker.is_filled(key(Direction::Delivery)));
+    assert!(!worker.is_filled(key(Direction::Receive)));
     assert!(driver.add(), "a kick is wanted");
     worker.inject(&ports[1], &[0xff; 60]);
     worker.step();
     assert!(driver.ring.poll().unwrap().is_some(), "the frame was delivered");
     kicks.write_all(&[1]).unwrap();
     hear_kicks(&mut worker);
-    assert!(worker.is_filled(key(Direction::Delivery)));
+    assert!(worker.is_filled(key(Direction::Receive)));
 }
 
 /// A ring that goes on after a restart of the switch, and that the driver has never filled.
@@ -132,12 +136,12 @@ fn a_ring_that_goes_on_unfilled_wants_the_first_kick() {
     let (kick, mut kicks) = std::io::pipe().unwrap();
     let mut worker = worker();
     let start = Start { kick: Some(File::from(OwnedFd::from(kick))), at_once: true, enabled: true, session: 0 };
-    worker.add_delivery(key(Direction::Delivery), Delivery::new(driver.device(), Offloads::ALL, true), start);
+    worker.add_receive_queue(key(Direction::Receive), ReceiveQueue::new(driver.device(), Offloads::ALL, true), start);
     worker.step();
     assert!(driver.add(), "nothing else tells that it is filled");
     kicks.write_all(&[1]).unwrap();
     hear_kicks(&mut worker);
-    assert!(worker.is_filled(key(Direction::Delivery)));
+    assert!(worker.is_filled(key(Direction::Receive)));
 }
 
 #[test]

@@ -96,8 +96,8 @@ fn come_and_go(guest: &mut ToyGuest, index: usize, progress: &Progress) {
         } else {
             guest.stop().unwrap();
             // Everything that the switch had taken came back before it answered.
-            let intake = &guest.pair(0).intake.queue;
-            assert_eq!(intake.ring.shared().used_index(), intake.base, "restless guest {index}: not drained");
+            let transmit = &guest.pair(0).transmit.queue;
+            assert_eq!(transmit.ring.shared().used_index(), transmit.base, "restless guest {index}: not drained");
             guest.start().unwrap();
         }
         rounds.fetch_add(1, Ordering::AcqRel);

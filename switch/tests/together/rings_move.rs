@@ -5,21 +5,21 @@ use std::sync::mpsc::channel;
 use crate::bed::{Bed, Guest, device};
 use memlane::id::{Direction, PortId, RingKey};
 use memlane::offload::Offloads;
-use memlane::ring::Intake;
+use memlane::ring::TransmitQueue;
 use memlane::worker::Start;
 
-const KEY: RingKey = RingKey { port: PortId(0), pair: 1, direction: Direction::Intake };
+const KEY: RingKey = RingKey { port: PortId(0), pair: 1, direction: Direction::Transmit };
 
 /// Frames taken of port 0.
 fn taken(bed: &Bed) -> u64 {
-    bed.ports[0].counters(0).intake_frames.get()
+    bed.ports[0].counters(0).transmit_frames.get()
 }
 
-/// A second queue pair of guest 0, of which only the intake is used; it starts at once or never.
+/// A second queue pair of guest 0, of which only the transmit queue is used; it starts at once or never.
 fn queue(bed: &mut Bed, at_once: bool) -> Guest {
     let (guest, transmit, _) = Guest::alone(false);
     let start = Start { kick: None, at_once, enabled: true, session: 0 };
-    bed.worker.add_intake(KEY, Intake::new(transmit), Offloads::ALL, start);
+    bed.worker.add_transmit_queue(KEY, TransmitQueue::new(transmit), Offloads::ALL, start);
     guest
 }
 

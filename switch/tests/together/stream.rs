@@ -267,7 +267,7 @@ fn what_goes_to_null_is_gone_and_what_goes_to_a_loopback_comes_back() {
     for number in 0..100 {
         guest.send(&frame(guest.mac(), [2, 0, 0, 0, 9, 1], 60, number)).unwrap();
     }
-    bed.wait_for(|bed| bed.totals(1).delivery_frames == 100, "all of them are gone");
+    bed.wait_for(|bed| bed.totals(1).receive_frames == 100, "all of them are gone");
     for (number, length) in [14, 60, 1514, 65_535].into_iter().enumerate() {
         let station = [2, 0, 0, 0, 9, 2];
         guest.send(&frame(guest.mac(), station, length, number as u64)).unwrap();

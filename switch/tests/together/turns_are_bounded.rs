@@ -33,8 +33,8 @@ fn replace_last_by(bed: &mut Bed, guest: (Guest, Ring, Ring), offloads: Offloads
     let index = bed.guests.len() as u16 - 1;
     let key = |direction| RingKey { port: PortId(index), pair: 0, direction };
     let (reply, _) = std::sync::mpsc::channel();
-    bed.worker.stop_intake(key(Direction::Intake), reply);
-    bed.worker.stop_delivery(key(Direction::Delivery)).unwrap();
+    bed.worker.stop_transmit_queue(key(Direction::Transmit), reply);
+    bed.worker.stop_receive_queue(key(Direction::Receive)).unwrap();
     let (guest, slot) = Guest::attach_like(&mut bed.worker, index, guest, offloads);
     bed.worker.set_route(PortId(index), vec![RouteEntry { worker: 0, slot }]);
     bed.guests[usize::from(index)] = guest;
@@ -43,7 +43,7 @@ fn replace_last_by(bed: &mut Bed, guest: (Guest, Ring, Ring), offloads: Offloads
 /// Frames and bytes delivered to each port so far.
 fn delivered(bed: &Bed) -> Vec<(u64, u64)> {
     let of = |port: usize| bed.ports[port].counters(0);
-    (0..bed.guests.len()).map(|port| (of(port).delivery_frames.get(), of(port).delivery_bytes.get())).collect()
+    (0..bed.guests.len()).map(|port| (of(port).receive_frames.get(), of(port).receive_bytes.get())).collect()
 }
 
 /// A TCP frame of guest `from` to guest `to` that asks to be cut into as many segments as there may be, a byte each.
@@ -90,8 +90,8 @@ fn a_limit_of_packets_counts_segments_that_are_delivered() {
     replace_last(&mut bed, RINGS, Offloads::default());
     bed.announce(&[0, 1, 2]);
     // A burst of 32 is always let through.
-    let delivery = Limit { packets: Some(1), burst_ms: Some(1), ..Limit::default() };
-    bed.ports[2].policy.set(&Allowance { delivery, ..Allowance::default() });
+    let receive = Limit { packets: Some(1), burst_ms: Some(1), ..Limit::default() };
+    bed.ports[2].policy.set(&Allowance { receive, ..Allowance::default() });
     let before = delivered(&bed);
     send(&mut bed.guests[0], &dust(0, 2), 20);
     while delivered(&bed)[2].0 == before[2].0 {
@@ -259,7 +259,7 @@ fn buffers_in_pages_that_are_not_in_memory_end_the_turn_and_are_their_ports_to_p
     bed.guests[0].send(0, 2, 1500, 16);
     let mut most = 0;
     let counters =
-        |bed: &Bed| (bed.ports[2].counters(0).dropped(DropReason::ReceiverMemory), bed.ports[2].counters(0).delivery_frames.get());
+        |bed: &Bed| (bed.ports[2].counters(0).dropped(DropReason::ReceiverMemory), bed.ports[2].counters(0).receive_frames.get());
     let before = counters(&bed).1;
     while bed.guests[0].transmit.free() < 256 {
         most = most.max(faults_of(|| bed.worker.step()));

@@ -182,9 +182,9 @@ fn whoever_is_elsewhere_is_not_flooded_for() {
         run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
         wait_until(|| report(&bed).stations.len() == 1, "the table knows who is elsewhere");
         assert_eq!((report(&bed).stations[0].host.as_str(), report(&bed).hosts), ("10.9.0.2", vec!["10.9.0.2".to_owned()]));
-        let before = report(&bed).totals.delivery_frames;
+        let before = report(&bed).totals.receive_frames;
         asks.send(&frame(mac(0), far)).unwrap();
-        wait_until(|| report(&bed).totals.delivery_frames == before + 1, "the frame leaves by the uplink");
+        wait_until(|| report(&bed).totals.receive_frames == before + 1, "the frame leaves by the uplink");
         assert!(is_silent(&mut hears), "and nowhere else");
         run(&format!("bridge fdb replace {} dev ml-vx100 dst 10.9.0.3 self", text(far)));
         wait_until(|| report(&bed).stations[0].host == "10.9.0.3", "it is elsewhere again");

@@ -62,7 +62,7 @@ impl Xen {
         let layer: Arc<Hypervisor> = Arc::clone(&self.hypervisor);
         let keeper = Keeper::start_on(self.bed.daemon().network(), layer, self.hypervisor.store()).unwrap();
         for port in &self.ports {
-            let wanted = Wanted { domain: port.name.clone(), vif: 0, queues: 4, delivery_offloads: true, has_address: false };
+            let wanted = Wanted { domain: port.name.clone(), vif: 0, queues: 4, receive_offloads: true, has_address: false };
             keeper.serve(wanted, port);
         }
         self.keeper = Some(keeper);
@@ -147,7 +147,7 @@ fn a_batch_of_frames_is_two_requests_to_the_hypervisor() {
         assert!(two.receive().bytes == frame(mac(1), mac(2), 1514, number));
     }
     one.queues[0].await_answers();
-    assert_eq!(xen.hypervisor.copy_requests() - before.0, 2, "one at intake, one at delivery");
+    assert_eq!(xen.hypervisor.copy_requests() - before.0, 2, "one on transmit, one on receive");
     assert_eq!(xen.hypervisor.copies() - before.1, 64, "each frame to a page of ours and on");
 }
 
@@ -606,7 +606,7 @@ fn interfaces_that_are_memlanes_are_told_of_and_others_are_not() {
     let address = Some(MacAddress::new(mac(6)));
     let newcomer = Newcomer { domain: 6, vif: 0, segment: Some("lan".into()), mac: address };
     assert_eq!(news.recv_timeout(PATIENCE), Ok(News::Came(newcomer)));
-    let wanted = Wanted { domain: "6".into(), vif: 0, queues: 1, delivery_offloads: true, has_address: false };
+    let wanted = Wanted { domain: "6".into(), vif: 0, queues: 1, receive_offloads: true, has_address: false };
     keeper.serve(wanted, &xen.ports[0]);
     ours.connect(Kind::LINUX);
     xen.await_state(1, &State::Running);

@@ -130,7 +130,7 @@ impl Arrival<'_> {
 /// The sending half of a port's queue.
 #[expect(clippy::large_enum_variant, reason = "there are few of them, and a box would be one more load a burst")]
 pub enum SourcePort {
-    /// A vhost-user intake.
+    /// A vhost-user transmit queue.
     Vu(VuSource),
     /// A TAP device.
     Tap(TapSource),
@@ -164,7 +164,7 @@ impl SourcePort {
 /// The receiving half of a port's queue.
 #[expect(clippy::large_enum_variant, reason = "there are few of them, and a box would be one more load a burst")]
 pub enum SinkPort {
-    /// A vhost-user delivery.
+    /// A vhost-user receive queue.
     Vu(VuSink),
     /// A TAP device.
     Tap(TapSink),

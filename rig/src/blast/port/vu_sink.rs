@@ -1,4 +1,4 @@
-//! The fast way out of a delivery: buffers stay where they are and are offered again by their head alone.
+//! The fast way out of a receive queue: buffers stay where they are and are offered again by their head alone.
 
 use std::os::fd::BorrowedFd;
 

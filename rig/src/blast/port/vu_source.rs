@@ -1,4 +1,4 @@
-//! The fast way into an intake: every chain is described once, its buffer is used in place for ever.
+//! The fast way into a transmit queue: every chain is described once, its buffer is used in place for ever.
 //!
 //! A cache line that both sides touch costs a transfer between two processors each time it is written. So only what changes
 //! is written: of a short frame its stamp, of the ring its index; descriptors, headers and (when chains come back in order)

@@ -151,7 +151,7 @@ fn early_enable(stream: &UnixStream, port: &Shared) -> Option<(u32, bool)> {
     Some((u32::from(message.body[0]), message.body[4] == 1))
 }
 
-/// Moves all that can be moved: takes from each intake, gives to every other port.
+/// Moves all that can be moved: takes from each transmit queue, gives to every other port.
 fn pass(ports: &[Shared], waiting: &mut [VecDeque<Vec<u8>>]) {
     loop {
         let mut moved = false;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memlane::id::{Direction, PortId, RouteEntry};
 use memlane::memory::MemoryMap;
 use memlane::offload::Offloads;
-use memlane::ring::{Delivery, Intake};
+use memlane::ring::{ReceiveQueue, TransmitQueue};
 use memlane::worker::Start;
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
@@ -54,16 +54,16 @@ impl Honest {
         receive.publish();
         let frame = memory.allocate(FRAME as u64, 64).expect("room");
         let map = sides::map(&memory);
-        let intake = Intake::new(sides::ring(&transmit, &map, 0));
-        workers[usize::from(home)].add_intake(key(port, Direction::Intake), intake, Offloads::default(), start());
+        let transmit_queue = TransmitQueue::new(sides::ring(&transmit, &map, 0));
+        workers[usize::from(home)].add_transmit_queue(key(port, Direction::Transmit), transmit_queue, Offloads::default(), start());
         let honest = Self { port, heard_from_friend: 0, sent: 0, takes, home, memory, map, transmit, receive, frame, buffers };
-        honest.begin_delivery(0, workers);
+        honest.begin_receive(0, workers);
         honest
     }
 
-    fn begin_delivery(&self, base: u16, workers: &mut Workers) {
-        let delivery = Delivery::new(sides::ring(&self.receive, &self.map, base), self.takes, true);
-        let slot = workers[usize::from(self.home)].add_delivery(key(self.port, Direction::Delivery), delivery, start());
+    fn begin_receive(&self, base: u16, workers: &mut Workers) {
+        let receive_queue = ReceiveQueue::new(sides::ring(&self.receive, &self.map, base), self.takes, true);
+        let slot = workers[usize::from(self.home)].add_receive_queue(key(self.port, Direction::Receive), receive_queue, start());
         let slot = slot.expect("a port that has come");
         self.route(vec![RouteEntry { worker: self.home, slot }], workers);
     }
@@ -72,12 +72,12 @@ impl Honest {
         workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), entries.clone()));
     }
 
-    /// Stops its delivery and starts it again, wherever there is room by then.
+    /// Stops its receive queue and starts it again, wherever there is room by then.
     pub fn restart(&mut self, workers: &mut Workers) {
         self.route(Vec::new(), workers);
-        let base = workers[usize::from(self.home)].stop_delivery(key(self.port, Direction::Delivery)).expect("it runs");
+        let base = workers[usize::from(self.home)].stop_receive_queue(key(self.port, Direction::Receive)).expect("it runs");
         self.take();
-        self.begin_delivery(base, workers);
+        self.begin_receive(base, workers);
     }
 
     /// Sends the next frame to the honest guest at port `to`; returns its number.

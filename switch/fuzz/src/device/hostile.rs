@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use memlane::id::{Direction, PortId, RouteEntry, Slot};
 use memlane::memory::MemoryMap;
 use memlane::port::Port;
-use memlane::ring::{Areas, Delivery, Intake, Ring, RingOptions, SplitRing};
+use memlane::ring::{Areas, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
 use memlane::worker::{Start, Worker};
 
 use super::honest::address;
@@ -21,16 +21,16 @@ use super::super::script::Script;
 /// Entries of its usual rings, and what the script may have instead.
 const SIZE: u16 = 16;
 const SIZES: [u16; 4] = [SIZE, 256, 1024, 32768];
-/// Offsets of the intake's areas; the delivery's lie [`DELIVERY`] further.
+/// Offsets of the transmit queue's areas; the receive queue's lie [`RECEIVE`] further.
 const DESCRIPTORS: u64 = 0;
 const AVAILABLE: u64 = 0x100;
 const USED: u64 = 0x200;
-const DELIVERY: u64 = 0x400;
-/// Those of the larger rings; the delivery's lie [`LARGE_DELIVERY`] further.
+const RECEIVE: u64 = 0x400;
+/// Those of the larger rings; the receive queue's lie [`LARGE_RECEIVE`] further.
 const LARGE: u64 = 0x1_0000;
 const LARGE_AVAILABLE: u64 = 0x8_0000;
 const LARGE_USED: u64 = 0x9_1000;
-const LARGE_DELIVERY: u64 = 0x10_0000;
+const LARGE_RECEIVE: u64 = 0x10_0000;
 /// Where well-made frames and receive buffers lie: the first near the end of the first region.
 const FRAMES: u64 = 0xb000;
 const BUFFERS: u64 = 0x1000;
@@ -64,21 +64,21 @@ pub struct Hostile {
     /// The worker of its rings.
     home: u8,
     memory: Rc<Memory>,
-    /// Intake, delivery.
+    /// Transmit queue, receive queue.
     sides: [Side; 2],
     enabled: bool,
     frames: u64,
-    /// Its intake has stopped since this was last asked.
+    /// Its transmit queue has stopped since this was last asked.
     stopped: bool,
 }
 
 fn index(direction: Direction) -> usize {
-    usize::from(direction == Direction::Delivery)
+    usize::from(direction == Direction::Receive)
 }
 
 /// Offsets of the areas of a ring.
 fn places(direction: Direction, size: u16) -> [u64; 3] {
-    let (small, large) = if direction == Direction::Intake { (0, LARGE) } else { (DELIVERY, LARGE + LARGE_DELIVERY) };
+    let (small, large) = if direction == Direction::Transmit { (0, LARGE) } else { (RECEIVE, LARGE + LARGE_RECEIVE) };
     if size == SIZE {
         [DESCRIPTORS, AVAILABLE, USED].map(|at| at + small)
     } else {
@@ -93,8 +93,8 @@ impl Hostile {
         let sides = [side(), side()];
         let (named, port) = (Arc::clone(named), named.id.0);
         let mut hostile = Self { named, port, home, memory, sides, enabled: true, frames: 0, stopped: false };
-        hostile.start(Direction::Intake, 0x7f03, 0, workers, watch);
-        hostile.start(Direction::Delivery, 0x0007, 0, workers, watch);
+        hostile.start(Direction::Transmit, 0x7f03, 0, workers, watch);
+        hostile.start(Direction::Receive, 0x0007, 0, workers, watch);
         hostile
     }
 
@@ -159,18 +159,18 @@ impl Hostile {
         }
     }
 
-    /// Descriptors and heads for all of a ring: chained one to the next or alone, empty, wrong or good, those of the intake with the last frames
+    /// Descriptors and heads for all of a ring: chained one to the next or alone, empty, wrong or good, those of the transmit queue with the last frames
     /// that were sent; then so many are made available.
     fn fill(&self, direction: Direction, script: &mut Script) {
         let (kind, length, count) = (script.byte(), script.word(), script.word());
         let [descriptors, available, _] = self.places(direction);
         let size = self.sides[index(direction)].size;
-        let right = if direction == Direction::Delivery { 2 } else { 0 };
+        let right = if direction == Direction::Receive { 2 } else { 0 };
         let flags = u16::from(kind & 1) | if kind & 2 != 0 { right ^ 2 } else { right };
         for index in 0..size {
             let at = match direction {
-                Direction::Intake => FRAMES + u64::from(index % 4) * 0x600,
-                Direction::Delivery => BUFFERS + u64::from(index % SIZE) * 0x800,
+                Direction::Transmit => FRAMES + u64::from(index % 4) * 0x600,
+                Direction::Receive => BUFFERS + u64::from(index % SIZE) * 0x800,
             };
             self.describe(descriptors + 16 * u64::from(index), at, length.into(), flags, (index + 1) % size);
             self.memory.write(available + 4 + 2 * u64::from(index), &index.to_le_bytes());
@@ -179,7 +179,7 @@ impl Hostile {
         self.memory.write(available + 2, &last.to_le_bytes());
     }
 
-    /// Makes one head of the intake available again and again; returns how many times a worker's turn must come for `count` of them.
+    /// Makes one head of the transmit queue available again and again; returns how many times a worker's turn must come for `count` of them.
     pub fn begin_stream(&self, script: &mut Script) -> (u16, u32) {
         (script.byte().into(), u32::from(script.word()))
     }
@@ -187,7 +187,7 @@ impl Hostile {
     /// Makes `head` available up to [`BURST`] times, `left` at most; returns how many are left.
     pub fn stream(&self, head: u16, left: u32) -> u32 {
         let burst = left.min(BURST).min(self.sides[0].size.into());
-        (0..burst).for_each(|_| self.offer(Direction::Intake, head));
+        (0..burst).for_each(|_| self.offer(Direction::Transmit, head));
         left - burst
     }
 
@@ -217,7 +217,7 @@ impl Hostile {
         let at = FRAMES + self.frames % 4 * 0x600;
         self.memory.write(at, &header);
         self.memory.write(at + 12, script.bytes(count.into()));
-        let [descriptors, ..] = self.places(Direction::Intake);
+        let [descriptors, ..] = self.places(Direction::Transmit);
         let head = (self.frames * 3 % u64::from(SIZE)) as u16;
         self.frames += 1;
         let cut = u32::from(layout >> 2).min(length);
@@ -241,7 +241,7 @@ impl Hostile {
                 self.describe(place(head), table, 32, 4, 0);
             }
         }
-        self.offer(Direction::Intake, head);
+        self.offer(Direction::Transmit, head);
     }
 
     fn post(&self, script: &mut Script) {
@@ -250,16 +250,16 @@ impl Hostile {
     }
 
     fn post_buffers(&self, count: u16, length: u16) {
-        let [descriptors, ..] = self.places(Direction::Delivery);
+        let [descriptors, ..] = self.places(Direction::Receive);
         for index in 0..count {
             self.describe(descriptors + 16 * u64::from(index), BUFFERS + u64::from(index) * 0x800, length.into(), 2, 0);
-            self.offer(Direction::Delivery, index);
+            self.offer(Direction::Receive, index);
         }
     }
 
     /// Receive buffers for whatever waits, if there are none.
     pub fn post_all(&self) {
-        let [_, available, used] = self.places(Direction::Delivery);
+        let [_, available, used] = self.places(Direction::Receive);
         if self.memory.word(available + 2) == self.memory.word(used + 2) {
             self.post_buffers(SIZE, 2048);
         }
@@ -289,10 +289,11 @@ impl Hostile {
         let offloads = offloads((options >> 8) as u8);
         let start = Start { kick: None, at_once: true, enabled: true, session: 0 };
         let (key, worker) = (key(self.port, direction), self.worker(workers));
-        if direction == Direction::Intake {
-            worker.add_intake(key, Intake::new(ring), offloads, start);
+        if direction == Direction::Transmit {
+            worker.add_transmit_queue(key, TransmitQueue::new(ring), offloads, start);
         } else {
-            let slot = worker.add_delivery(key, Delivery::new(ring, offloads, bit(2)), start).expect("a port that has come");
+            let slot =
+                worker.add_receive_queue(key, ReceiveQueue::new(ring, offloads, bit(2)), start).expect("a port that has come");
             self.sides[1].slot = slot;
             self.enabled = true;
             self.route(workers);
@@ -305,10 +306,10 @@ impl Hostile {
         workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
     }
 
-    /// Has both rings stop. The intake answers when what is out has come back.
+    /// Has both rings stop. The transmit queue answers when what is out has come back.
     pub fn stop(&mut self, workers: &mut Workers, watch: &Watch) {
-        self.stop_ring(Direction::Delivery, None, workers, watch);
-        self.stop_ring(Direction::Intake, None, workers, watch);
+        self.stop_ring(Direction::Receive, None, workers, watch);
+        self.stop_ring(Direction::Transmit, None, workers, watch);
     }
 
     /// Has a ring stop, and begin anew if `then` says so.
@@ -319,15 +320,15 @@ impl Hostile {
             State::Stopping(_, later) => *later = then,
             State::Stopped => self.begin_anew(direction, then, workers, watch),
             state @ State::Running => {
-                if direction == Direction::Delivery {
+                if direction == Direction::Receive {
                     *state = State::Stopped;
                     self.route(workers);
-                    assert!(workers[home].stop_delivery(key).is_some());
+                    assert!(workers[home].stop_receive_queue(key).is_some());
                     self.begin_anew(direction, then, workers, watch);
                 } else {
                     let (reply, base) = channel();
                     *state = State::Stopping(base, then);
-                    workers[home].stop_intake(key, reply);
+                    workers[home].stop_transmit_queue(key, reply);
                     self.heed(workers, watch);
                 }
             }
@@ -343,7 +344,7 @@ impl Hostile {
         }
     }
 
-    /// True if its intake has stopped since this was last asked.
+    /// True if its transmit queue has stopped since this was last asked.
     pub fn has_stopped(&mut self) -> bool {
         std::mem::take(&mut self.stopped)
     }
@@ -359,7 +360,7 @@ impl Hostile {
                     let then = *then;
                     self.sides[0].state = State::Stopped;
                     self.stopped = true;
-                    self.begin_anew(Direction::Intake, then, workers, watch);
+                    self.begin_anew(Direction::Transmit, then, workers, watch);
                 }
             },
             State::Moving(reply) => match reply.try_recv() {
@@ -379,7 +380,7 @@ impl Hostile {
     }
 
     fn enable(&mut self, direction: Direction, enabled: bool, workers: &mut Workers) {
-        if direction == Direction::Delivery {
+        if direction == Direction::Receive {
             self.enabled = enabled;
             self.route(workers);
         }
@@ -397,11 +398,11 @@ impl Hostile {
         let (reply, done) = channel();
         let (split, map) = (self.split(direction), self.sides[side].map.clone());
         self.worker(workers).set_memory(key(self.port, direction), split, map, reply);
-        if direction == Direction::Intake {
+        if direction == Direction::Transmit {
             self.sides[side].state = State::Moving(done);
             self.heed(workers, watch);
         } else {
-            assert!(done.try_recv().is_ok(), "a delivery moves at once");
+            assert!(done.try_recv().is_ok(), "a receive_queue moves at once");
         }
     }
 

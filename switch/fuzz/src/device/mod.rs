@@ -71,7 +71,7 @@ pub mod acts {
     pub const RACE: u8 = 15;
     /// Makes another chain available whenever the switch looks, or no more: ring, flag.
     pub const KEEP: u8 = 16;
-    /// Stops an honest guest's delivery and starts it anew: guest.
+    /// Stops an honest guest's receive queue and starts it anew: guest.
     pub const HONEST_RESTART: u8 = 17;
     /// Stops a ring: ring.
     pub const STOP: u8 = 18;
@@ -124,7 +124,7 @@ impl Bed {
         }
         if mood & 4 != 0 {
             let limit = Limit { rate: Some("1Mbit".into()), packets: Some(1000), burst_ms: Some(1) };
-            let allowance = Allowance { weight: 1000, intake: limit.clone(), delivery: limit, storm: 100, ..Allowance::default() };
+            let allowance = Allowance { weight: 1000, transmit: limit.clone(), receive: limit, storm: 100, ..Allowance::default() };
             ports[..2].iter().for_each(|port| port.policy.set(&allowance));
         }
         let mailboxes = [0, 1].map(|_| Mailbox::new().expect("an eventfd"));
@@ -161,7 +161,7 @@ impl Bed {
             acts::STREAM => self.stream(script),
             act => {
                 let which = script.byte();
-                let direction = if which & 2 == 0 { Direction::Intake } else { Direction::Delivery };
+                let direction = if which & 2 == 0 { Direction::Transmit } else { Direction::Receive };
                 let hostile = &mut self.hostile[usize::from(which & 1)];
                 hostile.act(act, direction, script, &mut self.workers, &self.watch);
                 self.use_what_stopped();

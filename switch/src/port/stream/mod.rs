@@ -2,15 +2,15 @@
 //!
 //! 1. [`session`]: meets whoever is on the other side, or starts [`passt`], again and again.
 //! 2. [`wire`]: where one frame ends and the next begins.
-//! 3. [`StreamIntake`](intake): frames read from the socket into buffers of ours; [`checksums`]: what their sender left to the device.
-//! 4. [`StreamDelivery`](delivery): parcels written to it as plain frames, since the protocol has no virtio-net header: checksums are completed and
+//! 3. [`StreamTransmit`](transmit): frames read from the socket into buffers of ours; [`checksums`]: what their sender left to the device.
+//! 4. [`StreamReceive`](receive): parcels written to it as plain frames, since the protocol has no virtio-net header: checksums are completed and
 //!    large frames cut.
 
 pub mod checksums;
-mod delivery;
-mod intake;
 mod passt;
+mod receive;
 mod session;
+mod transmit;
 pub mod wire;
 
 use std::os::unix::net::UnixStream;
@@ -22,8 +22,8 @@ pub use session::{Other, run};
 use super::end::Ends;
 use super::pool::Pool;
 use checksums::Keeper;
-use delivery::StreamDelivery;
-use intake::StreamIntake;
+use receive::StreamReceive;
+use transmit::StreamTransmit;
 
 /// A connection, shared by its ends and its session.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ impl Connection {
     fn ends(self: &Arc<Self>, pool: Arc<Pool>, keeper: Keeper) -> std::io::Result<Ends> {
         let file = || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(self.socket.try_clone()?))));
         Ok(Ends {
-            intake: Box::new(StreamIntake::new(Arc::clone(self), pool, keeper)),
-            delivery: Box::new(StreamDelivery::new(Arc::clone(self))),
+            transmit: Box::new(StreamTransmit::new(Arc::clone(self), pool, keeper)),
+            receive: Box::new(StreamReceive::new(Arc::clone(self))),
             readable: file()?,
             writable: file()?,
             room: None,

@@ -3,14 +3,14 @@
 //! - [`device`]: the device is made or attached to, and told what it may leave undone.
 //! - [`batch`]: many reads or writes in one system call.
 //! - [`session`]: the device is watched, and made anew if another program deletes it.
-//! - [`TapIntake`]: frames read from the kernel into buffers of ours.
-//! - [`TapDelivery`]: parcels written to the kernel straight from guests' memory, all of a pass together.
+//! - [`TapTransmit`]: frames read from the kernel into buffers of ours.
+//! - [`TapReceive`]: parcels written to the kernel straight from guests' memory, all of a pass together.
 
 mod batch;
-mod delivery;
 mod device;
-mod intake;
+mod receive;
 mod session;
+mod transmit;
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub use session::run;
 
 use super::end::Ends;
 use super::pool::Pool;
-use delivery::TapDelivery;
-use intake::TapIntake;
+use receive::TapReceive;
+use transmit::TapTransmit;
 
 impl Tap {
     /// Its ends, for a worker; frames from it lie in buffers of `pool`.
@@ -31,8 +31,8 @@ impl Tap {
         let readable = Some(self.file.try_clone()?);
         let tap = Arc::new(self);
         Ok(Ends {
-            intake: Box::new(TapIntake::new(Arc::clone(&tap), pool)),
-            delivery: Box::new(TapDelivery::new(tap)),
+            transmit: Box::new(TapTransmit::new(Arc::clone(&tap), pool)),
+            receive: Box::new(TapReceive::new(tap)),
             readable,
             writable: None,
             room: None,

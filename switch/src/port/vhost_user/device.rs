@@ -215,7 +215,7 @@ impl Device {
     }
 
     fn key(&self, index: usize) -> RingKey {
-        let direction = if index.is_multiple_of(2) { Direction::Delivery } else { Direction::Intake };
+        let direction = if index.is_multiple_of(2) { Direction::Receive } else { Direction::Transmit };
         RingKey { port: self.settings.port.id, pair: index as u16 / 2, direction }
     }
 
@@ -262,7 +262,7 @@ impl Device {
         }
         match (self.is_control(index), self.key(index as usize)) {
             (true, _) => port.log(format_args!("control queue started, {size} descriptors")),
-            (_, RingKey { pair, direction: Direction::Delivery, .. }) => {
+            (_, RingKey { pair, direction: Direction::Receive, .. }) => {
                 port.log(format_args!("RX queue {pair} started, {size} descriptors"))
             }
             (_, RingKey { pair, .. }) => port.log(format_args!("TX queue {pair} started, {size} descriptors")),
@@ -410,7 +410,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(features::offer(Circumstances {
             pairs: self.settings.pairs,
             has_mtu: self.offer.mtu.is_some(),
-            delivery_offloads: self.settings.delivery_offloads,
+            receive_offloads: self.settings.receive_offloads,
             in_order: self.network.shared().settings.in_order,
             protocol: self.protocol,
         }))

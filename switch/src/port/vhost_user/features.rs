@@ -49,7 +49,7 @@ const ALWAYS: u64 = VERSION_1
     | bit(net::VIRTIO_NET_F_GUEST_USO6);
 
 /// What lets frames come to a driver with work left undone.
-const DELIVERY_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
+const RECEIVE_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
     | bit(net::VIRTIO_NET_F_GUEST_TSO4)
     | bit(net::VIRTIO_NET_F_GUEST_TSO6)
     | bit(net::VIRTIO_NET_F_GUEST_ECN)
@@ -128,7 +128,7 @@ pub struct Circumstances {
     /// An MTU is configured.
     pub has_mtu: bool,
     /// Frames may come to the guest with work left undone.
-    pub delivery_offloads: bool,
+    pub receive_offloads: bool,
     /// IN_ORDER is wanted, see [`crate::settings::Settings::in_order`].
     pub in_order: bool,
     /// Protocol features that the front end agreed to, so far.
@@ -162,7 +162,7 @@ pub fn offer(circumstances: Circumstances) -> u64 {
     if circumstances.in_order {
         offer |= IN_ORDER;
     }
-    if circumstances.delivery_offloads { offer } else { offer & !DELIVERY_OFFLOADS }
+    if circumstances.receive_offloads { offer } else { offer & !RECEIVE_OFFLOADS }
 }
 
 /// A driver's choice of features.
@@ -255,13 +255,13 @@ mod tests {
     use super::*;
 
     fn offered(pairs: u16, protocol: Protocol) -> u64 {
-        offer(Circumstances { pairs, has_mtu: false, delivery_offloads: true, in_order: false, protocol: protocol.bits() })
+        offer(Circumstances { pairs, has_mtu: false, receive_offloads: true, in_order: false, protocol: protocol.bits() })
     }
 
     #[test]
-    fn a_guest_without_delivery_offloads_gets_whole_frames_only() {
+    fn a_guest_without_receive_offloads_gets_whole_frames_only() {
         let circumstances =
-            Circumstances { pairs: 1, has_mtu: false, delivery_offloads: false, in_order: false, protocol: PROTOCOL.bits() };
+            Circumstances { pairs: 1, has_mtu: false, receive_offloads: false, in_order: false, protocol: PROTOCOL.bits() };
         let agreed = Agreed(offer(circumstances));
         assert_eq!(agreed.receiver(), Offloads::default());
         assert_eq!(agreed.sender(), Agreed(ALWAYS).sender());

@@ -34,7 +34,7 @@ pub struct PortSettings {
     /// The port.
     pub port: Arc<Port>,
     /// Whether frames may come to the guest with checksums and segmentation left undone.
-    pub delivery_offloads: bool,
+    pub receive_offloads: bool,
     /// Queue pairs offered to guests whose front end does not decide that itself.
     pub pairs: u16,
 }

@@ -99,8 +99,8 @@ impl Vring {
             Some(Kick::Poll) | None => (None, true),
         };
         let offloads = match key.direction {
-            Direction::Intake => agreed.sender(),
-            Direction::Delivery => agreed.receiver(),
+            Direction::Transmit => agreed.sender(),
+            Direction::Receive => agreed.receiver(),
         };
         Ok(RingParts {
             key,

@@ -46,7 +46,7 @@ pub struct Wanted {
     /// Most queues.
     pub queues: u16,
     /// Whether frames may come to the guest with checksums and segmentation left undone.
-    pub delivery_offloads: bool,
+    pub receive_offloads: bool,
     /// The operator ties an address to the port; else it is the toolstack's.
     pub has_address: bool,
 }
@@ -370,7 +370,7 @@ impl Rounds {
         let terms = Terms {
             port: Arc::clone(port),
             queues: wanted.queues,
-            delivery_offloads: wanted.delivery_offloads,
+            receive_offloads: wanted.receive_offloads,
             has_address: wanted.has_address,
         };
         let vif = Vif::new(domain, back, front, terms);

@@ -10,19 +10,19 @@
 //! 2. [`store`]: xenstore, as a trait and as it is spoken; [`keeper`]: the thread that watches it, for all vifs.
 //! 3. [`vif`]: the states of one back end and its front end, and what is agreed.
 //! 4. [`netif`] and [`ring`]: what lies in the shared rings. [`link`]: what the ends of a queue share.
-//! 5. [`XenIntake`](intake) and [`XenDelivery`](delivery): where frames come in and leave. Between two Xen guests the hypervisor copies the payload
+//! 5. [`XenTransmit`](transmit) and [`XenReceive`](receive): where frames come in and leave. Between two Xen guests the hypervisor copies the payload
 //!    from page to page; of short frames it comes here on the way.
 
-mod delivery;
 pub mod device;
 pub mod in_memory;
-mod intake;
 pub mod keeper;
 pub mod layer;
 mod link;
 pub mod netif;
+mod receive;
 mod ring;
 pub mod store;
+mod transmit;
 mod vif;
 
 pub use device::XenError;

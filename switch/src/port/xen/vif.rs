@@ -11,13 +11,13 @@ use std::sync::{Arc, OnceLock};
 
 use nix::sys::eventfd::EventFd;
 
-use super::delivery::{Takes, XenDelivery};
-use super::intake::XenIntake;
 use super::layer::{Domain, Layer};
 use super::link::{Link, SharedChannel};
 use super::netif::{Fault, RX_SLOT, TX_REQUEST};
+use super::receive::{Takes, XenReceive};
 use super::ring::BackRing;
 use super::store::Store;
+use super::transmit::XenTransmit;
 use crate::frame::MacAddress;
 use crate::memory::Fetch;
 use crate::network::Network;
@@ -68,7 +68,7 @@ pub(super) struct Terms {
     /// Most queues.
     pub(super) queues: u16,
     /// Whether frames may come to the guest with checksums and segmentation left undone.
-    pub(super) delivery_offloads: bool,
+    pub(super) receive_offloads: bool,
     /// The toolstack's address is not tied to the port: the operator tied another.
     pub(super) has_address: bool,
 }
@@ -162,7 +162,7 @@ impl Vif {
     /// Serves the front end, which is ready; one that cannot be served is put in quarantine. One that was served by a process that is gone goes
     /// on where that left it.
     fn serve(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
-        let asks = Asks::read(store, &self.front, self.terms.queues, self.terms.delivery_offloads)?;
+        let asks = Asks::read(store, &self.front, self.terms.queues, self.terms.receive_offloads)?;
         let mac = store.read(&self.key("mac"))?.and_then(|mac| mac.parse::<MacAddress>().ok());
         let queues = asks.as_ref().map_or(0, |asks| asks.queues.len());
         match asks.and_then(|asks| self.connect(&asks, host)) {
@@ -237,16 +237,16 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
         let channel = link.layer.bind(link.domain, port);
         channel.map(Arc::new).map_err(|error| format!("the front end's event channel cannot be bound: {error}"))
     };
-    let intake_ring = BackRing::new(map("transmit", queue.intake_ring)?, TX_REQUEST);
-    let delivery_ring = BackRing::new(map("receive", queue.delivery_ring)?, RX_SLOT);
-    let intake_channel = bind(queue.intake_channel)?;
-    let delivery_channel =
-        if queue.delivery_channel == queue.intake_channel { Arc::clone(&intake_channel) } else { bind(queue.delivery_channel)? };
+    let transmit_ring = BackRing::new(map("transmit", queue.transmit_ring)?, TX_REQUEST);
+    let receive_ring = BackRing::new(map("receive", queue.receive_ring)?, RX_SLOT);
+    let transmit_channel = bind(queue.transmit_channel)?;
+    let receive_channel =
+        if queue.receive_channel == queue.transmit_channel { Arc::clone(&transmit_channel) } else { bind(queue.receive_channel)? };
     // What a process before us answered, and did not tell, is told now.
-    intake_channel.notify();
-    let shared = Arc::ptr_eq(&intake_channel, &delivery_channel);
+    transmit_channel.notify();
+    let shared = Arc::ptr_eq(&transmit_channel, &receive_channel);
     if !shared {
-        delivery_channel.notify();
+        receive_channel.notify();
     }
     let text = |error: io::Error| {
         format!(
@@ -254,22 +254,22 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
              each interface), or memlane's limit of open files"
         )
     };
-    let readable = intake_channel.readable().map_err(text)?;
-    // Of one channel for both only the intake is told, and the pass that follows serves what waits as well: whoever clears a channel takes its
+    let readable = transmit_channel.readable().map_err(text)?;
+    // Of one channel for both only the transmit queue is told, and the pass that follows serves what waits as well: whoever clears a channel takes its
     // event away, and the other end would not hear of it.
-    let room = if shared { None } else { Some(delivery_channel.readable().map_err(text)?) };
-    let intake = XenIntake::new(Arc::clone(&link), intake_channel, intake_ring).map_err(text)?;
-    let delivery = XenDelivery::new(link, delivery_channel, delivery_ring, takes, Arc::clone(fetch)).map_err(text)?;
-    Ok(Ends { intake: Box::new(intake), delivery: Box::new(delivery), readable: Some(readable), writable: None, room })
+    let room = if shared { None } else { Some(receive_channel.readable().map_err(text)?) };
+    let transmit = XenTransmit::new(Arc::clone(&link), transmit_channel, transmit_ring).map_err(text)?;
+    let receive = XenReceive::new(link, receive_channel, receive_ring, takes, Arc::clone(fetch)).map_err(text)?;
+    Ok(Ends { transmit: Box::new(transmit), receive: Box::new(receive), readable: Some(readable), writable: None, room })
 }
 
 /// One queue's references and channels, as the front end tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Queue {
-    intake_ring: u32,
-    delivery_ring: u32,
-    intake_channel: u32,
-    delivery_channel: u32,
+    transmit_ring: u32,
+    receive_ring: u32,
+    transmit_channel: u32,
+    receive_channel: u32,
 }
 
 /// What a front end asks for.
@@ -281,7 +281,7 @@ struct Asks {
 
 impl Asks {
     /// Reads what stands at `front`, for at most so many `queues`; the sentence that says what is wrong with it.
-    fn read(store: &mut dyn Store, front: &str, most: u16, delivery_offloads: bool) -> io::Result<Result<Self, String>> {
+    fn read(store: &mut dyn Store, front: &str, most: u16, receive_offloads: bool) -> io::Result<Result<Self, String>> {
         let mut number = |key: &str| -> io::Result<Option<u32>> {
             Ok(store.read(&format!("{front}/{key}"))?.and_then(|text| text.trim().parse().ok()))
         };
@@ -297,19 +297,19 @@ impl Asks {
             let folder = if count == 1 { String::new() } else { format!("queue-{index}/") };
             let mut of = |key: &str| number(&format!("{folder}{key}"));
             let both = of("event-channel")?;
-            let (intake_channel, delivery_channel) = (of("event-channel-tx")?.or(both), of("event-channel-rx")?.or(both));
-            let parts = (of("tx-ring-ref")?, of("rx-ring-ref")?, intake_channel, delivery_channel);
-            let (Some(intake_ring), Some(delivery_ring), Some(intake_channel), Some(delivery_channel)) = parts else {
+            let (transmit_channel, receive_channel) = (of("event-channel-tx")?.or(both), of("event-channel-rx")?.or(both));
+            let parts = (of("tx-ring-ref")?, of("rx-ring-ref")?, transmit_channel, receive_channel);
+            let (Some(transmit_ring), Some(receive_ring), Some(transmit_channel), Some(receive_channel)) = parts else {
                 return Ok(Err("the front end does not tell its rings and event channels".into()));
             };
-            queues.push(Queue { intake_ring, delivery_ring, intake_channel, delivery_channel });
+            queues.push(Queue { transmit_ring, receive_ring, transmit_channel, receive_channel });
         }
         let mut has = |key: &str| number(key).map(|value| value == Some(1));
         let scattered = has("feature-sg")?;
-        let no_checksum = has("feature-no-csum-offload")? || !delivery_offloads;
+        let no_checksum = has("feature-no-csum-offload")? || !receive_offloads;
         let with = |checksum: bool, gso: bool| Offloads { checksum, tcp4: gso, tcp6: gso, ..Offloads::default() };
         let v4 = with(!no_checksum, scattered && has("feature-gso-tcpv4")?);
-        let v6 = with(delivery_offloads && has("feature-ipv6-csum-offload")?, scattered && has("feature-gso-tcpv6")?);
+        let v6 = with(receive_offloads && has("feature-ipv6-csum-offload")?, scattered && has("feature-gso-tcpv6")?);
         Ok(Ok(Self { queues, takes: Takes { scattered, v4, v6 } }))
     }
 }

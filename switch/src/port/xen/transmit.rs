@@ -19,7 +19,7 @@ use crate::airtime::effort::BATCH;
 use crate::frame::{ETHERNET, Layers, NetHeader, START, TCP, UDP};
 use crate::memory::{Foreign, Piece};
 use crate::parcel::{ChunkPool, Loan, Parcel};
-use crate::port::end::IntakeEnd;
+use crate::port::end::TransmitEnd;
 use crate::ring::Taken;
 use crate::stats::DropReason;
 
@@ -50,7 +50,7 @@ struct Record {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct XenIntake {
+pub(super) struct XenTransmit {
     link: Arc<Link>,
     channel: SharedChannel,
     ring: BackRing,
@@ -62,7 +62,7 @@ pub(super) struct XenIntake {
     read: VecDeque<u16>,
     /// All that are not answered, in order.
     order: VecDeque<u16>,
-    /// Those done with since the last [`IntakeEnd::publish`]: until then they may still have to be copied to their receivers.
+    /// Those done with since the last [`TransmitEnd::publish`]: until then they may still have to be copied to their receivers.
     settled: Vec<u16>,
     chunks: ChunkPool,
     copies: Vec<GrantCopy>,
@@ -72,7 +72,7 @@ pub(super) struct XenIntake {
     out_count: u16,
 }
 
-impl XenIntake {
+impl XenTransmit {
     pub(super) fn new(link: Arc<Link>, channel: SharedChannel, ring: BackRing) -> std::io::Result<Self> {
         let stage = Stage::new(&*link.layer, STAGE)?;
         let shelf = Shelf::new(&*link.layer, SHELF)?;
@@ -321,7 +321,7 @@ fn header(frame: &TxFrame, start: &[u8]) -> Result<NetHeader, DropReason> {
     Ok(NetHeader::partial_checksum(transport, field).cut(kind, gso.size))
 }
 
-impl IntakeEnd for XenIntake {
+impl TransmitEnd for XenTransmit {
     fn look(&mut self, most: u16) -> u16 {
         if self.link.is_broken() {
             return 0;

@@ -1,8 +1,8 @@
-//! Intake: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
+//! Transmit: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
 //!
-//! In order: [`Intake::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it is
-//! disposed of. [`Intake::finish`] gives it back, its parcel being delivered or dropped; [`Intake::leave`] lets it be, to be opened
-//! again; [`Intake::keep_out`] moves on without it, until whoever holds the parcel lets it [come back](Intake::come_back).
+//! In order: [`TransmitQueue::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it is
+//! disposed of. [`TransmitQueue::finish`] gives it back, its parcel being delivered or dropped; [`TransmitQueue::leave`] lets it be, to be opened
+//! again; [`TransmitQueue::keep_out`] moves on without it, until whoever holds the parcel lets it [come back](TransmitQueue::come_back).
 //! [`Ring::publish`] shows the driver, once a pass.
 //!
 //! A driver that agreed to VIRTIO_F_IN_ORDER gets its chains back in the order in which it gave them: those that are done wait in `order` for
@@ -28,7 +28,7 @@ struct Out {
     number: u32,
 }
 
-/// What [`Intake::open`] found.
+/// What [`TransmitQueue::open`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A parcel, to be disposed of.
@@ -41,7 +41,7 @@ pub enum Taken {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Intake {
+pub struct TransmitQueue {
     pub(super) ring: Ring,
     out: Box<[Out]>,
     out_count: u16,
@@ -54,8 +54,8 @@ pub struct Intake {
     walked: u64,
 }
 
-impl Intake {
-    /// An intake on `ring`.
+impl TransmitQueue {
+    /// A transmit queue on `ring`.
     pub fn new(ring: Ring) -> Self {
         let size = ring.size();
         Self {
@@ -96,7 +96,7 @@ impl Intake {
         Ok(count)
     }
 
-    /// Opens the next chain into `parcel` (all fields but `intake`, `source` and `segments_done`).
+    /// Opens the next chain into `parcel` (all fields but `transmit`, `source` and `segments_done`).
     ///
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
@@ -303,7 +303,7 @@ impl Intake {
     }
 }
 
-/// How much of a frame is copied at intake.
+/// How much of a frame is copied on transmit.
 #[inline]
 fn start_length(parcel: &Parcel) -> u32 {
     let most = if parcel.header.is_plain() { SHORT_START } else { START };

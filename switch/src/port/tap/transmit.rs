@@ -7,14 +7,14 @@ use std::sync::Arc;
 use super::batch::{Batch, MOST};
 use super::device::Tap;
 use crate::parcel::Parcel;
-use crate::port::end::IntakeEnd;
+use crate::port::end::TransmitEnd;
 use crate::port::pool::{Pool, Room};
 use crate::port::store::Store;
 use crate::ring::Taken;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct TapIntake {
+pub(super) struct TapTransmit {
     tap: Arc<Tap>,
     store: Store,
     /// The kernel had nothing more when last asked.
@@ -26,7 +26,7 @@ pub(super) struct TapIntake {
     taken: Vec<(u16, Room)>,
 }
 
-impl TapIntake {
+impl TapTransmit {
     pub(super) fn new(tap: Arc<Tap>, pool: Arc<Pool>) -> Self {
         Self { tap, store: Store::new(pool), drained: false, burst: 1, batch: Batch::new(), taken: Vec::with_capacity(MOST) }
     }
@@ -55,7 +55,7 @@ impl TapIntake {
     }
 }
 
-impl IntakeEnd for TapIntake {
+impl TransmitEnd for TapTransmit {
     fn look(&mut self, most: u16) -> u16 {
         if self.drained {
             self.store.give_back_spare();
@@ -126,7 +126,7 @@ mod tests {
         let budget = Budget::new(16 << 20);
         let pool = Arc::new(Pool::new(Arc::clone(&budget), 0));
         let tap = Arc::new(Tap { file: File::from(OwnedFd::from(ours)), offloads: Offloads::ALL });
-        let mut intake = TapIntake::new(tap, pool);
+        let mut transmit = TapTransmit::new(tap, pool);
         let mut parcel = Parcel::default();
         for round in 0..3_u8 {
             // A socket holds few datagrams (net.unix.max_dgram_qlen).
@@ -135,19 +135,19 @@ mod tests {
                 for _ in 0..8 {
                     theirs.send(&[round; NetHeader::SIZE + 60]).unwrap();
                 }
-                intake.wake();
-                while intake.look(64) > 0 {
-                    assert_eq!(intake.open(&mut parcel), Taken::Parcel);
+                transmit.wake();
+                while transmit.look(64) > 0 {
+                    assert_eq!(transmit.open(&mut parcel), Taken::Parcel);
                     assert_eq!(parcel.start()[0], round);
-                    intake.keep_out(&parcel, 1);
+                    transmit.keep_out(&parcel, 1);
                     seen += 1;
                 }
             }
             let held = budget.held();
             assert!(held >= (COUNT as u64 - 1) * BUFFER as u64);
-            (0..256).for_each(|index| intake.come_back(index));
+            (0..256).for_each(|index| transmit.come_back(index));
             assert_eq!(budget.held(), held, "what was delivered in this pass may still be written from");
-            assert_eq!(intake.look(64), 0);
+            assert_eq!(transmit.look(64), 0);
             assert!(budget.held() <= KEPT as u64 * BUFFER as u64);
         }
     }

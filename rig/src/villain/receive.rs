@@ -12,14 +12,14 @@ use super::{Hand, Stage, Traces, VillainError, case_table};
 
 type Done = Result<Traces, VillainError>;
 
-case_table! { Delivery:
+case_table! { Receive:
     "receive-buffers-of-one-byte" buffers_of_one_byte Frame + friend "Receive buffers of 1 byte while a friend floods (Linux CVE-2019-3900)"
     "receive-buffers-runt" buffers_runt Frame + friend "Receive buffers too small for the header (DPDK CVE-2026-86566)"
     "receive-buffers-of-zero-bytes" buffers_of_zero_bytes Frame + friend "Receive buffers of 0 bytes"
     "too-few-receive-buffers" too_few_buffers Frame + friend "Fewer receive buffers than a frame needs, for ever (Linux CVE-2026-74356)"
     "too-small-without-mergeable" too_small_without_mergeable Frame + friend "Buffers of 100 bytes from a guest without mergeable buffers"
     "no-receive-buffers" no_buffers Frame + friend "A slow reader: no receive buffers at all while a friend floods (XSA-392)"
-    "readable-in-delivery" readable_in_delivery Frame + friend "Receive buffers that are marked for the device to read"
+    "readable-in-receive" readable_in_receive Frame + friend "Receive buffers that are marked for the device to read"
     "receive-buffer-nowhere" buffer_nowhere Frame + friend "Receive buffers at addresses that are no memory"
     "receive-chain-loop" chain_loop Frame + friend "A receive buffer that is a chain in a circle"
     "receive-chain-half-bad" chain_half_bad Frame + friend "A receive buffer whose second piece is no memory"
@@ -27,7 +27,7 @@ case_table! { Delivery:
     "receive-into-one-place" into_one_place Frame + friend "All receive buffers at the same address"
     "receive-buffers-in-tables" in_tables Nothing + friend "Receive buffers in indirect tables, of many pieces each"
     "receive-table-bad" table_bad Frame + friend "Receive buffers in indirect tables that loop, nest, or are no memory"
-    "receive-heads-beyond-ring" heads_beyond_ring Port + friend "The delivery's available ring names descriptors that do not exist"
+    "receive-heads-beyond-ring" heads_beyond_ring Port + friend "The receive queue's available ring names descriptors that do not exist"
     "receive-chains-reposted" chains_reposted Frame + friend "Receive chains in circles, posted again by another thread as fast as they come back"
     "receive-buffers-empty-32768" buffers_empty Frame + friend "A receive ring of 32768, each entry a chain of 32768 empty descriptors"
     "receive-head-offered-twice" head_offered_twice Frame + friend "One receive buffer offered many times at once"
@@ -69,7 +69,7 @@ fn no_buffers(stage: &mut Stage<'_>) -> Done {
     Ok(Traces::none(Some(guest)))
 }
 
-fn readable_in_delivery(stage: &mut Stage<'_>) -> Done {
+fn readable_in_receive(stage: &mut Stage<'_>) -> Done {
     with_buffers(stage, 2048, |hand, index, place| hand.describe(index, place, 2048, 0, 0))
 }
 
@@ -134,8 +134,8 @@ fn table_bad(stage: &mut Stage<'_>) -> Done {
 
 fn chains_reposted(stage: &mut Stage<'_>) -> Done {
     let mut guest = none_posted(stage)?;
-    circle(&mut Hand::delivery(&mut guest), 64)?;
-    let ring = guest.pair(0).delivery.queue.ring.shared().clone();
+    circle(&mut Hand::receive(&mut guest), 64)?;
+    let ring = guest.pair(0).receive.queue.ring.shared().clone();
     let deadline = Deadline::after(stage.duration);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ fn chains_reposted(stage: &mut Stage<'_>) -> Done {
 fn buffers_empty(stage: &mut Stage<'_>) -> Done {
     let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
     let mut guest = stage.guest(|builder| builder.ring_size(32768).receive_buffers(none))?;
-    let mut hand = Hand::delivery(&mut guest);
+    let mut hand = Hand::receive(&mut guest);
     circle(&mut hand, 0)?;
     hand.show(&mut guest);
     stage.friend_sends(128, 1000)?;
@@ -178,7 +178,7 @@ fn circle(hand: &mut Hand, length: u32) -> Result<(), VillainError> {
 
 fn heads_beyond_ring(stage: &mut Stage<'_>) -> Done {
     let mut guest = none_posted(stage)?;
-    let mut hand = Hand::delivery(&mut guest);
+    let mut hand = Hand::receive(&mut guest);
     let size = hand.ring().size();
     (0..size).for_each(|number| hand.offer(size.wrapping_add(number * 251)));
     hand.show(&mut guest);
@@ -188,7 +188,7 @@ fn heads_beyond_ring(stage: &mut Stage<'_>) -> Done {
 
 fn head_offered_twice(stage: &mut Stage<'_>) -> Done {
     let mut guest = none_posted(stage)?;
-    let mut hand = Hand::delivery(&mut guest);
+    let mut hand = Hand::receive(&mut guest);
     let place = hand.place(&[0; 2048])?;
     hand.describe(0, place, 2048, DESC_WRITE, 0);
     (0..hand.ring().size()).for_each(|_| hand.offer(0));
@@ -207,7 +207,7 @@ fn none_posted(stage: &Stage<'_>) -> Result<ToyGuest, VillainError> {
 /// friend send.
 fn with_buffers(stage: &mut Stage<'_>, room: usize, mut describe: impl FnMut(&Hand, u16, u64)) -> Done {
     let mut guest = none_posted(stage)?;
-    let mut hand = Hand::delivery(&mut guest);
+    let mut hand = Hand::receive(&mut guest);
     for index in 0..hand.ring().size() {
         let place = hand.place(&vec![0; room])?;
         describe(&hand, index, place);

@@ -21,7 +21,7 @@ pub struct Frame {
 
 /// The ring that the back end fills, with its receive buffers.
 #[derive(Debug)]
-pub struct Delivery {
+pub struct ReceiveQueue {
     /// The ring.
     pub queue: Queue,
     /// Whether a buffer is posted again as soon as its frame is taken. A slow reader sets this to `false`.
@@ -35,7 +35,7 @@ pub struct Delivery {
     of_head: Vec<u16>,
 }
 
-impl Delivery {
+impl ReceiveQueue {
     pub(super) fn new(queue: Queue, memory: &GuestMemory, buffers: ReceiveBuffers) -> Result<Self, GuestError> {
         let size = queue.ring.options().size;
         let count = size / (buffers.pieces().len().min(usize::from(size)) as u16).max(1);
@@ -134,5 +134,5 @@ impl Delivery {
 }
 
 fn bad<T>(what: String) -> Result<T, GuestError> {
-    Err(GuestError::BadDelivery(what))
+    Err(GuestError::BadReceive(what))
 }

@@ -1,6 +1,6 @@
-//! Delivery: the guest's receive ring. Parcels go in: the one payload copy is made here.
+//! Receive: the guest's receive ring. Parcels go in: the one payload copy is made here.
 //!
-//! In order: [`Delivery::place`] asks what this receiver needs done to the frame, **collects** buffers that hold it, copies
+//! In order: [`ReceiveQueue::place`] asks what this receiver needs done to the frame, **collects** buffers that hold it, copies
 //! straight from the sender's memory into them, repairing on the way, and completes them; [`Ring::publish`] shows the driver, once a
 //! pass.
 
@@ -60,7 +60,7 @@ struct Buffer {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Delivery {
+pub struct ReceiveQueue {
     pub(super) ring: Ring,
     receiver: Offloads,
     mergeable: bool,
@@ -70,8 +70,8 @@ pub struct Delivery {
     walked: u64,
 }
 
-impl Delivery {
-    /// A delivery on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers.
+impl ReceiveQueue {
+    /// A receive queue on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers.
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_PIECES);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
@@ -107,7 +107,7 @@ impl Delivery {
         Ok(self.ring.known())
     }
 
-    /// Delivers `parcel`, whose header was checked at intake.
+    /// Delivers `parcel`, whose header was checked on transmit.
     ///
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.

@@ -52,7 +52,7 @@ impl Layout {
 
 /// The ring that the guest fills, with its send buffers.
 #[derive(Debug)]
-pub struct Intake {
+pub struct TransmitQueue {
     /// The ring.
     pub queue: Queue,
     /// Guest address of the first buffer.
@@ -65,7 +65,7 @@ pub struct Intake {
     of_head: Vec<Option<u16>>,
 }
 
-impl Intake {
+impl TransmitQueue {
     pub(super) fn new(mut queue: Queue, memory: &GuestMemory, count: u16, room: u32) -> Result<Self, GuestError> {
         let buffers = memory.allocate(u64::from(count) * u64::from(room), 64)?;
         let of_head = vec![None; usize::from(queue.ring.options().size)];

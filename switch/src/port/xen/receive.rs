@@ -16,7 +16,7 @@ use crate::memory::{Fetch, Foreign, Granted, Piece};
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
 use crate::parcel::Parcel;
-use crate::port::end::DeliveryEnd;
+use crate::port::end::ReceiveEnd;
 use crate::port::payload::{append, complete_checksum, range};
 use crate::ring::Placed;
 use crate::stats::DropReason;
@@ -55,7 +55,7 @@ struct Gathered {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct XenDelivery {
+pub(super) struct XenReceive {
     link: Arc<Link>,
     channel: SharedChannel,
     ring: BackRing,
@@ -80,7 +80,7 @@ pub(super) struct XenDelivery {
 /// The receiver has no room now.
 struct NoRoom;
 
-impl XenDelivery {
+impl XenReceive {
     pub(super) fn new(
         link: Arc<Link>,
         channel: SharedChannel,
@@ -413,7 +413,7 @@ fn first_flags(header: NetHeader, gso: Option<Gso>) -> u16 {
     flags | if gso.is_some() { rx_flag::EXTRA_INFO } else { 0 }
 }
 
-impl DeliveryEnd for XenDelivery {
+impl ReceiveEnd for XenReceive {
     fn place(&mut self, parcel: &mut Parcel) -> Placed {
         if self.link.is_broken() {
             return Placed::Refused(DropReason::ReceiverAbsent);

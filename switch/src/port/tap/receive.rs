@@ -11,14 +11,14 @@ use crate::frame::NetHeader;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Plan, plan};
 use crate::parcel::Parcel;
-use crate::port::end::DeliveryEnd;
+use crate::port::end::ReceiveEnd;
 use crate::port::payload::range;
 use crate::ring::Placed;
 use crate::stats::DropReason;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct TapDelivery {
+pub(super) struct TapReceive {
     tap: Arc<Tap>,
     batch: Batch,
     gathered: Gathered,
@@ -27,7 +27,7 @@ pub(super) struct TapDelivery {
     absent: u32,
 }
 
-impl TapDelivery {
+impl TapReceive {
     pub(super) fn new(tap: Arc<Tap>) -> Self {
         Self { tap, batch: Batch::new(), gathered: Gathered::new(), refused: 0, absent: 0 }
     }
@@ -75,7 +75,7 @@ impl TapDelivery {
     }
 }
 
-impl DeliveryEnd for TapDelivery {
+impl ReceiveEnd for TapReceive {
     fn place(&mut self, parcel: &mut Parcel) -> Placed {
         match plan(parcel, &self.tap.offloads) {
             Plan::Segment { partial } => self.place_segments(parcel, partial),

@@ -9,7 +9,7 @@ use super::checksums::Keeper;
 use super::wire::{self, PREFIX, TooLong};
 use crate::frame::MAX_FRAME;
 use crate::parcel::Parcel;
-use crate::port::end::IntakeEnd;
+use crate::port::end::TransmitEnd;
 use crate::port::pool::Pool;
 use crate::port::store::Store;
 use crate::ring::Taken;
@@ -19,7 +19,7 @@ const STAGE: usize = 2 * (PREFIX + MAX_FRAME as usize);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct StreamIntake {
+pub(super) struct StreamTransmit {
     connection: Arc<Connection>,
     keeper: Keeper,
     store: Store,
@@ -31,7 +31,7 @@ pub(super) struct StreamIntake {
     drained: bool,
 }
 
-impl StreamIntake {
+impl StreamTransmit {
     pub(super) fn new(connection: Arc<Connection>, pool: Arc<Pool>, keeper: Keeper) -> Self {
         let stage = vec![0; STAGE].into_boxed_slice();
         Self { connection, keeper, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
@@ -81,7 +81,7 @@ impl StreamIntake {
     }
 }
 
-impl IntakeEnd for StreamIntake {
+impl TransmitEnd for StreamTransmit {
     fn look(&mut self, most: u16) -> u16 {
         if self.drained {
             self.store.give_back_spare();

@@ -12,7 +12,7 @@ use crate::frame::MAX_FRAME;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
 use crate::parcel::Parcel;
-use crate::port::end::DeliveryEnd;
+use crate::port::end::ReceiveEnd;
 use crate::port::payload::{append, complete_checksum};
 use crate::ring::Placed;
 use crate::stats::DropReason;
@@ -22,7 +22,7 @@ const MOST: usize = 4 * (PREFIX + MAX_FRAME as usize);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct StreamDelivery {
+pub(super) struct StreamReceive {
     connection: Arc<Connection>,
     /// Frames behind their lengths; the first `sent` bytes are written.
     bytes: Vec<u8>,
@@ -34,7 +34,7 @@ pub(super) struct StreamDelivery {
     refused: u32,
 }
 
-impl StreamDelivery {
+impl StreamReceive {
     pub(super) fn new(connection: Arc<Connection>) -> Self {
         Self { connection, bytes: Vec::with_capacity(MOST), sent: 0, frames: 0, full: false, refused: 0 }
     }
@@ -116,7 +116,7 @@ impl StreamDelivery {
     }
 }
 
-impl DeliveryEnd for StreamDelivery {
+impl ReceiveEnd for StreamReceive {
     fn place(&mut self, parcel: &mut Parcel) -> Placed {
         match plan(parcel, &Offloads::default()) {
             Plan::AsIs => self.place_whole(parcel, false),

@@ -1,0 +1,19 @@
+//! Keys and options that were renamed: a file, a command or a request with the old name is told the new one.
+
+/// Old name, new name.
+const RENAMED: [(&str, &str); 4] = [
+    ("intake", "transmit"),
+    ("delivery", "receive"),
+    ("delivery-offloads", "receive-offloads"),
+    ("no-delivery-offloads", "no-receive-offloads"),
+];
+
+/// The new name of the key `old`, if it was renamed.
+pub(crate) fn renamed(old: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(key, _)| *key == old).map(|(_, new)| *new)
+}
+
+/// The sentence for the key `old`, if it was renamed.
+pub(super) fn told(old: &str) -> Option<String> {
+    renamed(old).map(|new| format!("the key {old} was renamed to {new}"))
+}
