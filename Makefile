@@ -1,17 +1,20 @@
-# The one door. `make demo` and `make test` do all their own set-up.
+# The one door. Each target does its own set-up.
 #
 #   make deps    install what is missing (Debian packages, .venv); says what it installs
 #   make build   the switch, the rig, the lab
 #   make demo    two real guests, side by side on the standard path and on memlane
+#   make check   while working: formats, lints, types, unit tests, the switch's tests that may run together, links; a minute after an edit
 #   make test    everything that can be checked here
-#   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
-#   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
+#   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests, the oldest
+#                toolchain, another architecture; names what is missing
+#   make lint    formats, lints, types, words
+#   make deny    licences, known vulnerabilities, sources and duplicates of the crates
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
+#   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
-#   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests; names what is
-#                missing
-#   make lint    formats, lints, types, words
+#   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
+#   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
 
 LAB := .venv/bin/memlane-lab
 # Namespaces, TAPs and bridges need root; what is built and kept stays the user's own.
@@ -21,9 +24,12 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env "HOME=$$HOME" "PATH=$$PA
 
 deps: packages .venv/installed plugin
 
+# Tests need some more packages, which are installed with the others then.
+check test rust-test lab-test guests prove: TESTS = test
+
 .PHONY: packages
 packages:
-	@lab/install-packages
+	@lab/install-packages $(TESTS)
 
 # The lab's own Python, with exactly the locked packages; made anew when the lock changes.
 .venv/installed: lab/requirements.lock lab/pyproject.toml | packages
@@ -46,15 +52,34 @@ demo: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-test: formats build lint rust-test loom lab-test xenvmnic-test
+test: rust-lint lab-lint rust-test loom lab-test xenvmnic-test
 
 # Rust that is no part of the workspace, because it is built for guests.
 APART := lab/agent lab/shop/application
+# Programs as tests are compiled: the lab's tests run those of `rust-test`, since the optimised ones take minutes to build and are measured, not
+# tested. Shared by the crates apart.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+TESTED := MEMLANE=$(TARGET)/debug/memlane MEMLANE_RIG=$(TARGET)/debug/memlane-rig
 
-.PHONY: rust-test loom rust-lint formats test-packages
-rust-test: deps test-packages
+.PHONY: check check-rust check-lab
+# Compiling and waiting, of which tests do much, go on side by side; what each says is told when it has finished.
+check: .venv/installed
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target check-rust clippy check-lab
+
+check-rust:
+	cargo fmt --all --check
+	cargo test --quiet --locked --workspace --lib --test together
+
+check-lab: lab-lint
+	cd lab && ../.venv/bin/pytest -m 'not real and not xen and not prove'
+
+.PHONY: rust-test rust-programs loom rust-lint clippy formats
+rust-test: deps
 	cargo test --quiet --locked --workspace
-	$(foreach crate,$(APART),cargo test --quiet --locked --manifest-path $(crate)/Cargo.toml &&) true
+	$(foreach crate,$(APART),cargo test --quiet --locked --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml &&) true
+
+rust-programs: deps
+	cargo build --quiet --locked --workspace --bins
 
 # Every interleaving of what threads share without locks.
 loom: deps
@@ -68,7 +93,12 @@ xenvmnic: deps
 xenvmnic-test: deps
 	xen/xenvmnic/tests/run target/xenvmnic/tests
 
-.PHONY: bench
+# REV=COMMIT: the one to compare with. ROUNDS=20 tells more where 10 leave a row undecided. Root, for the TAP row's namespace.
+.PHONY: bench bench-gate
+bench-gate: deps
+	.venv/bin/python -m memlane_lab.bench_gate --build $(or $(REV),$(error make bench-gate REV=COMMIT: which commit?))
+	$(AS_ROOT) .venv/bin/python -m memlane_lab.bench_gate --built $(REV) $(if $(ROUNDS),--rounds $(ROUNDS))
+
 bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'
 	cargo build --quiet --locked --release
@@ -76,7 +106,7 @@ bench: build
 
 PROVE_SECONDS ?= 20
 .PHONY: prove
-prove: build loom guests
+prove: build lint loom guests
 	switch/prove $(PROVE_SECONDS)
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
 
@@ -104,21 +134,19 @@ formats: deps
 	cargo fmt --all --check
 	$(foreach crate,$(APART) switch/fuzz,cargo fmt --check --manifest-path $(crate)/Cargo.toml &&) true
 
-rust-lint: formats
-	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
+rust-lint: formats clippy
 
-# Programs that only tests run.
-test-packages:
-	@lab/install-packages test
+clippy:
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
 
 # What the lab's tests boot and run.
 .PHONY: guests
-guests: deps test-packages
+guests: deps
 	$(LAB) prepare
 
-lab-test: build guests
-	cd lab && $(AS_ROOT) ../.venv/bin/pytest
+lab-test: rust-programs guests
+	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
 # asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/how-to/count-instructions-on-xen.md.
