@@ -1,0 +1,9 @@
+"""Tells if this tree is slower than another commit: `make bench-gate REV=COMMIT`.
+
+It builds both sides, runs both in turn, and judges each row by its interval.
+
+- [`sides`] builds the two sides, the commit in a worktree of its own.
+- [`rows`] runs a side once: the criterion benches, and `memlane-rig blast` through a network. A row's number is a
+  cost, in nanoseconds.
+- [`verdict`] judges the rounds of a row, and tells the table.
+"""
