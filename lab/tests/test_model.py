@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memlane_lab.commands import published
 from memlane_lab.common.errors import LabError
 from memlane_lab.model import check, costs, discrepancy, fitted, host, page, tables, what_if
 from memlane_lab.model.configuration import Configuration, Party, Work
@@ -278,7 +279,7 @@ def test_what_was_calibrated_cannot_be_held_out() -> None:
 def test_the_page_says_what_model_and_samples_say(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     held = page.HeldOut(machine=MACHINE, commands=["memlane-lab run held_out"], began="2026-11-25", observed=_held(20))
-    written, index = page.publish(_model(noise=0.02), held, folder)
+    written, index = published.publish_predictions(_model(noise=0.02), held, folder)
     assert written == folder / "2026-11-25" / "prediction.md"
     assert "(2026-11-25/prediction.md)" in index.read_text()
     text = written.read_text()

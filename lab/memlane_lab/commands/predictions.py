@@ -8,6 +8,7 @@ import typer
 
 from memlane_lab import guests, paths
 from memlane_lab.commands import calibrate as calibration
+from memlane_lab.commands import published
 from memlane_lab.common import cache
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import results, say, tell
@@ -100,7 +101,7 @@ def check(
         results.print(table)
     results.print(tables.checked(checked))
     if publish:
-        for each in page.publish(model, held):
+        for each in published.publish_predictions(model, held):
             tell(f"the page: {each}")
     raise typer.Exit(0 if tables.goals_met(checked) else 1)
 

@@ -25,6 +25,9 @@ from memlane_lab import report
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.measuring import machine
+from memlane_lab.model import page as predictions
+from memlane_lab.model.fitted import Model
+from memlane_lab.model.page import HeldOut
 from memlane_lab.results import results
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
 
@@ -77,6 +80,12 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     return page(own)
 
 
+def publish_predictions(model: Model, held: HeldOut, folder: Path = FOLDER) -> list[Path]:
+    """Copies both into `folder`, in place of those of the same day, and generates the pages, which are returned."""
+    predictions.write(model, held, folder / day(held.began) / "prediction")
+    return make_pages(folder)
+
+
 def day(began: str) -> str:
     """The day of a moment in ISO 8601, which is the name of its folder."""
     return began[: len("2026-11-25")]
@@ -97,8 +106,6 @@ def page(folder: Path) -> Path:
 
 def made(folder: Path = FOLDER) -> dict[Path, str]:
     """The pages' texts, generated from the samples."""
-    from memlane_lab.model import page as predictions  # which asks us where pages are
-
     runs = {path.parent: read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
     first = next((own for own in runs if own.name == _COMPARED), None)
     texts = {

@@ -5,5 +5,5 @@ them; `init` lays it and runs a **plan** of flows. The **plugin** (lab/plugin/pa
 host executes between two marks; `counts.py` turns tasks into **parties** and addresses into **stages**.
 
 In the order in which a sample meets them: `kernel.py` (the host's kernel, what is known of it), `host.py` (an image,
-a boot, what it wrote), `counts.py`, `sampler.py` (samples for the lab's results).
+a boot, what it wrote), `counts.py`; `measuring/counted.py` takes the samples.
 """

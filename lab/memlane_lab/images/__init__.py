@@ -6,5 +6,5 @@
 4. `uml_kernel.py`: the kernel of User Mode Linux, built from Debian's kernel source.
 5. `machine_kernel.py`: Debian's ready kernels for QEMU, with the modules that a guest needs.
 
-Each is a function that returns paths in the cache and builds only what is not there. `prepare.py` does them all.
+Each is a function that returns paths in the cache and builds only what is missing; `commands/prepare.py` calls all.
 """

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import jinja2
 
-from memlane_lab.commands import published
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.model import check as checking
@@ -47,13 +46,11 @@ def held_out(runs: Sequence[Path]) -> HeldOut:
     )
 
 
-def publish(model: Model, held: HeldOut, folder: Path = published.FOLDER) -> list[Path]:
-    """Copies both into `folder`, in place of those of the same day, and generates the pages, which are returned."""
-    own = folder / published.day(held.began) / "prediction"
-    own.mkdir(parents=True, exist_ok=True)
-    fitted.write(model, own / MODEL)
-    (own / HELD_OUT).write_text(held.model_dump_json() + "\n")
-    return published.make_pages(folder)
+def write(model: Model, held: HeldOut, folder: Path) -> None:
+    """Writes both into `folder`, in place of those that were there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fitted.write(model, folder / MODEL)
+    (folder / HELD_OUT).write_text(held.model_dump_json() + "\n")
 
 
 def made(folder: Path) -> str:

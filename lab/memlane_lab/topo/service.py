@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from memlane_lab.common.errors import LabError
 from memlane_lab.guests.control import Running
 from memlane_lab.host.session import runs_folder
+from memlane_lab.topo import status
 
 if TYPE_CHECKING:
     from memlane_lab.topo.net import Net
@@ -114,8 +115,6 @@ class Service:
             sent += len(news)
 
     def _do_state(self, _connection: "Connection[Any, Any]", *, memory: bool = True) -> Iterator[Message]:
-        from memlane_lab.topo import status
-
         yield status.of(self._net, memory=memory)
 
     def _do_exec(
