@@ -18,7 +18,7 @@ from typer.exceptions import TyperException
 
 from memlane_lab import guests, paths, workloads
 from memlane_lab import report as reporting
-from memlane_lab.bed.bed import Bed
+from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.commands import demo as demonstration
 from memlane_lab.commands import doctor as examination
 from memlane_lab.commands import predictions as predictions
@@ -136,7 +136,8 @@ def guest(
     chosen = guests.choose(kind)
     with Session() as session:
         if peers:
-            first = Bed(session, paths.make(session, path), [chosen] * (peers + 1), memory=memory).guests[0]
+            settings = BedSettings([chosen] * (peers + 1), memory=memory)
+            first = Bed(session, paths.make(session, path), settings).guests[0]
         else:
             first = guests.make(session, chosen, "a", memory=memory)
             first.boot()

@@ -7,7 +7,7 @@ import pytest
 
 from memlane_lab import guests, paths
 from memlane_lab.bed import bed
-from memlane_lab.bed.bed import Bed
+from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.bed.testing import assert_reachable, tcp_throughput
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.wait import until
@@ -78,7 +78,7 @@ def _check_crash(guest: Guest) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_guests_talk_over_the_bridge(session: Session, kind: GuestKind) -> None:
-    pair = Bed(session, paths.make(session, "bridge"), [kind, kind])
+    pair = Bed(session, paths.make(session, "bridge"), BedSettings([kind, kind]))
     assert_reachable(pair, 0, 1)
     assert_reachable(pair, 1, 0)
     assert tcp_throughput(pair, 0, 1) > 10e6
@@ -87,14 +87,14 @@ def test_two_guests_talk_over_the_bridge(session: Session, kind: GuestKind) -> N
 
 
 def test_two_guests_talk_through_their_own_daemon(session: Session) -> None:
-    pair = Bed(session, paths.make(session, "vde"), [UML, UML])
+    pair = Bed(session, paths.make(session, "vde"), BedSettings([UML, UML]))
     assert_reachable(pair, 0, 1)
     assert tcp_throughput(pair, 1, 0) > 10e6
     assert [process.name for process in pair.path.parties()] == ["vde_switch"]
 
 
 def test_all_kinds_share_a_bridge_with_large_frames(session: Session) -> None:
-    everybody = Bed(session, paths.make(session, "bridge"), KINDS, mtu=8000)
+    everybody = Bed(session, paths.make(session, "bridge"), BedSettings(KINDS, mtu=8000))
     for source in range(len(KINDS)):
         for target in range(len(KINDS)):
             whole = ["ping", "-c", "2", "-i", "0.2", "-M", "do", "-s", str(8000 - 28), bed.ipv4(target)]
@@ -102,13 +102,13 @@ def test_all_kinds_share_a_bridge_with_large_frames(session: Session) -> None:
 
 
 def test_namespaces_talk_without_a_switch(session: Session) -> None:
-    pair = Bed(session, paths.make(session, "none"), [NETNS, NETNS])
+    pair = Bed(session, paths.make(session, "none"), BedSettings([NETNS, NETNS]))
     assert_reachable(pair, 0, 1)
     assert tcp_throughput(pair, 0, 1) > 500e6
 
 
 def test_an_emulated_nic_works(session: Session) -> None:
-    pair = Bed(session, paths.make(session, "e1000"), [TCG, TCG])
+    pair = Bed(session, paths.make(session, "e1000"), BedSettings([TCG, TCG]))
     assert "driver: e1000" in pair.guests[0].run("ethtool -i net0").stdout
     assert_reachable(pair, 0, 1)
     assert tcp_throughput(pair, 0, 1) > 20e6
@@ -116,7 +116,7 @@ def test_an_emulated_nic_works(session: Session) -> None:
 
 @pytest.mark.parametrize("kinds", [(UML, UML), (UML, TCG)], ids=lambda kinds: "-".join(kinds))
 def test_guests_talk_through_a_vhost_user_switch(session: Session, kinds: tuple[GuestKind, ...]) -> None:
-    pair = Bed(session, Testpmd(session), kinds)
+    pair = Bed(session, Testpmd(session), BedSettings(kinds))
     for guest in pair.guests:
         assert "driver: virtio_net" in guest.run("ethtool -i net0").stdout
     assert_reachable(pair, 0, 1)
@@ -127,7 +127,7 @@ def test_guests_talk_through_a_vhost_user_switch(session: Session, kinds: tuple[
 def test_guests_survive_their_switch(session: Session, kind: GuestKind) -> None:
     """The switch dies and comes back; a guest reboots itself; a guest crashes and boots: each time they talk again."""
     switch = Testpmd(session)
-    pair = Bed(session, switch, [kind, kind])
+    pair = Bed(session, switch, BedSettings([kind, kind]))
     boots = [guest.get("/proc/sys/kernel/random/boot_id") for guest in pair.guests]
     switch.kill()
     switch.start()
@@ -148,7 +148,7 @@ def test_guests_survive_their_switch(session: Session, kind: GuestKind) -> None:
 
 
 def test_a_namespace_survives_a_crash_with_its_nic(session: Session) -> None:
-    pair = Bed(session, paths.make(session, "bridge"), [NETNS, UML])
+    pair = Bed(session, paths.make(session, "bridge"), BedSettings([NETNS, UML]))
     pair.guests[0].kill()
     pair.guests[0].boot()
     pair.address(0)
@@ -157,7 +157,7 @@ def test_a_namespace_survives_a_crash_with_its_nic(session: Session) -> None:
 
 @pytest.mark.parametrize("kinds", [(UML, TCG), (NETNS, UML)])
 def test_open_vswitch_carries_traffic(session: Session, kinds: tuple[GuestKind, GuestKind]) -> None:
-    pair = Bed(session, paths.make(session, "ovs-dpdk"), kinds)
+    pair = Bed(session, paths.make(session, "ovs-dpdk"), BedSettings(kinds))
     assert_reachable(pair, 0, 1)
     assert tcp_throughput(pair, 0, 1) > 10e6
     (switch,) = pair.path.parties()
@@ -185,7 +185,7 @@ def test_a_kernel_answers_its_console(session: Session) -> None:
 @pytest.mark.parametrize("path", ["bridge", "testpmd"])
 def test_a_nic_can_have_two_queue_pairs(session: Session, path: str) -> None:
     laid = Testpmd(session) if path == "testpmd" else paths.make(session, path)
-    pair = Bed(session, laid, [TCG, TCG], queues=2, processors=2)
+    pair = Bed(session, laid, BedSettings([TCG, TCG], queues=2, processors=2))
     current = pair.guests[0].run("ethtool -l net0").stdout.split("Current hardware settings")[1]
     assert "Combined:\t2" in current or "Combined: 2" in " ".join(current.split())
     assert_reachable(pair, 0, 1)
@@ -204,7 +204,7 @@ def _status(pid: int) -> list[str]:
 
 
 def test_many_guests_share_a_bridge(session: Session) -> None:
-    crowd = Bed(session, paths.make(session, "bridge"), [UML] * 12, memory=32)
+    crowd = Bed(session, paths.make(session, "bridge"), BedSettings([UML] * 12, memory=32))
     flood = crowd.guests[0].spawn(["ping", "-f", "-w", "1", bed.ipv4(11)])
     assert_reachable(crowd, 3, 7)
     flood.signal(signal.SIGINT)

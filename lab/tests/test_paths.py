@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memlane_lab import guests, paths
-from memlane_lab.bed.bed import Bed, ipv4
+from memlane_lab.bed.bed import Bed, BedSettings, ipv4
 from memlane_lab.common.errors import LabError, NotAvailable
 from memlane_lab.common.wait import until
 from memlane_lab.guests.uml import UmlGuest
@@ -231,7 +231,7 @@ def test_a_listening_socket_is_told_from_a_dead_one(session: Session, tmp_path: 
 def test_guests_of_two_hosts_reach_each_other_over_the_cable(session: Session, path: str) -> None:
     other = session.enter_context(Session(session.logs / "other"))
     both = Apart(session, paths.make(session, path), (other, paths.make(other, path)), ["s1", "s2"])
-    bed = Bed(session, both, [GuestKind.NETNS, GuestKind.UML, GuestKind.NETNS], names=["c1", "s1", "s2"])
+    bed = Bed(session, both, BedSettings([GuestKind.NETNS, GuestKind.UML, GuestKind.NETNS], names=["c1", "s1", "s2"]))
     near, far, third = bed.guests
     assert near.run(f"ping -c 3 -i 0.1 -W 5 {ipv4(1)}").status == 0
     assert third.run(f"ping -c 1 -W 5 {ipv4(1)}").status == 0
@@ -247,7 +247,7 @@ def test_guests_of_two_hosts_reach_each_other_over_the_cable(session: Session, p
 def test_guests_of_two_hosts_reach_each_other_over_vxlan(session: Session, path: str) -> None:
     other = session.enter_context(Session(session.logs / "other"))
     both = Overlay(session, paths.make(session, path), (other, paths.make(other, path)), ["s1", "s2"])
-    bed = Bed(session, both, [GuestKind.NETNS, GuestKind.UML, GuestKind.NETNS], names=["c1", "s1", "s2"])
+    bed = Bed(session, both, BedSettings([GuestKind.NETNS, GuestKind.UML, GuestKind.NETNS], names=["c1", "s1", "s2"]))
     near, _, third = bed.guests
     # At first FRR may still be getting to know its neighbour.
     until(

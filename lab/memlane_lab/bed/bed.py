@@ -2,65 +2,80 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from memlane_lab import guests
 from memlane_lab.guests import Guest
 from memlane_lab.host import ports
-from memlane_lab.host.ports import GuestKind, Port
+from memlane_lab.host.ports import GuestKind, Nic, Port
 from memlane_lab.host.session import Session
+from memlane_lab.images.root import RootImage
 from memlane_lab.paths import NetworkPath
 
 _AT_A_TIME = 16
 """Guests whose NICs are set up side by side."""
 
 
-class Bed:
-    """Guests numbered from 0 on one segment: number i has the addresses `ipv4(i)` and `ipv6(i)` on its net0."""
+@dataclass(frozen=True)
+class BedSettings:
+    """The guests of a bed and their NICs: one guest for each of `kinds`."""
 
-    def __init__(
-        self,
-        session: Session,
-        path: NetworkPath,
-        kinds: Sequence[GuestKind],
-        *,
-        names: Sequence[str] = (),
-        mtu: int = 1500,
-        queues: int = 1,
-        receive_rates: Mapping[str, int] | None = None,
-        cpus: Sequence[Sequence[int]] = (),
-        memories: Mapping[str, int] | None = None,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        """Lays the path and boots one guest of each of `kinds`; `options` are those of `Guest`.
+    kinds: Sequence[GuestKind]
+    names: Sequence[str] = ()
+    """Of the guests; none: a, b, c ..."""
+    mtu: int = 1500
+    queues: int = 1
+    """Queue pairs of each NIC, where the kind of guest can have several."""
+    receive_rates: Mapping[str, int] = field(default_factory=dict)
+    """Bit/s by a guest's name; see `Port`."""
+    processors: int = 1
+    cpus: Sequence[Sequence[int]] = ()
+    """The host's CPUs that each guest is kept on; none: any."""
+    memory: int | None = None
+    """MiB of each guest; none: the kind's usual."""
+    memories: Mapping[str, int] = field(default_factory=dict)
+    """MiB by a guest's name, for guests that need more."""
+    image: RootImage | None = None
+    """The root tree of all guests; none: the usual one."""
 
-        `names` are the guests', if not a, b, c ... `receive_rates` are bit/s by a guest's name; see `Port`. `cpus` are
-        the host's CPUs that each guest is kept on; none: any. `memories` are MiB by name, for guests that need more.
-        """
-        self.path = path
-        rates = receive_rates or {}
-        wanted = [
+    def ports(self) -> list[Port]:
+        """The guests' ports, in their order."""
+        names = self.names or [name(index) for index in range(len(self.kinds))]
+        return [
             Port(
                 named,
                 kind,
                 ports.mac(index + 1),
-                mtu,
-                queues if guests.KINDS[kind].has_queues else 1,
-                rates.get(named, 0),
+                self.mtu,
+                self.queues if guests.KINDS[kind].has_queues else 1,
+                self.receive_rates.get(named, 0),
             )
-            for index, (named, kind) in enumerate(
-                zip(names or [name(index) for index in range(len(kinds))], kinds, strict=True)
-            )
+            for index, (named, kind) in enumerate(zip(names, self.kinds, strict=True))
         ]
-        nics = path.lay(wanted)
 
-        def own(named: str) -> dict[str, Any]:
-            return options | ({"memory": memories[named]} if memories and named in memories else {})
+    def make(self, session: Session, index: int, nic: Nic) -> Guest:
+        """Guest number `index`, not yet booted."""
+        return guests.make(
+            session,
+            nic.port.kind,
+            nic.port.name,
+            [nic],
+            memory=self.memories.get(nic.port.name, self.memory),
+            processors=self.processors,
+            cpus=self.cpus[index] if self.cpus else (),
+            image=self.image,
+        )
 
-        self.guests: list[Guest] = [
-            guests.make(session, nic.port.kind, nic.port.name, [nic], cpus=kept, **own(nic.port.name))
-            for nic, kept in zip(nics, cpus or [()] * len(nics), strict=True)
-        ]
+
+class Bed:
+    """Guests numbered from 0 on one segment: number i has the addresses `ipv4(i)` and `ipv6(i)` on its net0."""
+
+    def __init__(self, session: Session, path: NetworkPath, settings: BedSettings) -> None:
+        """Lays the path and boots the guests."""
+        self.path = path
+        nics = path.lay(settings.ports())
+        self.guests = [settings.make(session, index, nic) for index, nic in enumerate(nics)]
         self.named = {guest.name: guest for guest in self.guests}
         self.services: dict[str, Any] = {}
         """What workloads have started that lasts as long as the bed, by names of theirs."""

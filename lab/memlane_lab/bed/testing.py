@@ -1,7 +1,7 @@
 """For tests that need real guests: `pytest_plugins = ["memlane_lab.bed.testing"]` gives them the fixture `session`.
 
     def test_two_guests_talk(session):
-        pair = Bed(session, paths.make(session, "bridge"), [GuestKind.UML, GuestKind.TCG])
+        pair = Bed(session, paths.make(session, "bridge"), BedSettings([GuestKind.UML, GuestKind.TCG]))
         assert_reachable(pair, 0, 1)
         assert tcp_throughput(pair, 0, 1, seconds=1) > 0
 

@@ -19,7 +19,7 @@ from typing import Any
 from memlane_lab import paths, workloads
 from memlane_lab.bed import bed as beds
 from memlane_lab.bed import events, load
-from memlane_lab.bed.bed import Bed
+from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.bed.events import Event, Timeline
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.wait import until
@@ -262,18 +262,20 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
     return Bed(
         session,
         path,
-        kinds(setting, kind),
-        names=setting.machines(),
-        mtu=setting.mtu,
-        queues=setting.queues,
-        receive_rates=setting.receive_rates,
-        cpus=_placed(setting.place, setting.machines())
-        if setting.place
-        else _cpus(setting.pinning, setting.machines()),
-        memory=setting.memory,
-        memories=shops.memories(setting, guests_kind(setting, kind)),
-        image=shops.image(setting),
-        processors=setting.processors,
+        BedSettings(
+            kinds(setting, kind),
+            names=setting.machines(),
+            mtu=setting.mtu,
+            queues=setting.queues,
+            receive_rates=setting.receive_rates,
+            cpus=_placed(setting.place, setting.machines())
+            if setting.place
+            else _cpus(setting.pinning, setting.machines()),
+            memory=setting.memory,
+            memories=shops.memories(setting, guests_kind(setting, kind)),
+            image=shops.image(setting),
+            processors=setting.processors,
+        ),
     )
 
 
