@@ -21,5 +21,6 @@ Nouns, in the order in which a topology meets them:
 
 from memlane_lab.topo.model import BadTopology, Impairment, Link, Node, Routing, Topology
 from memlane_lab.topo.net import Net, state, up
+from memlane_lab.topo.settings import Settings
 
-__all__ = ["BadTopology", "Impairment", "Link", "Net", "Node", "Routing", "Topology", "state", "up"]
+__all__ = ["BadTopology", "Impairment", "Link", "Net", "Node", "Routing", "Settings", "Topology", "state", "up"]

@@ -6,6 +6,7 @@ A topology stays up in a process of its own until `topo down`. Where several are
 import base64
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from memlane_lab.common.errors import LabError
+from memlane_lab.common.options import options
 from memlane_lab.common.progress import console, results, say, tell
 from memlane_lab.topo import capture as capturing
 from memlane_lab.topo import files, net, running, setup, shapes, terminal
@@ -22,6 +24,7 @@ from memlane_lab.topo import measure as measuring
 from memlane_lab.topo.model import OVER, Topology
 from memlane_lab.topo.net import prepare
 from memlane_lab.topo.service import Caller, ask
+from memlane_lab.topo.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -32,38 +35,50 @@ LossOption = Annotated[str | None, typer.Option("--loss", help="share of frames 
 RateOption = Annotated[str | None, typer.Option("--rate", help="of the link, as 100Mbit")]
 
 
-@app.command()
-def up(
+@dataclass(frozen=True)
+class UpOptions:
+    """Arguments and options of `memlane-lab topo up`."""
+
     what: Annotated[
         str, typer.Argument(help=f"a shape ({', '.join(shapes.SHAPES)}) or a file (.toml, .clab.yml, .graphml)")
-    ],
-    sizes: Annotated[list[int] | None, typer.Argument(help="of the shape: line 100, tree 3 2, grid 4 5")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="what to call it")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="of all nodes: uml, netns, qemu")] = None,
-    memory: Annotated[int | None, typer.Option("--memory", help="MiB of each node")] = None,
-    routing: Annotated[str | None, typer.Option("--routing", help="ospf,ospf6 or isis, bgp; none")] = None,
-    hello: Annotated[int | None, typer.Option("--hello", help="seconds between two hellos")] = None,
-    delay: DelayOption = None,
-    jitter: JitterOption = None,
-    loss: LossOption = None,
-    rate: RateOption = None,
+    ]
+    sizes: Annotated[list[int] | None, typer.Argument(help="of the shape: line 100, tree 3 2, grid 4 5")] = None
+    name: Annotated[str | None, typer.Option("--name", help="what to call it")] = None
+    kind: Annotated[str | None, typer.Option("--kind", help="of all nodes: uml, netns, qemu")] = None
+    memory: Annotated[int | None, typer.Option("--memory", help="MiB of each node")] = None
+    routing: Annotated[str | None, typer.Option("--routing", help="ospf,ospf6 or isis, bgp; none")] = None
+    hello: Annotated[int | None, typer.Option("--hello", help="seconds between two hellos")] = None
+    delay: DelayOption = None
+    jitter: JitterOption = None
+    loss: LossOption = None
+    rate: RateOption = None
     over: Annotated[
         str | None, typer.Option("--over", help="what links are made of: memlane; bridge or veth, to compare")
-    ] = None,
-    wait: Annotated[bool, typer.Option(help="wait until all routing tables are full")] = True,
-) -> None:
+    ] = None
+    wait: Annotated[bool, typer.Option(help="wait until all routing tables are full")] = True
+
+    def settings(self) -> Settings:
+        """The settings of the topology beside its shape or file."""
+        protocols = None if self.routing is None else [] if self.routing == "none" else self.routing.split(",")
+        return Settings(
+            name=self.name,
+            node=_given(kind=self.kind, memory=self.memory),
+            link=_given(delay=self.delay, jitter=self.jitter, loss=self.loss, rate=self.rate),
+            routing=_given(protocols=protocols, hello=self.hello),
+            over=self.over,
+        )
+
+
+@app.command()
+@options(UpOptions)
+def up(asked: UpOptions) -> None:
     """Bring a topology up: boot its nodes, lay its links, start its routing.
 
     Options of nodes, links and routing are for shapes, and for files that cannot state them (containerlab's, GraphML).
     """
-    node = _given(kind=kind, memory=memory)
-    link = _given(delay=delay, jitter=jitter, loss=loss, rate=rate)
-    protocols = None if routing is None else [] if routing == "none" else routing.split(",")
-    timers = _given(protocols=protocols, hello=hello)
-    more = _given(node=node or None, link=link or None, routing=timers or None, over=over)
-    topology = net.state(what, *(sizes or ()), name=name, **more)
+    topology = net.state(asked.what, *(asked.sizes or ()), settings=asked.settings())
     _say_notes(topology)
-    told = _bring_up(topology, wait=wait)
+    told = _bring_up(topology, wait=asked.wait)
     seconds = told["seconds"]
     parts = [f"{len(topology.nodes)} nodes set up in {seconds['booted']:.1f} s"]
     for key, words in (("neighbours", "neighbours answer"), ("routes", "routing tables full"), ("ping", "end to end")):

@@ -14,14 +14,12 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Place, hint
 from memlane_lab.topo import containerlab, graphml
 from memlane_lab.topo.model import BadTopology, Topology, check
+from memlane_lab.topo.settings import NONE, Settings
 from memlane_lab.topo.stated import NotRead, Stated
 
 
-def load(path: Path, *, called: str | None = None, **more: Any) -> Topology:  # noqa: ANN401
-    """The topology in a file; raises with all its mistakes and their lines.
-
-    `more` are `node`, `link`, `routing` and `over`, as a shape takes them, for files that cannot state them.
-    """
+def load(path: Path, settings: Settings = NONE) -> Topology:
+    """The topology in a file; raises with all its mistakes and their lines."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -36,8 +34,8 @@ def load(path: Path, *, called: str | None = None, **more: Any) -> Topology:  # 
     except RecursionError:
         raise LabError(f"{path}: tables and lists stand too deep in each other") from None
     try:
-        tables = {"name": _plain(path.stem), **stated.tables, **({"name": called} if called else {})}
-        named = _with(path, tables, {key: value for key, value in more.items() if value})
+        tables = {"name": _plain(path.stem), **stated.tables, **({"name": settings.name} if settings.name else {})}
+        named = _with(path, tables, settings.stated())
         notes = [f"{path}: {note}" for note in stated.notes]
         return check(named, folder=str(path.parent), notes=notes)
     except BadTopology as error:

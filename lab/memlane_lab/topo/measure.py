@@ -25,6 +25,7 @@ from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
 from memlane_lab.topo.model import bits, seconds
 from memlane_lab.topo.net import Net
+from memlane_lab.topo.settings import Settings
 
 _IDLE = 20.0
 """Seconds for which a network at rest is watched."""
@@ -115,7 +116,8 @@ def _of_one(question: Question, size: int, over: str) -> Iterator[Row]:
 
 def _up(question: Question, shape: str, size: int, over: str, *, wait: bool = True) -> nets.Upcoming:
     node = {"kind": "netns"} if over == "veth" else {}
-    return nets.up(shape, size, node=node, link=question.link, routing=question.routing, over=over, wait=wait)
+    settings = Settings(node=node, link=question.link, routing=question.routing, over=over)
+    return nets.up(shape, size, settings=settings, wait=wait)
 
 
 def _line(question: Question, size: int, over: str) -> Iterator[Figure]:

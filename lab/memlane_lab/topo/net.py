@@ -30,6 +30,7 @@ from memlane_lab.topo.kernel_links import Bridged, Paired
 from memlane_lab.topo.machines import Machine
 from memlane_lab.topo.model import HOST, OVER, Topology, impairment
 from memlane_lab.topo.service import Service
+from memlane_lab.topo.settings import NONE, Settings
 from memlane_lab.topo.switched import Switched
 
 Progress = Callable[[str, int, int], None]
@@ -292,32 +293,25 @@ class Net:
 def up(
     what: str | Path | Topology,
     *sizes: int,
-    name: str | None = None,
-    node: Mapping[str, Any] | None = None,
-    link: Mapping[str, Any] | None = None,
-    routing: Mapping[str, Any] | None = None,
-    over: str | None = None,
+    settings: Settings = NONE,
     progress: Progress | None = None,
     wait: bool = True,
 ) -> "Upcoming":
     """A topology, up as long as the `with` block lasts: a shape with its sizes, a file, or a `Topology`.
 
-    `node`, `link` and `routing` are keys of `Node`, `Link` and `Routing` for all nodes and links of a shape, or of a
-    file that cannot state them; `over` is what links are made of ("memlane"; "bridge" or "veth", to compare). With
-    `wait` the block begins when all routing tables are full.
+    With `wait` the block begins when all routing tables are full.
     """
-    more = {"node": node, "link": link, "routing": routing, "over": over}
-    topology = what if isinstance(what, Topology) else state(what, *sizes, name=name, **more)
+    topology = what if isinstance(what, Topology) else state(what, *sizes, settings=settings)
     return Upcoming(topology, progress, wait=wait)
 
 
-def state(what: str | Path, *sizes: int, name: str | None = None, **more: Any) -> Topology:  # noqa: ANN401
+def state(what: str | Path, *sizes: int, settings: Settings = NONE) -> Topology:
     """What `up` would bring up."""
     if str(what) in shapes.SHAPES:
-        return shapes.shape(str(what), sizes, called=name, **more)
+        return shapes.shape(str(what), sizes, settings)
     if sizes or not Path(what).suffix:
         raise LabError(f"there is no shape {str(what)!r}{hint(what, shapes.SHAPES)}")
-    return files.load(Path(what), called=name, **more)
+    return files.load(Path(what), settings)
 
 
 def prepare(topology: Topology) -> None:

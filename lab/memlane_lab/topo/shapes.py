@@ -8,6 +8,7 @@ import networkx as nx
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.topo.model import Topology, check
+from memlane_lab.topo.settings import Settings
 
 Graph = Any
 """An undirected graph of networkx."""
@@ -50,17 +51,9 @@ _MOST, _MOST_LINKS = 5000, 20_000
 def shape(
     name: str,
     sizes: Sequence[int],
-    *,
-    called: str | None = None,
-    node: Mapping[str, Any] | None = None,
-    link: Mapping[str, Any] | None = None,
-    routing: Mapping[str, Any] | None = None,
-    over: str | None = None,
+    settings: Settings,
 ) -> Topology:
-    """The topology of that shape with nodes r1, r2 ...
-
-    `node` and `link` are what all of them have, `over` is what the links are made of (`model.OVER`).
-    """
+    """The topology of that shape with nodes r1, r2 ..."""
     chosen = SHAPES[name]
     if len(sizes) != len(chosen.words.split()) or any(size < 1 for size in sizes):
         raise LabError(f"{name} takes {chosen.words}, each at least 1: topo up {name} {chosen.words}")
@@ -70,10 +63,10 @@ def shape(
     graph = nx.convert_node_labels_to_integers(chosen.make(*sizes), first_label=1)
     return check(
         {
-            "name": called or name,
-            **({"over": over} if over else {}),
-            "routing": dict(routing or {}),
-            "node": [{"name": f"r{number}", **(node or {})} for number in graph.nodes],
-            "link": [{"ends": [f"r{a}", f"r{b}"], **(link or {})} for a, b in graph.edges if a != b],
+            "name": settings.name or name,
+            **({"over": settings.over} if settings.over else {}),
+            "routing": dict(settings.routing),
+            "node": [{"name": f"r{number}", **settings.node} for number in graph.nodes],
+            "link": [{"ends": [f"r{a}", f"r{b}"], **settings.link} for a, b in graph.edges if a != b],
         }
     )

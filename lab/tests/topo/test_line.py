@@ -26,6 +26,7 @@ from memlane_lab.host import procfs
 from memlane_lab.topo import net as nets
 from memlane_lab.topo import status
 from memlane_lab.topo.machines import Machine
+from memlane_lab.topo.settings import Settings
 
 pytestmark = pytest.mark.real
 
@@ -46,7 +47,7 @@ def quick(tmp_path: Path) -> Path:
 
 
 def test_a_line_of_six_routes_end_to_end_and_a_failed_link_is_found_out() -> None:
-    with topo.up("line", 6, routing={"dead": 3}) as net:
+    with topo.up("line", 6, settings=Settings(routing={"dead": 3})) as net:
         assert net["r1"].run("ping -c 1 -W 5 r6").status == 0
         assert net["r1"].run("ping -6 -c 1 -W 5 r6").status == 0
         assert all(result.stdout.strip() == name for name, result in net.exec("hostname").items())
@@ -81,7 +82,7 @@ def _round_trip(net: topo.Net) -> float:
 
 @pytest.mark.parametrize("protocol", ["isis", "bgp"])
 def test_other_protocols_route_too(protocol: str) -> None:
-    with topo.up("ring", 4, routing={"protocols": [protocol]}) as net:
+    with topo.up("ring", 4, settings=Settings(routing={"protocols": [protocol]})) as net:
         assert net["r1"].run("ping -c 1 -W 5 r3").status == 0
         assert net["r1"].run("ping -6 -c 1 -W 5 r3").status == 0
 
@@ -89,7 +90,7 @@ def test_other_protocols_route_too(protocol: str) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="bridges and namespaces need root")
 @pytest.mark.parametrize(("over", "kind"), [("bridge", "uml"), ("bridge", "netns"), ("veth", "netns")])
 def test_links_of_what_linux_has_carry_frames_and_go_up_and_down(over: str, kind: str) -> None:
-    with topo.up("line", 3, node={"kind": kind}, over=over, routing={"protocols": ["ospf"]}) as net:
+    with topo.up("line", 3, settings=Settings(node={"kind": kind}, over=over, routing={"protocols": ["ospf"]})) as net:
         assert net["r1"].run("ping -c 3 -i 0.1 -W 5 r3").status == 0
         link = status.of(net, memory=False)["links"][0]
         assert min(link["frames"]) >= 3
@@ -106,10 +107,13 @@ def test_links_of_what_linux_has_carry_frames_and_go_up_and_down(over: str, kind
 
 def test_what_cannot_be_a_link_is_refused() -> None:
     with pytest.raises(LabError, match="links cannot be made of 'string'; there are: memlane, bridge, veth"):
-        topo.state("line", 2, over="string")
-    with pytest.raises(LabError, match="only memlane's have"), topo.up("line", 2, over="bridge", link={"delay": "1ms"}):
+        topo.state("line", 2, settings=Settings(over="string"))
+    with (
+        pytest.raises(LabError, match="only memlane's have"),
+        topo.up("line", 2, settings=Settings(over="bridge", link={"delay": "1ms"})),
+    ):
         pass
-    with pytest.raises(LabError, match="r1 is a machine"), topo.up("line", 2, over="veth"):
+    with pytest.raises(LabError, match="r1 is a machine"), topo.up("line", 2, settings=Settings(over="veth")):
         pass
 
 

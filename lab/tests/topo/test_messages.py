@@ -16,6 +16,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.topo import measure
 from memlane_lab.topo.command import app
 from memlane_lab.topo.model import Bursts, Link, Node, Routing, impairment
+from memlane_lab.topo.settings import Settings
 
 _LIBRARIES = re.compile(
     r"input should|field required|extra inputs|valid (string|integer|number|boolean|list|tuple|dictionary)|pydantic|"
@@ -202,7 +203,7 @@ def test_links_are_stated_in_the_words_of_memlanes_file(stated: dict[str, Any], 
 
 def test_a_mistake_of_all_nodes_of_a_shape_is_told_once() -> None:
     with pytest.raises(LabError) as caught:
-        topo.state("line", 100, node={"memory": 1}, link={"delay": "soon"})
+        topo.state("line", 100, settings=Settings(node={"memory": 1}, link={"delay": "soon"}))
     assert str(caught.value).count("memory") == 1
     assert str(caught.value).count("soon") == 1
 

@@ -12,6 +12,7 @@ import pytest
 from memlane_lab import topo
 from memlane_lab.topo import addresses, graph
 from memlane_lab.topo.model import Topology
+from memlane_lab.topo.settings import Settings
 
 pytestmark = pytest.mark.real
 
@@ -87,7 +88,7 @@ _LINK = {"delay": "10ms", "jitter": "2ms", "loss": "1%", "rate": "100Mbit"}
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize(("shape", "sizes"), [("line", (30,)), ("ring", (12,)), ("tree", (2, 3))])
 def test_names_and_figures_can_be_read(tmp_path: Path, shape: str, sizes: tuple[int, ...], width: int) -> None:
-    seen = _seen(tmp_path, topo.state(shape, *sizes, link=_LINK), width)
+    seen = _seen(tmp_path, topo.state(shape, *sizes, settings=Settings(link=_LINK)), width)
     assert seen["across"] <= width
     boxes = [node["box"] for node in seen["nodes"]]
     assert len(boxes) == len(topo.state(shape, *sizes).nodes)

@@ -11,6 +11,7 @@ from memlane_lab import topo
 from memlane_lab.common.errors import LabError
 from memlane_lab.topo import addresses, frr, graph, measure, setup, shapes
 from memlane_lab.topo.model import Topology
+from memlane_lab.topo.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_shapes_have_the_nodes_and_links_that_they_should(
 @pytest.mark.parametrize("sizes", [(), (1, 2), (0,), (6000,)])
 def test_sizes_that_make_no_sense_are_refused(sizes: tuple[int, ...]) -> None:
     with pytest.raises(LabError):
-        shapes.shape("line", sizes)
+        shapes.shape("line", sizes, Settings())
 
 
 def test_addresses_go_by_rule_unless_they_are_stated(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_topologies_in_examples_and_on_pages_are_good(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["ospf", "ospf6", "isis", "bgp"])
 def test_every_router_is_configured_for_its_neighbours(protocol: str) -> None:
-    made = topo.state("line", 3, routing={"protocols": [protocol], "hello": 2})
+    made = topo.state("line", 3, settings=Settings(routing={"protocols": [protocol], "hello": 2}))
     plan = addresses.plan(made)
     files = frr.configuration(made, plan, made.nodes[1])
     (path,) = set(files) - {"/etc/frr/zebra.conf"}
@@ -333,7 +334,7 @@ def test_files_that_cannot_state_it_take_kinds_and_impairments_from_outside(tmp_
         "routing": {"hello": 2},
         "over": "veth",
     }
-    zoo = topo.state(tmp_path / "zoo.graphml", **more)
+    zoo = topo.state(tmp_path / "zoo.graphml", settings=Settings(**more))
     assert {node.kind for node in zoo.nodes} == {"netns"}
     assert (zoo.routing.hello, zoo.over) == (2, "veth")
     assert [link.loss for link in zoo.links] == [0.01, 0.01]
@@ -341,17 +342,19 @@ def test_files_that_cannot_state_it_take_kinds_and_impairments_from_outside(tmp_
     assert zoo.links[0].delay != "1ms", "what the file states counts"
     clab = tmp_path / "a.clab.yml"
     clab.write_text("topology: { nodes: { a: {}, b: {} }, links: [{ endpoints: ['a:eth1', 'b:eth1'] }] }\n")
-    assert {node.kind for node in topo.state(clab, node={"kind": "netns"}).nodes} == {"netns"}
+    assert {node.kind for node in topo.state(clab, settings=Settings(node={"kind": "netns"})).nodes} == {"netns"}
     with pytest.raises(LabError, match="options of routing are for shapes"):
-        topo.state(clab, routing={"hello": 2})
+        topo.state(clab, settings=Settings(routing={"hello": 2}))
     own = tmp_path / "own.toml"
     own.write_text('[[node]]\nname = "a"\n')
     with pytest.raises(LabError, match="options of link and node are for shapes and for files that cannot state them"):
-        topo.state(own, node={"kind": "netns"}, link={"delay": "1ms"})
+        topo.state(own, settings=Settings(node={"kind": "netns"}, link={"delay": "1ms"}))
 
 
 def test_what_is_stated_survives_being_written_down() -> None:
-    made = topo.state("ring", 4, link={"delay": "5ms", "loss": "1%"}, node={"memory": 48}, routing={"hello": 3})
+    made = topo.state(
+        "ring", 4, settings=Settings(link={"delay": "5ms", "loss": "1%"}, node={"memory": 48}, routing={"hello": 3})
+    )
     again = topo.model.check(made.stated())
     assert again == made
     assert again.links[0].as_link() == {"delay": "5ms", "loss": 0.01}
