@@ -223,6 +223,19 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
         profile.read(tmp_path)
 
 
+def test_an_appended_profile_is_read_as_one_written_at_once(tmp_path: Path) -> None:
+    made, calls = _made(), Counter({"switch;a;b": 3})
+    profile.write(tmp_path, made.model_copy(update={"samples": made.samples[:1]}), {made.samples[0].variant: calls})
+    for sample in made.samples[1:]:
+        profile.append(tmp_path, sample, calls)
+    found = profile.read(tmp_path)
+    assert found == made
+    for variant, samples in made.variants().items():
+        assert profile.read_stacks(tmp_path, variant)["switch;a;b"] == 3 * len(samples)
+    profile.write(tmp_path, made, {})
+    assert profile.read(tmp_path) == made
+
+
 def _run_folder(folder: Path) -> None:
     results.write(folder, made_up.record("made_up"))
     results.write_experiment(folder, made_up.result())

@@ -35,6 +35,48 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert record.experiments == ["made_up"]
 
 
+def _appended(folder: Path, made: ExperimentResult) -> None:
+    """As a run does it: the files are written before the first sample, then each sample is appended."""
+    bare = [each.model_copy(update={"facts": {}}) for each in made.variants]
+    _written(folder, made.model_copy(update={"samples": [], "variants": bare}))
+    for count, sample in enumerate(made.samples, 1):
+        results.append_sample(folder, made.model_copy(update={"samples": made.samples[:count]}), sample)
+
+
+def test_appended_samples_are_read_and_tabulated_as_those_written_at_once(tmp_path: Path) -> None:
+    made = made_up.result()
+    _appended(tmp_path / "appended", made)
+    _written(tmp_path / "at-once", made)
+    assert results.read(tmp_path / "appended")[1] == [made]
+    for name in ("samples.csv", "parties.csv", "series.csv"):
+        texts = [(tmp_path / way / "made_up" / name).read_text() for way in ("appended", "at-once")]
+        assert texts[0] == texts[1]
+
+
+def test_appending_a_sample_leaves_the_others_alone(tmp_path: Path) -> None:
+    made = made_up.result()
+    _appended(tmp_path, made)
+    place = tmp_path / "made_up"
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    more = made.samples[0].model_copy(update={"number": 100})
+    results.append_sample(tmp_path, made.model_copy(update={"samples": [*made.samples, more]}), more)
+    after = {path.name: path.read_bytes() for path in place.iterdir()}
+    assert after["result.json"] == before["result.json"]
+    assert all(after[name].startswith(before[name]) for name in before)
+    assert len(after["samples.jsonl"]) > len(before["samples.jsonl"])
+
+
+def test_a_crash_costs_the_sample_that_was_being_written_and_no_other(tmp_path: Path) -> None:
+    made = made_up.result()
+    _appended(tmp_path, made)
+    journal = tmp_path / "made_up" / "samples.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    assert results.read(tmp_path)[1][0].samples == made.samples[:-1]
+    results.write_experiment(tmp_path, made)
+    assert not journal.exists()
+    assert results.read(tmp_path)[1] == [made]
+
+
 def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
     _written(tmp_path, made_up.result())
     stated = json.loads((tmp_path / "run.json").read_text())

@@ -1,6 +1,5 @@
 """Short real runs: what is stated in a file comes out as results, on every kind of guest."""
 
-import json
 import os
 import signal
 import subprocess
@@ -140,8 +139,8 @@ def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing(tmp_path: Path,
     out = tmp_path / "out"
     command = [sys.executable, "-m", "memlane_lab", "run", str(file), "--guest", "uml", "--out", str(out)]
     lab = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    kept = out / "long" / "result.json"
-    until(lambda: kept.exists() and len(json.loads(kept.read_text())["samples"]) >= 1, timeout=90, what="a sample")
+    kept = out / "long" / "samples.jsonl"
+    until(lambda: kept.exists() and kept.read_text().count("\n") >= 1, timeout=90, what="a sample")
     lab.send_signal(signal.SIGINT)
     assert lab.wait(60) == 130
     record, (result,) = results.read(out)

@@ -1,4 +1,4 @@
-"""A run: experiments measured one after the other, their results written after every sample.
+"""A run: experiments measured one after the other, each sample appended to the results as soon as it is taken.
 
 What has been measured stays, whatever happens later: an interrupted run is reported as what it is.
 """
@@ -226,21 +226,26 @@ def _measure(
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     raw = out / planned.experiment.name / "raw"
-    with _sampler(planned, kind, raw, result.samples, profiler) as sampler:
+    try:
+        with _sampler(planned, kind, raw, result.samples, profiler) as sampler:
 
-        def take(turn: Turn) -> Sample:
-            nonlocal result
-            board.next(turn.variant.name)
-            sample = sampler.take(turn)
-            if profiler:
-                profiler.add(sample)
-            result = _with(result, sample, sampler)
-            results.write_experiment(out, result)
-            board.add(result, sample)
-            return sample
+            def take(turn: Turn) -> Sample:
+                nonlocal result
+                board.next(turn.variant.name)
+                sample = sampler.take(turn)
+                if profiler:
+                    profiler.add(sample)
+                result = _with(result, sample, sampler)
+                results.append_sample(out, result, sample)
+                board.add(result, sample)
+                return sample
 
-        take_all(planned, list(result.samples), take, result.seed)
-    results.write_experiment(out, result.model_copy(update={"complete": True}))
+            take_all(planned, list(result.samples), take, result.seed)
+        result = result.model_copy(update={"complete": True})
+    finally:  # an interruption too: what was appended goes into the files that outlive the lab's versions
+        results.write_experiment(out, result)
+        if profiler:
+            profiler.close()
     board.end()
 
 

@@ -2,6 +2,7 @@
 
     DIR/EXPERIMENT/profile.json    all of it: what was sampled, and of each sample its parts
     DIR/EXPERIMENT/profile.csv     the same, tidy: one row for each part of each sample
+    DIR/EXPERIMENT/profile.jsonl   while the experiment is measured: the samples that the others lack, one a line
     DIR/EXPERIMENT/stacks/VARIANT.folded   the calls of all samples of a variant, as flamegraph.pl reads them
 
 A **part** is all that was hit of one function in one place for one party: `hits` of it, which stand for `cost` in the
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from memlane_lab.common import strict
+from memlane_lab.common import journal, strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.counting import stages
@@ -27,6 +28,7 @@ from memlane_lab.experiment.labels import Labels
 VERSION = 1
 """Of the file's format."""
 NAME = "profile.json"
+_JOURNAL = "profile.jsonl"
 NOBODYS = (Party.LAB,)
 """Parties that are not the network's or its users'."""
 
@@ -109,6 +111,18 @@ Stacks = Counter[str]
 """How often each chain of calls was hit, as `party;outermost;...;innermost`."""
 
 
+class _Added(Strict):
+    """A line of profile.jsonl."""
+
+    sample: Profiled
+    stacks: dict[str, int]
+
+
+def append(folder: Path, sample: Profiled, stacks: Stacks) -> None:
+    """Adds a sample to the files that `write` has written."""
+    journal.append(folder / _JOURNAL, _Added(sample=sample, stacks=stacks))
+
+
 def write(folder: Path, profile: Profile, stacks: Mapping[str, Stacks]) -> None:
     """Writes all files into an experiment's folder; `stacks` by variant."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,6 +133,7 @@ def write(folder: Path, profile: Profile, stacks: Mapping[str, Stacks]) -> None:
         place = folded(folder, variant)
         place.parent.mkdir(exist_ok=True)
         place.write_text("".join(lines))
+    (folder / _JOURNAL).unlink(missing_ok=True)
 
 
 def folded(folder: Path, variant: str) -> Path:
@@ -132,13 +147,25 @@ def read_stacks(folder: Path, variant: str) -> Stacks:
     for line in place.read_text().splitlines() if place.exists() else ():
         chain, _, hits = line.rpartition(" ")
         found[chain] += int(hits)
+    for each in _added(folder):
+        if each.sample.variant == variant:
+            found.update(each.stacks)
     return found
 
 
 def read(folder: Path) -> Profile | None:
     """The profile in an experiment's folder; None if it has none; raises if it is not what it says it is."""
     path = folder / NAME
-    return strict.read(path, Profile, VERSION) if path.exists() else None
+    if not path.exists():
+        return None
+    found = strict.read(path, Profile, VERSION)
+    known = {sample.number for sample in found.samples}
+    added = (each.sample for each in _added(folder) if each.sample.number not in known)
+    return found.model_copy(update={"samples": (*found.samples, *added)})
+
+
+def _added(folder: Path) -> Iterator[_Added]:
+    return journal.read(folder / _JOURNAL, _Added)
 
 
 def find(folder: Path) -> list[tuple[Path, Profile]]:

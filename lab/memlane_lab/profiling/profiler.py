@@ -113,7 +113,15 @@ class Profiler:
         )
         self._stacks[sample.variant] = self._stacks.get(sample.variant, Stacks()) + chains
         self._profile = self._profile.model_copy(update={"samples": (*self._profile.samples, kept)})
-        profile.write(self._folder, self._profile, self._stacks)
+        if (self._folder / profile.NAME).exists():
+            profile.append(self._folder, kept, chains)
+        else:
+            profile.write(self._folder, self._profile, self._stacks)
+
+    def close(self) -> None:
+        """Writes the profile's files with all samples."""
+        if self._profile.samples:
+            profile.write(self._folder, self._profile, self._stacks)
 
 
 def done_per_second(values: Mapping[str, float]) -> dict[str, float]:

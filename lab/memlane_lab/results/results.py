@@ -2,6 +2,7 @@
 
     DIR/run.json                     the run: command, machine, versions, which experiments
     DIR/EXPERIMENT/result.json       the experiment as it was stated, its variants, every sample, what was missing
+    DIR/EXPERIMENT/samples.jsonl     while the experiment is measured: the samples that result.json lacks, one a line
     DIR/EXPERIMENT/samples.csv       the same samples, tidy: one row for each measure of each sample or flow
     DIR/EXPERIMENT/parties.csv       each party's own account, one row a figure
     DIR/EXPERIMENT/series.csv        each flow's rate over time, one row a point
@@ -13,13 +14,14 @@ Every JSON file states its format's version; a lab that does not know it says so
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from memlane_lab.common import strict
+from memlane_lab.common import journal, strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.experiment.experiment import Experiment, measure
@@ -131,6 +133,14 @@ class RunRecord(Strict):
     """Names, in the order in which they were run: each is a folder."""
 
 
+class _Taken(Strict):
+    """A line of samples.jsonl."""
+
+    sample: Sample
+    facts: dict[str, Any] = {}
+    """Of the sample's variant, until one of its samples is good."""
+
+
 def write(folder: Path, record: RunRecord) -> None:
     """Writes the run's own file."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,10 +152,23 @@ def write_experiment(folder: Path, result: ExperimentResult) -> None:
     place = folder / result.experiment.name
     place.mkdir(parents=True, exist_ok=True)
     _replace(place / "result.json", result.model_dump_json(indent=1, by_alias=True))
-    dimensions = list(result.experiment.vary)
-    _write_csv(place / "samples.csv", [*_COMMON, *dimensions, "flow", "measure", "value", "unit"], _rows(result))
-    _write_csv(place / "parties.csv", [*_COMMON, *dimensions, "party", "figure", "value"], _accounts(result))
-    _write_csv(place / "series.csv", [*_COMMON, *dimensions, "flow", "seconds", "bit/s"], _points(result))
+    (place / _JOURNAL).unlink(missing_ok=True)
+    for name, table in _TABLES.items():
+        _write_csv(place / name, [*_COMMON, *result.experiment.vary, *table.columns], _rows(table, result))
+
+
+def append_sample(folder: Path, result: ExperimentResult, sample: Sample) -> None:
+    """Adds a sample, the last of `result`, to the files that `write_experiment` has written: its cost is the sample's.
+
+    `write_experiment` puts all samples into result.json in the end.
+    """
+    place = folder / result.experiment.name
+    first = not any(each.variant == sample.variant for each in result.good if each is not sample)
+    facts = next((each.facts for each in result.variants if first and each.name == sample.variant), {})
+    journal.append(place / _JOURNAL, _Taken(sample=sample, facts=facts))
+    for name, table in _TABLES.items():
+        with (place / name).open("a", newline="") as file:
+            csv.writer(file).writerows(_rows_of(table, result, sample))
 
 
 def read(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
@@ -154,10 +177,24 @@ def read(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
         raise LabError(f"{folder} holds no results of the lab: there is no run.json in it")
     record = strict.read(folder / "run.json", RunRecord, VERSION)
     return record, [
-        strict.read(folder / name / "result.json", ExperimentResult, VERSION) for name in record.experiments
+        _with_journal(folder / name, strict.read(folder / name / "result.json", ExperimentResult, VERSION))
+        for name in record.experiments
     ]
 
 
+def _with_journal(place: Path, result: ExperimentResult) -> ExperimentResult:
+    """The result with the samples that have been appended since result.json was written."""
+    known = {each.number for each in result.samples}
+    added = [each for each in journal.read(place / _JOURNAL, _Taken) if each.sample.number not in known]
+    facts = {each.sample.variant: each.facts for each in reversed(added) if each.facts}
+    variants = [
+        each if each.facts else each.model_copy(update={"facts": facts.get(each.name, {})}) for each in result.variants
+    ]
+    samples = [*result.samples, *(each.sample for each in added)]
+    return result.model_copy(update={"samples": samples, "variants": variants})
+
+
+_JOURNAL = "samples.jsonl"
 _COMMON = ("experiment", "guest", "sample", "round", "placement")
 
 
@@ -166,31 +203,52 @@ def _common(result: ExperimentResult, sample: Sample) -> list[Any]:
     return [result.experiment.name, result.guest, sample.number, sample.round, sample.placement, *labels]
 
 
-def _rows(result: ExperimentResult) -> Iterator[list[Any]]:
+@dataclass(frozen=True)
+class _Table:
+    """A CSV file: its columns after the common ones, and the rows of a sample."""
+
+    columns: tuple[str, ...]
+    rows: Callable[[Sample], Iterator[list[Any]]]
+
+
+def _rows(table: _Table, result: ExperimentResult) -> Iterator[list[Any]]:
+    for sample in result.samples:
+        yield from _rows_of(table, result, sample)
+
+
+def _rows_of(table: _Table, result: ExperimentResult, sample: Sample) -> Iterator[list[Any]]:
+    common = _common(result, sample)
+    return ([*common, *row] for row in table.rows(sample))
+
+
+def _values(sample: Sample) -> Iterator[list[Any]]:
     """The flow is empty where a value is of the whole sample; a failed sample's only row says so."""
-    for sample in result.samples:
-        common = _common(result, sample)
-        if sample.error is not None:
-            yield [*common, "", "error", sample.error, ""]
-        for name, value in sample.values.items():
-            yield [*common, "", name, value, measure(name).unit]
-        for flow in sample.flows:
-            for name, value in flow.values.items():
-                yield [*common, flow.name, name, value, measure(name).unit]
+    if sample.error is not None:
+        yield ["", "error", sample.error, ""]
+    for name, value in sample.values.items():
+        yield ["", name, value, measure(name).unit]
+    for flow in sample.flows:
+        for name, value in flow.values.items():
+            yield [flow.name, name, value, measure(name).unit]
 
 
-def _accounts(result: ExperimentResult) -> Iterator[list[Any]]:
-    for sample in result.samples:
-        for party, figures in sample.parties.items():
-            for name, value in figures.items():
-                yield [*_common(result, sample), party, name, value]
+def _accounts(sample: Sample) -> Iterator[list[Any]]:
+    for party, figures in sample.parties.items():
+        for name, value in figures.items():
+            yield [party, name, value]
 
 
-def _points(result: ExperimentResult) -> Iterator[list[Any]]:
-    for sample in result.samples:
-        for flow in sample.flows:
-            for seconds, rate in flow.series:
-                yield [*_common(result, sample), flow.name, seconds, rate]
+def _points(sample: Sample) -> Iterator[list[Any]]:
+    for flow in sample.flows:
+        for seconds, rate in flow.series:
+            yield [flow.name, seconds, rate]
+
+
+_TABLES = {
+    "samples.csv": _Table(("flow", "measure", "value", "unit"), _values),
+    "parties.csv": _Table(("party", "figure", "value"), _accounts),
+    "series.csv": _Table(("flow", "seconds", "bit/s"), _points),
+}
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterator[list[Any]]) -> None:
