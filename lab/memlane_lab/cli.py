@@ -25,6 +25,7 @@ from memlane_lab.commands import predictions as predictions
 from memlane_lab.commands import prepare as images
 from memlane_lab.commands import profiling as profiling
 from memlane_lab.commands import published, shell
+from memlane_lab.commands import reference as references
 from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import results, say, tell
@@ -320,6 +321,13 @@ def xen(
 def schema() -> None:
     """Print the JSON schema of experiment files, for editors."""
     sys.stdout.write(json.dumps(schemas.experiments(), indent=2) + "\n")
+
+
+@app.command()
+def reference() -> None:
+    """Generate the lab's pages in docs/reference from its experiments, workloads, paths, settings and measures."""
+    for page in references.write():
+        tell(f"the page: {page}")
 
 
 @app.command()

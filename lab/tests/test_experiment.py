@@ -218,12 +218,25 @@ def test_editors_can_check_files_by_the_schema() -> None:
     assert list(validate.iter_errors(tomllib.loads(MINIMAL.replace('"tcp"', '"tpc"'))))
 
 
+def _on_page(page: str) -> str:
+    """The experiment on a page of docs."""
+    text = (experiment.FOLDER.parents[1] / "docs" / page).read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    return str(example)
+
+
 def test_the_example_in_the_documentation_is_an_experiment(tmp_path: Path) -> None:
-    page = (experiment.FOLDER.parents[1] / "docs" / "how-to" / "run-an-experiment.md").read_text()
-    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    found = _variants(tmp_path, example)
+    found = _variants(tmp_path, _on_page("how-to/run-an-experiment.md"))
     assert [[traffic.parameters.get("streams") for traffic in each.setting.traffic] for each in found] == [
         [1, None], [4, None], [1, None], [4, None],
+    ]  # fmt: skip
+
+
+def test_the_experiment_of_the_tutorial_is_one(tmp_path: Path) -> None:
+    found = _variants(tmp_path, _on_page("tutorial/3-first-experiment.md"))
+    assert [each.setting.path for each in found] == ["bridge", "memlane"]
+    assert [(traffic.sources, traffic.target) for traffic in found[0].setting.traffic] == [
+        (("c1",), "s2"), (("c2",), "s2"),
     ]  # fmt: skip
 
 

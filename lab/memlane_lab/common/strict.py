@@ -53,7 +53,7 @@ _WORDS: Mapping[str, str] = {
 class Strict(BaseModel):
     """What is not known is a mistake."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True, populate_by_name=True)
 
 
 def read(path: Path, model: type[Stored], version: int) -> Stored:

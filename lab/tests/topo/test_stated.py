@@ -168,7 +168,7 @@ _TOP = Path(__file__).parents[3]
 
 def test_topologies_in_examples_and_on_pages_are_good(tmp_path: Path) -> None:
     (tmp_path / "motd.txt").write_text("hello\n")
-    page = (_TOP / "docs" / "tutorial" / "4-a-line-of-routers.md").read_text()
+    page = (_TOP / "docs" / "reference" / "lab-topologies.md").read_text()
     blocks = [block.removeprefix("toml\n") for block in page.split("```")[1::2] if block.startswith("toml\n")]
     assert len(blocks) == 1
     # The page's stands for more nodes than it names.
