@@ -102,7 +102,7 @@ bench-gate: deps
 bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'
 	cargo build --quiet --locked --release
-	$(AS_ROOT) switch/benches/against_bridge
+	$(AS_ROOT) switch/daemon/benches/against_bridge
 
 PROVE_SECONDS ?= 20
 .PHONY: prove

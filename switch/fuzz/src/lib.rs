@@ -5,7 +5,7 @@
 //! - [`parser`], [`judge`]: what a frame is and what must become of it, told again, simply, and with nothing from the switch.
 //! - [`seeds`]: what fuzzing begins with; the folder `seeds/` holds it under speaking names.
 //!
-//! The targets are run by `make fuzz`; `switch/tests/fuzz_corpus.rs` includes this file and runs every seed through them in `make test`.
+//! The targets are run by `make fuzz`; `switch/daemon/tests/fuzz_corpus.rs` includes this file and runs every seed through them in `make test`.
 
 pub mod churn;
 pub mod config;

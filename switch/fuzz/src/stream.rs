@@ -1,7 +1,7 @@
 //! Target `stream`: where frames end in a stream of bytes, in whatever crumbs it comes.
 
 use memlane::frame::MAX_FRAME;
-use memlane::port::stream::wire::{PREFIX, TooLong, first};
+use memlane_backends::stream::wire::{PREFIX, TooLong, first};
 
 /// Has `data` come in crumbs whose size its first byte tells, and takes frames off as they are whole.
 pub fn run(data: &[u8]) {

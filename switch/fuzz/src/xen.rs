@@ -1,6 +1,6 @@
 //! Target `xen`: what a Xen guest puts into its transmit ring, read into frames.
 
-use memlane::port::xen::netif::{Fault, MOST_SLOTS, Place, TX_REQUEST, TxFrame};
+use memlane_backends::xen::netif::{Fault, MOST_SLOTS, Place, TX_REQUEST, TxFrame};
 
 /// Bytes of a page.
 const PAGE: u32 = 4096;

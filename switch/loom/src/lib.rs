@@ -1,24 +1,24 @@
 //! What threads of the switch share without locks, compiled for loom: `make loom`.
 
-#[path = "../../src/id.rs"]
+#[path = "../../virtq/src/id.rs"]
 pub mod id;
 
-#[path = "../../src/handover.rs"]
+#[path = "../../dataplane/src/handover.rs"]
 pub mod handover;
 
-#[path = "../../src/memory/slot.rs"]
+#[path = "../../virtq/src/memory/slot.rs"]
 pub mod slot;
 
-#[path = "../../src/worker/mailbox/post.rs"]
+#[path = "../../dataplane/src/worker/mailbox/post.rs"]
 pub mod post;
 
-#[path = "../../src/notice.rs"]
+#[path = "../../virtq/src/notice.rs"]
 pub mod notice;
 
-#[path = "../../src/table.rs"]
+#[path = "../../dataplane/src/table.rs"]
 pub mod table;
 
-#[path = "../../src/watchdog/stopwatch.rs"]
+#[path = "../../virtq/src/watchdog/stopwatch.rs"]
 pub mod stopwatch;
 
 /// As the switch has it.

@@ -11,7 +11,7 @@
 mod honest;
 mod hostile;
 mod memory;
-#[path = "../../../benches/bed/device.rs"]
+#[path = "../../../daemon/benches/bed/device.rs"]
 pub(super) mod sides;
 mod watch;
 

@@ -1,0 +1,122 @@
+//! A port behind which one station sends each frame back to where it came from: the shortest example of a kind of port that keeps frames, and
+//! an echo for measurements without a second guest.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::payload;
+use super::store::Store;
+use crate::frame::{Head, MacAddress, NetHeader};
+use crate::parcel::Parcel;
+use crate::pool::Pool;
+use crate::port::end::{Ends, ReceiveEnd, TransmitEnd};
+use crate::ring::{Placed, Taken};
+
+/// Its ends, for a worker; frames to the station `address` lie in buffers of `pool` until they are back. Others are taken and forgotten.
+///
+/// # Errors
+/// The kernel refuses an event descriptor.
+pub fn ends(address: MacAddress, pool: Arc<Pool>) -> std::io::Result<Ends> {
+    let store = Arc::new(Mutex::new(Store::new(pool)));
+    let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+    let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
+    let (transmit, receive) = (
+        Box::new(LoopbackTransmit(Arc::clone(&store))),
+        Box::new(LoopbackReceive { address, store, bell, bytes: Vec::new(), came: false }),
+    );
+    Ok(Ends { transmit, receive, readable, writable: None, room: None })
+}
+
+/// Both ends belong to one worker, so nobody ever waits for the lock.
+fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
+    store.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct LoopbackTransmit(Arc<Mutex<Store>>);
+
+impl TransmitEnd for LoopbackTransmit {
+    fn look(&mut self, most: u16) -> u16 {
+        locked(&self.0).filled().min(most.into()) as u16
+    }
+
+    fn open(&mut self, parcel: &mut Parcel) -> Taken {
+        locked(&self.0).open(parcel, true)
+    }
+
+    fn finish(&mut self, _parcel: &Parcel) {
+        locked(&self.0).dispose();
+    }
+
+    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+        locked(&self.0).keep_out(parcel, holders);
+    }
+
+    fn hold(&mut self, head: u16, more: u16) {
+        locked(&self.0).hold(head, more);
+    }
+
+    fn come_back(&mut self, head: u16) {
+        locked(&self.0).come_back(head);
+    }
+
+    fn out_count(&self) -> u16 {
+        locked(&self.0).out_count()
+    }
+
+    fn size(&self) -> u16 {
+        locked(&self.0).size()
+    }
+
+    fn has_news(&self) -> bool {
+        locked(&self.0).filled() > 0
+    }
+
+    fn wake(&mut self) {}
+}
+
+#[derive(Debug)]
+struct LoopbackReceive {
+    address: MacAddress,
+    store: Arc<Mutex<Store>>,
+    /// Wakes the transmit queue.
+    bell: EventFd,
+    /// Scratch.
+    bytes: Vec<u8>,
+    came: bool,
+}
+
+impl ReceiveEnd for LoopbackReceive {
+    fn place(&mut self, parcel: &mut Parcel) -> Placed {
+        if Head::of(&parcel.start).destination() != self.address {
+            return Placed::Whole(1);
+        }
+        let mut store = locked(&self.store);
+        store.make_room(1);
+        let Some(index) = store.take_free() else { return Placed::NoRoom };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&parcel.header.bytes());
+        payload::append(parcel, 0, parcel.length, &mut self.bytes);
+        // Destination and source, six bytes each, change places.
+        self.bytes[NetHeader::SIZE..][..12].rotate_left(6);
+        store.bytes(index)[..self.bytes.len()].copy_from_slice(&self.bytes);
+        store.fill(index, self.bytes.len() as u32);
+        self.came = true;
+        Placed::Whole(1)
+    }
+
+    fn publish(&mut self) {
+        if std::mem::take(&mut self.came) {
+            // Full only if it was rung already.
+            let _ = self.bell.write(1);
+        }
+    }
+
+    fn has_room(&mut self) -> bool {
+        let store = locked(&self.store);
+        store.size() > store.out_count() + store.filled() as u16
+    }
+}

@@ -1,0 +1,198 @@
+//! Checksums of TCP and UDP in frames that come without a virtio-net header: a sender that leaves them to the device, as guests of libkrun do
+//! behind its passt interface, cannot say so. Either all are computed here, or those that were left undone are counted.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{Layers, TCP, UDP};
+use crate::offload::checksum::Sum;
+use crate::payload::complete_checksum;
+use crate::port::Port;
+
+/// Undone checksums, one frame after the other, that are no accident: a right checksum looks like an undone one once in 65536 frames.
+const NO_ACCIDENT: u8 = 4;
+/// The routing header of IPv6, behind which the destination in the pseudo-header is another (RFC 8200, section 8.1).
+const ROUTING: u8 = 43;
+/// What the operator is told.
+const ADVICE: &str = "the other side of its stream leaves checksums to the device, so receivers drop its TCP and UDP frames; \
+                      set checksums = \"complete\" for this port";
+
+/// What is done with the checksums of frames that come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Checksums {
+    /// They are left as they are.
+    #[default]
+    Keep,
+    /// Those of TCP and UDP are computed.
+    Complete,
+}
+
+/// Looks after the checksums of one connection's frames.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    checksums: Checksums,
+    port: Arc<Port>,
+    in_a_row: u8,
+}
+
+impl Keeper {
+    pub(super) fn new(checksums: Checksums, port: Arc<Port>) -> Self {
+        Self { checksums, port, in_a_row: 0 }
+    }
+
+    /// Completes the checksum of `frame`, or counts it if it was left undone.
+    pub(super) fn look_after(&mut self, frame: &mut [u8]) {
+        let Some(transport) = Transport::find(frame) else { return };
+        if self.checksums == Checksums::Complete {
+            transport.complete(frame);
+            return;
+        }
+        if !transport.is_undone(frame) {
+            self.in_a_row = 0;
+            return;
+        }
+        self.port.note_undone_checksum();
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row == NO_ACCIDENT {
+            self.port.set_advice(Some(ADVICE));
+        }
+    }
+}
+
+/// Where the TCP or UDP part of an IP frame lies.
+#[derive(Clone, Copy, Debug)]
+struct Transport {
+    start: usize,
+    /// Where its checksum lies.
+    field: usize,
+    /// Where the IP packet ends; padding may follow.
+    end: usize,
+    /// Sum of the pseudo-header: what is in the field if the checksum was left undone.
+    pseudo: [u8; 2],
+}
+
+impl Transport {
+    /// That of `frame`; `None` without one, in fragments, behind a routing header, and for UDP without a checksum (RFC 768).
+    fn find(frame: &[u8]) -> Option<Self> {
+        let layers = Layers::find(frame)?;
+        let word = |at: usize| Some(usize::from(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?)));
+        let (network, start) = (layers.network, layers.transport);
+        let (addresses, end) = match layers.version {
+            4 => (frame.get(network + 12..network + 20)?, network + word(network + 2)?),
+            _ if is_routed(frame, &layers) => return None,
+            _ => (frame.get(network + 8..network + 40)?, network + 40 + word(network + 4)?),
+        };
+        let field = start
+            + match layers.protocol {
+                TCP => 16,
+                UDP => 6,
+                _ => return None,
+            };
+        if end > frame.len() || field + 2 > end {
+            return None;
+        }
+        if layers.protocol == UDP && layers.version == 4 && word(field)? == 0 {
+            return None;
+        }
+        let mut sum = Sum::default();
+        sum.add(addresses);
+        sum.add(&((end - start) as u32).to_be_bytes());
+        sum.add(&u32::from(layers.protocol).to_be_bytes());
+        Some(Self { start, field, end, pseudo: sum.partial() })
+    }
+
+    fn is_undone(&self, frame: &[u8]) -> bool {
+        frame[self.field..self.field + 2] == self.pseudo
+    }
+
+    fn complete(&self, frame: &mut [u8]) {
+        frame[self.field..self.field + 2].copy_from_slice(&self.pseudo);
+        complete_checksum(&mut frame[..self.end], self.start, self.field);
+    }
+}
+
+/// Whether one of the extension headers before the transport is a routing header. Each is a multiple of 8 bytes, so the walk ends.
+fn is_routed(frame: &[u8], layers: &Layers) -> bool {
+    let mut at = layers.network + 40;
+    let mut kind = frame[layers.network + 6];
+    while at < layers.transport {
+        if kind == ROUTING {
+            return true;
+        }
+        let Some([next, length]) = frame.get(at..).and_then(<[u8]>::first_chunk) else { return true };
+        (kind, at) = (*next, at + 8 + 8 * usize::from(*length));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+    use memlane_rig::frames::{Host, Packet};
+
+    fn keeper(checksums: Checksums) -> Keeper {
+        let shared = Arc::new(Shared::new(1, 7, Settings::default()));
+        Keeper::new(checksums, Port::row(&shared, 1).remove(0))
+    }
+
+    fn packets() -> Vec<Packet> {
+        let payloads = [0, 1, 9, 1400].map(|length| vec![0xa5; length]);
+        let hosts = [(Host::v4(1), Host::v4(2)), (Host::v6(1), Host::v6(2))];
+        let each = |payload: &Vec<u8>| {
+            hosts.map(|(from, to)| [Packet::tcp(from, to, 7, payload.clone()), Packet::udp(from.port(9), to, payload.clone())])
+        };
+        payloads.iter().flat_map(each).flatten().collect()
+    }
+
+    #[test]
+    fn what_was_left_undone_is_done_and_what_was_done_stays() {
+        for packet in packets() {
+            let whole = packet.frame();
+            for mut frame in [packet.partial().1, whole.clone()] {
+                // What pads a frame to the length of a wire is no part of the packet.
+                frame.extend([0x11; 7]);
+                keeper(Checksums::Complete).look_after(&mut frame);
+                assert!(frame[..whole.len()] == whole && frame[whole.len()..] == [0x11; 7]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_left_undone_is_counted_and_left() {
+        let mut keeper = keeper(Checksums::Keep);
+        let port = Arc::clone(&keeper.port);
+        for packet in packets() {
+            let mut frame = packet.frame();
+            keeper.look_after(&mut frame);
+            assert_eq!((frame, port.totals().undone_checksums), (packet.frame(), 0));
+        }
+        for (count, packet) in (1..).zip(packets()) {
+            let mut frame = packet.partial().1;
+            keeper.look_after(&mut frame);
+            assert_eq!((frame, port.totals().undone_checksums), (packet.partial().1, count));
+            assert_eq!(port.advice().is_some(), count >= 4);
+        }
+    }
+
+    #[test]
+    fn fragments_routed_packets_and_udp_without_a_checksum_are_left() {
+        let udp = Packet::udp(Host::v4(1), Host::v4(2), vec![1; 100]);
+        let mut fragment = udp.partial().1;
+        fragment[20] = 0x20;
+        let mut without = udp.frame();
+        without[40..42].fill(0);
+        let tcp = Packet::tcp(Host::v6(1), Host::v6(2), 7, vec![1; 100]).frame();
+        let mut routed = [&tcp[..54], &[TCP, 0, 0, 0, 0, 0, 0, 0], &tcp[54..]].concat();
+        (routed[19], routed[20]) = (tcp[19] + 8, ROUTING);
+        for frame in [fragment, without, routed, vec![0xff; 14], tcp[..60].to_vec()] {
+            let mut copy = frame.clone();
+            keeper(Checksums::Complete).look_after(&mut copy);
+            assert!(copy == frame, "{frame:02x?}");
+        }
+    }
+}

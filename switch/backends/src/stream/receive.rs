@@ -1,0 +1,139 @@
+//! Where frames leave to a stream socket: copied behind each other during a pass, written when it ends, and as soon as the socket has room
+//! again for the rest.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use socket2::SockRef;
+
+use super::Connection;
+use super::wire::{PREFIX, prefix};
+use crate::frame::MAX_FRAME;
+use crate::offload::segment::{Cutter, Segment};
+use crate::offload::{Offloads, Plan, plan};
+use crate::parcel::Parcel;
+use crate::payload::{append, complete_checksum};
+use crate::port::end::ReceiveEnd;
+use crate::ring::Placed;
+use crate::stats::DropReason;
+
+/// Bytes that wait for the socket: a few of the longest frames.
+const MOST: usize = 4 * (PREFIX + MAX_FRAME as usize);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct StreamReceive {
+    connection: Arc<Connection>,
+    /// Frames behind their lengths; the first `sent` bytes are written.
+    bytes: Vec<u8>,
+    sent: usize,
+    /// The frames in `bytes`, in case that nobody takes them.
+    frames: u32,
+    /// The socket took less than it was offered: it tells when there is room.
+    full: bool,
+    refused: u32,
+}
+
+impl StreamReceive {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        Self { connection, bytes: Vec::with_capacity(MOST), sent: 0, frames: 0, full: false, refused: 0 }
+    }
+
+    /// Begins a frame of `length` bytes, if there is room for it.
+    fn begin(&mut self, length: u32) -> bool {
+        if self.bytes.len() + PREFIX + length as usize > MOST {
+            self.write();
+            self.bytes.drain(..std::mem::take(&mut self.sent));
+            if self.bytes.len() + PREFIX + length as usize > MOST {
+                return false;
+            }
+        }
+        self.bytes.extend_from_slice(&prefix(length));
+        self.frames += 1;
+        true
+    }
+
+    /// Writes what the socket takes.
+    fn write(&mut self) {
+        let socket = SockRef::from(&self.connection.socket);
+        while self.sent < self.bytes.len() {
+            // The process may have been told to die of broken pipes.
+            match socket.send_with_flags(&self.bytes[self.sent..], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                Ok(length) => self.sent += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.full = true;
+                    return;
+                }
+                Err(_) => {
+                    // Nobody is there any more; the session ends this port's session.
+                    self.refused += self.frames;
+                    break;
+                }
+            }
+        }
+        self.bytes.clear();
+        (self.sent, self.frames, self.full) = (0, 0, false);
+    }
+
+    fn place_whole(&mut self, parcel: &Parcel, checksum: bool) -> Placed {
+        if !self.begin(parcel.length) {
+            return Placed::NoRoom;
+        }
+        let begin = self.bytes.len();
+        append(parcel, 0, parcel.length, &mut self.bytes);
+        if checksum {
+            let start = usize::from(parcel.header.csum_start());
+            complete_checksum(&mut self.bytes[begin..], start, start + usize::from(parcel.header.csum_offset()));
+        }
+        Placed::Whole(1)
+    }
+
+    /// Cuts the frame and takes as many segments as there is room for.
+    fn place_segments(&mut self, parcel: &mut Parcel) -> Placed {
+        let Some(mut cutter) = Cutter::new(parcel, false) else { return Placed::Refused(DropReason::BadSegmentation) };
+        while u32::from(parcel.segments_done) < cutter.count() {
+            if !self.place_segment(parcel, &cutter.segment(parcel.segments_done.into())) {
+                return Placed::NoRoom;
+            }
+            parcel.segments_done += 1;
+        }
+        Placed::Whole(cutter.count())
+    }
+
+    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> bool {
+        let headers = segment.headers;
+        if !self.begin(headers.len() as u32 + segment.payload_length) {
+            return false;
+        }
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(headers);
+        append(parcel, headers.len() as u32 + segment.payload_offset, segment.payload_length, &mut self.bytes);
+        if let Some((start, field)) = segment.complete {
+            complete_checksum(&mut self.bytes[begin..], start as usize, field as usize);
+        }
+        true
+    }
+}
+
+impl ReceiveEnd for StreamReceive {
+    fn place(&mut self, parcel: &mut Parcel) -> Placed {
+        match plan(parcel, &Offloads::default()) {
+            Plan::AsIs => self.place_whole(parcel, false),
+            Plan::Checksum => self.place_whole(parcel, true),
+            Plan::Segment { .. } => self.place_segments(parcel),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.write();
+    }
+
+    fn take_refused(&mut self) -> [(DropReason, u32); 2] {
+        [(DropReason::ReceiverAbsent, std::mem::take(&mut self.refused)), (DropReason::ReceiverAbsent, 0)]
+    }
+
+    fn has_room(&mut self) -> bool {
+        !self.full
+    }
+}

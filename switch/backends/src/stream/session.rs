@@ -1,0 +1,168 @@
+//! Sessions: whoever is on the other side of the stream, from its beginning to its end, again and again.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vmm_sys_util::epoll::EventSet;
+
+use super::Connection;
+use super::checksums::{Checksums, Keeper};
+use super::passt::{self, Passt, Started};
+use crate::descriptors;
+use crate::door::{self, Door, PENALTY};
+use crate::network::Network;
+use crate::network::fatal::{caught, defect};
+use crate::port::{Port, State};
+use crate::session::{Backoff, Session, Watch, Woken};
+use crate::vhost_user::access::Access;
+use crate::vhost_user::socket::{self, Listener};
+
+/// How long to wait before trying again, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Longest pause before passt is started again.
+const MOST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Where the other side is met.
+#[derive(Debug)]
+pub enum Other {
+    /// We listen; it connects. The socket is removed in the end.
+    Listen(Listener),
+    /// It listens; we connect, and keep trying.
+    Connect(PathBuf),
+    /// We start it, and start it again when it ends.
+    Passt(Passt),
+}
+
+impl Other {
+    /// Listens at `path`, in place of a socket that nobody listens at any more, for those to whom `access` is given.
+    ///
+    /// # Errors
+    /// Somebody listens there, or something else is in the way; or access cannot be given.
+    pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
+        let listener = socket::bind(path, Access::PRIVATE)?;
+        listener.socket().set_nonblocking(true)?;
+        access.apply(path)?;
+        Ok(Self::Listen(listener))
+    }
+
+    fn listener(&self) -> Option<&UnixListener> {
+        match self {
+            Self::Listen(listener) => Some(listener.socket()),
+            Self::Connect(_) | Self::Passt(_) => None,
+        }
+    }
+}
+
+/// Serves `port` to whoever is met at `other`, one after the other, in a thread of its own; does with `checksums` of their frames what is said.
+///
+/// # Errors
+/// The kernel refuses a thread or a descriptor.
+pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Checksums) -> io::Result<Session> {
+    Session::start(format!("port-{}", port.id.0), move |watch| {
+        let most = if matches!(other, Other::Passt(_)) { MOST_PAUSE } else { RETRY.1 };
+        let mut backoff = Backoff::new(RETRY.0, most);
+        loop {
+            let begun = Instant::now();
+            let met = meet(&other, &port.name, &watch);
+            let failed = met.is_err();
+            let ended = match met {
+                Ok((stream, child)) => {
+                    let served = caught(|| serve(&network, &port, stream, &watch, &other, checksums));
+                    served.unwrap_or_else(|panic| network.quarantine(&port, &defect(&panic)));
+                    child.map(Started::end)
+                }
+                Err(error) if descriptors::is_shortage(&error) => {
+                    network.note_shortage(&port);
+                    None
+                }
+                Err(cause) => Some(cause.to_string()),
+            };
+            if watch.quits() {
+                return;
+            }
+            let pause = backoff.after(begun.elapsed());
+            let pause = match (&other, ended) {
+                // Whoever comes by itself is met again at once.
+                (Other::Listen(..), _) if !failed => PENALTY,
+                (Other::Listen(..), _) => RETRY.0,
+                (Other::Passt(_), Some(last)) => {
+                    port.set_trouble(backoff.failures, passt::trouble(backoff.failures, &last, pause));
+                    pause
+                }
+                (Other::Connect(path), Some(cause)) => {
+                    port.set_trouble(
+                        backoff.failures,
+                        format!("cannot connect to {}: {cause} (tried again each second)", path.display()),
+                    );
+                    pause
+                }
+                _ => pause,
+            };
+            if watch.wait(Some(pause)) == Woken::Quit {
+                return;
+            }
+        }
+    })
+}
+
+/// The next connection, with the process behind it if it is ours.
+fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Option<Started>)> {
+    match other {
+        Other::Listen(listener) => {
+            watch.wait_for(listener.socket().as_raw_fd(), EventSet::IN);
+            Ok((listener.socket().accept()?.0, None))
+        }
+        Other::Connect(path) => Ok((socket::connect(path)?, None)),
+        Other::Passt(passt) => passt.start(port).map(|(stream, child)| (stream, Some(child))),
+    }
+}
+
+/// Serves one connection to its end; others that connect meanwhile are turned away.
+fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch, other: &Other, checksums: Checksums) {
+    let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
+        return network.note_shortage(port);
+    };
+    port.set_advice(None);
+    port.begin_session();
+    let is_front_end = !matches!(other, Other::Passt(_));
+    if is_front_end {
+        port.front_end_came(door::peer(&stream));
+    }
+    let left = |why: fmt::Arguments| {
+        if is_front_end {
+            port.front_end_left(why);
+        }
+    };
+    let started = Connection::new(stream).and_then(|connection| {
+        let ends = connection.ends(Arc::clone(&network.shared().pool), Keeper::new(checksums, Arc::clone(port)))?;
+        network.start_ends(port, ends)?;
+        Ok(connection)
+    });
+    let connection = match started {
+        Ok(connection) => connection,
+        Err(error) => {
+            if descriptors::is_shortage(&error) {
+                network.note_shortage(port);
+            }
+            return left(format_args!("it cannot be served: {error}"));
+        }
+    };
+    watch.wait_for_end(&connection.socket, &Door { port, listener: other.listener() });
+    match connection.fault.get() {
+        Some(fault) => {
+            network.quarantine(port, &fault.to_string());
+            left(format_args!("{fault}"));
+        }
+        None => {
+            network.stop_port(port);
+            port.set_state(State::Waiting);
+            left(format_args!("the connection ended"));
+        }
+    }
+    port.set_advice(None);
+}

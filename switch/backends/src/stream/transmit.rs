@@ -1,0 +1,136 @@
+//! Where frames come in from a stream socket: read in large pieces, then copied to a buffer each.
+
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::sync::Arc;
+
+use super::Connection;
+use super::checksums::Keeper;
+use super::wire::{self, PREFIX, TooLong};
+use crate::frame::MAX_FRAME;
+use crate::parcel::Parcel;
+use crate::pool::Pool;
+use crate::port::end::TransmitEnd;
+use crate::ring::Taken;
+use crate::store::Store;
+
+/// Bytes that are read and not yet parted into frames: two of the longest.
+const STAGE: usize = 2 * (PREFIX + MAX_FRAME as usize);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct StreamTransmit {
+    connection: Arc<Connection>,
+    keeper: Keeper,
+    store: Store,
+    stage: Box<[u8]>,
+    /// Where in `stage` the bytes are that were read and not parted.
+    begin: usize,
+    end: usize,
+    /// The socket had nothing more when last asked, or has ended.
+    drained: bool,
+}
+
+impl StreamTransmit {
+    pub(super) fn new(connection: Arc<Connection>, pool: Arc<Pool>, keeper: Keeper) -> Self {
+        let stage = vec![0; STAGE].into_boxed_slice();
+        Self { connection, keeper, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
+    }
+
+    /// Parts what was read into frames, until `most` can be opened or there is no buffer for another.
+    fn part(&mut self, most: usize) -> Result<(), TooLong> {
+        while self.store.filled() < most {
+            let Some(frame) = wire::first(&self.stage[self.begin..self.end])? else { break };
+            if self.store.make_room(1) == 0 {
+                break;
+            }
+            let Some(index) = self.store.take_free() else { break };
+            let length = frame.len();
+            let bytes = &mut self.store.bytes(index)[..length];
+            bytes.copy_from_slice(frame);
+            self.keeper.look_after(bytes);
+            self.store.fill(index, length as u32);
+            self.begin += PREFIX + length;
+        }
+        Ok(())
+    }
+
+    /// Reads once. Whatever ends the connection is its session's to find.
+    fn read(&mut self) {
+        self.stage.copy_within(self.begin..self.end, 0);
+        (self.begin, self.end) = (0, self.end - self.begin);
+        let room = &mut self.stage[self.end..];
+        if room.is_empty() {
+            return;
+        }
+        let wanted = room.len();
+        match (&self.connection.socket).read(room) {
+            Ok(length) => {
+                self.end += length;
+                self.drained = length < wanted;
+            }
+            Err(error) => self.drained = error.kind() != ErrorKind::Interrupted,
+        }
+    }
+
+    fn fail(&mut self, fault: TooLong) {
+        let _ = self.connection.fault.set(fault);
+        // The session sees this, and says why.
+        let _ = self.connection.socket.shutdown(Shutdown::Both);
+        (self.begin, self.end, self.drained) = (0, 0, true);
+    }
+}
+
+impl TransmitEnd for StreamTransmit {
+    fn look(&mut self, most: u16) -> u16 {
+        if self.drained {
+            self.store.give_back_spare();
+        }
+        let mut parted = self.part(most.into());
+        if parted.is_ok() && self.store.filled() < usize::from(most) && !self.drained {
+            self.read();
+            parted = self.part(most.into());
+        }
+        if let Err(fault) = parted {
+            self.fail(fault);
+        }
+        self.store.filled().min(most.into()) as u16
+    }
+
+    fn open(&mut self, parcel: &mut Parcel) -> Taken {
+        self.store.open(parcel, false)
+    }
+
+    fn finish(&mut self, _parcel: &Parcel) {
+        self.store.dispose();
+    }
+
+    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+        self.store.keep_out(parcel, holders);
+    }
+
+    fn hold(&mut self, head: u16, more: u16) {
+        self.store.hold(head, more);
+    }
+
+    fn come_back(&mut self, head: u16) {
+        self.store.come_back(head);
+    }
+
+    fn out_count(&self) -> u16 {
+        self.store.out_count()
+    }
+
+    fn size(&self) -> u16 {
+        self.store.size()
+    }
+
+    fn has_news(&self) -> bool {
+        let staged = matches!(wire::first(&self.stage[self.begin..self.end]), Ok(Some(_)));
+        self.store.filled() > 0 || ((staged || !self.drained) && self.size() > self.out_count())
+    }
+
+    fn wake(&mut self) {
+        self.drained = false;
+    }
+}

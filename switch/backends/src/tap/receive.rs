@@ -1,0 +1,97 @@
+//! Where frames leave to the kernel: gathered during a pass, written together when it ends.
+//!
+//! A frame's payload stays in the guest's memory until it is written: its chain goes back to the guest when the pass ends, and the worker writes
+//! before it shows that. The headers are copied.
+
+use std::sync::Arc;
+
+use super::batch::{Batch, Gathered};
+use super::device::Tap;
+use crate::frame::NetHeader;
+use crate::offload::segment::{Cutter, Segment};
+use crate::offload::{Plan, plan};
+use crate::parcel::Parcel;
+use crate::payload::range;
+use crate::port::end::ReceiveEnd;
+use crate::ring::Placed;
+use crate::stats::DropReason;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct TapReceive {
+    tap: Arc<Tap>,
+    batch: Batch,
+    gathered: Gathered,
+    refused: u32,
+    /// Frames for a device that was down.
+    absent: u32,
+}
+
+impl TapReceive {
+    pub(super) fn new(tap: Arc<Tap>) -> Self {
+        Self { tap, batch: Batch::new(), gathered: Gathered::new(), refused: 0, absent: 0 }
+    }
+
+    fn place_whole(&mut self, parcel: &Parcel) -> Placed {
+        let from = parcel.start().len() as u32;
+        if self.add(parcel.header, parcel.start(), parcel, from, parcel.rest_length()) { Placed::Whole(1) } else { TOO_LONG }
+    }
+
+    fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
+        let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
+        for index in 0..cutter.count() {
+            if !self.add_segment(parcel, &cutter.segment(index)) {
+                return TOO_LONG;
+            }
+        }
+        parcel.segments_done = cutter.count() as u16;
+        Placed::Whole(cutter.count())
+    }
+
+    fn add_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> bool {
+        let from = segment.headers.len() as u32 + segment.payload_offset;
+        self.add(segment.header, segment.headers, parcel, from, segment.payload_length)
+    }
+
+    /// Gathers a frame: `header`, `headers`, then `length` bytes of the parcel's frame from byte `from` on. False if it has too many parts.
+    fn add(&mut self, header: NetHeader, headers: &[u8], parcel: &Parcel, from: u32, length: u32) -> bool {
+        if self.gathered.is_full() {
+            self.flush();
+        }
+        let own = parcel.start().get(from as usize..).unwrap_or_default();
+        let own = &own[..own.len().min(length as usize)];
+        let after = (from + own.len() as u32).saturating_sub(parcel.start().len() as u32);
+        let rest = range(parcel.rest(), after, length - own.len() as u32);
+        self.gathered.add([&header.bytes(), headers, own], rest)
+    }
+
+    /// Writes what was gathered.
+    fn flush(&mut self) {
+        let results = self.batch.write(&self.tap.file, &mut self.gathered);
+        for &result in results.iter().filter(|&&result| result < 0) {
+            // What tun says while its device is down, and once it was deleted (drivers/net/tun.c).
+            *(if [-libc::EIO, -libc::EBADFD].contains(&result) { &mut self.absent } else { &mut self.refused }) += 1;
+        }
+    }
+}
+
+impl ReceiveEnd for TapReceive {
+    fn place(&mut self, parcel: &mut Parcel) -> Placed {
+        match plan(parcel, &self.tap.offloads) {
+            Plan::Segment { partial } => self.place_segments(parcel, partial),
+            // The kernel takes partial checksums always.
+            Plan::AsIs | Plan::Checksum => self.place_whole(parcel),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.flush();
+    }
+
+    fn take_refused(&mut self) -> [(DropReason, u32); 2] {
+        let (refused, absent) = (std::mem::take(&mut self.refused), std::mem::take(&mut self.absent));
+        [(DropReason::TapRefused, refused), (DropReason::ReceiverAbsent, absent)]
+    }
+}
+
+const TOO_LONG: Placed = Placed::Refused(DropReason::TooLongForReceiver);

@@ -1,0 +1,641 @@
+//! What each vhost-user message does to a port.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
+    VhostUserVringState,
+};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
+
+use super::PortSettings;
+use super::control::{Commands, ControlQueue};
+use super::doubt::Doubt;
+use super::features::{self, Agreed, Circumstances};
+use super::vring::{Addresses, Kick, Vring, VringError};
+use crate::budget::Permit;
+use crate::descriptors::OF_CONTROL_QUEUE;
+use crate::frame::MacAddress;
+use crate::id::{Direction, MAX_PAIRS, RingKey};
+use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
+use crate::network::{Network, RingParts};
+use crate::port::Offer;
+use crate::port::State;
+use crate::ring::{Call, Control, Notifier, Ring};
+
+/// Rings of a port: two for each pair, and a control ring after them.
+const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
+/// Memory slots offered (QEMU asks for up to 509).
+const SLOTS: u64 = 509;
+
+/// One connection's view of a port.
+pub struct Device {
+    network: Arc<Network>,
+    settings: PortSettings,
+    /// What the guest is offered for as long as this connection lasts.
+    offer: Offer,
+    protocol: u64,
+    features: Agreed,
+    memory: Arc<MemoryMap>,
+    rings: Vec<Vring>,
+    control: Option<ControlQueue>,
+    status: u8,
+    /// SET_OWNER came.
+    owned: bool,
+    /// What was offered; once asked, it stays.
+    protocol_offer: Option<VhostUserProtocolFeatures>,
+    /// The ring that the guest broke. None starts until it is set up anew.
+    broken: Option<u32>,
+    /// What the guest did wrong, until the session has heard of it.
+    fault: Option<String>,
+    /// Kept open for messages to the front end.
+    backend_channel: Option<Backend>,
+    /// What the port's account holds for each descriptor that the front end sent and that is open.
+    held: HashMap<Held, Permit>,
+    /// The account had not enough for what it sent.
+    short: bool,
+}
+
+/// What a descriptor that the front end sent is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Held {
+    Kick(u32),
+    Call(u32),
+    Error(u32),
+    Channel,
+    ControlQueue,
+}
+
+/// An error that ends the connection, with its cause.
+fn refuse(cause: impl ToString) -> Error {
+    Error::ReqHandlerError(io::Error::other(cause.to_string()))
+}
+
+impl Device {
+    /// A device that nothing is known of yet.
+    pub fn new(network: Arc<Network>, settings: PortSettings) -> Self {
+        Self {
+            network,
+            offer: settings.port.offer(),
+            settings,
+            protocol: 0,
+            features: Agreed::default(),
+            memory: Arc::default(),
+            rings: (0..RINGS).map(|_| Vring::default()).collect(),
+            control: None,
+            status: 0,
+            owned: false,
+            protocol_offer: None,
+            broken: None,
+            fault: None,
+            backend_channel: None,
+            held: HashMap::new(),
+            short: false,
+        }
+    }
+
+    /// Whether the port may hold fewer descriptors than its front end has sent. That is no fault of the front end's.
+    pub(super) fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// Notes whether a descriptor is open for `what`, in place of the one before.
+    fn hold(&mut self, what: Held, is_open: bool) -> Result<()> {
+        let count = if what == Held::ControlQueue { OF_CONTROL_QUEUE } else { 1 };
+        if !is_open {
+            self.held.remove(&what);
+        } else if !self.held.contains_key(&what) {
+            let permit = self.settings.port.descriptors.take(count);
+            self.short |= permit.is_none();
+            self.held.insert(what, permit.ok_or_else(|| refuse("more descriptors than the port may hold"))?);
+        }
+        Ok(())
+    }
+
+    /// Maps a region beside `others`.
+    fn map(&mut self, table: RegionTable, file: File, others: &[Arc<Region>]) -> Result<Arc<Region>> {
+        let region = Region::map_within(table, file, &self.settings.port.mapped, others);
+        self.short |= matches!(region, Err(RegionError::Descriptors));
+        region.map(Arc::new).map_err(refuse)
+    }
+
+    /// What the guest did wrong since this was asked last: its port is to be in quarantine, but its front end, which only passed it on, goes on.
+    pub fn take_fault(&mut self) -> Option<String> {
+        self.fault.take()
+    }
+
+    /// What speaks against the guest's memory being shared; `kicked` if somebody has kicked in this session.
+    pub(super) fn doubt(&self, kicked: bool) -> Option<Doubt> {
+        if self.memory.regions().is_empty() {
+            return self.rings.iter().any(Vring::is_complete).then_some(Doubt::Missing);
+        }
+        let mut running =
+            self.rings.iter().filter(|ring| ring.running).filter_map(|ring| ring.locate(&self.memory).ok()).peekable();
+        running.peek()?;
+        let blank = running.all(|ring| ring.available_index() == 0 && ring.used_index() == 0);
+        blank.then_some(if kicked { Doubt::Private } else { Doubt::Silence })
+    }
+
+    /// Whether there is one to take.
+    pub fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// The guest broke ring `index`, which has to be set up anew.
+    fn broke(&mut self, index: u32, cause: impl ToString) -> Error {
+        let ring = &mut self.rings[index as usize];
+        (ring.size, ring.kick) = (0, None);
+        self.broken = Some(index);
+        self.fault = Some(cause.to_string());
+        refuse(cause)
+    }
+
+    /// Protocol features that the front end agreed to.
+    pub fn agreed_protocol(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::from_bits_truncate(self.protocol)
+    }
+
+    /// NET_SET_MTU: the front end tells the guest's MTU; what we offered is the most.
+    ///
+    /// # Errors
+    /// Below 68 (RFC 791) or above what is offered.
+    pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
+        let most = u64::from(self.offer.mtu.unwrap_or(u16::MAX));
+        if (68..=most).contains(&mtu) { Ok(()) } else { Err(refuse(format!("an MTU of {mtu}, where 68 to {most} are offered"))) }
+    }
+
+    /// IOTLB_MSG: the guest's addresses are translated, which is more than ACCESS_PLATFORM alone says.
+    ///
+    /// # Errors
+    /// Always. The port is to be in quarantine; the front end goes on.
+    pub fn refuse_translation(&mut self) -> Result<()> {
+        self.broken = Some(0);
+        self.fault = Some(VringError::Translated.to_string());
+        Err(refuse(VringError::Translated))
+    }
+
+    /// SEND_RARP: announces the guest's address on its segment, so that others learn where it is now (after a migration).
+    pub fn send_rarp(&mut self, address: u64) {
+        let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
+        self.pace();
+        self.network.announce(&self.settings.port, MacAddress::new([a, b, c, d, e, f]));
+    }
+
+    /// To be called before workers are asked for something.
+    fn pace(&self) {
+        self.settings.port.pace();
+    }
+
+    /// GET_STATUS.
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// SET_STATUS: zero resets the device (virtio 1.4, section 2.1).
+    pub fn set_status(&mut self, status: u8) {
+        self.status = status;
+        if status == 0 {
+            self.stop_rings();
+        }
+    }
+
+    fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
+        let config = self.owned || self.settings.port.offers_config();
+        *self.protocol_offer.get_or_insert_with(|| features::protocol(config))
+    }
+
+    /// What calls through `fd`, behind the port's gate.
+    fn call_through(&self, fd: Option<File>) -> Result<Option<Call>> {
+        let call = fd.map(Call::new).transpose().map_err(refuse)?;
+        Ok(call.map(|call| call.behind(&self.settings.port.calls)))
+    }
+
+    fn key(&self, index: usize) -> RingKey {
+        let direction = if index.is_multiple_of(2) { Direction::Receive } else { Direction::Transmit };
+        RingKey { port: self.settings.port.id, pair: index as u16 / 2, direction }
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut Vring> {
+        self.rings.get_mut(index as usize).ok_or_else(|| refuse(format!("ring {index}, where {RINGS} exist")))
+    }
+
+    /// The ring `index` while it may still be changed.
+    fn stopped_ring(&mut self, index: u32) -> Result<&mut Vring> {
+        let ring = self.ring(index)?;
+        if ring.running { Err(refuse("a ring changed while it runs")) } else { Ok(ring) }
+    }
+
+    /// Starts ring `index` if everything is known.
+    fn start_if_complete(&mut self, index: u32) -> Result<()> {
+        let key = self.key(index as usize);
+        let ring = &mut self.rings[index as usize];
+        if ring.running || !ring.is_complete() || self.memory.regions().is_empty() || self.broken.is_some() {
+            return Ok(());
+        }
+        let mut parts = match ring.parts(key, self.features, &self.memory) {
+            Ok(parts) => parts,
+            Err(cause) => return Err(self.broke(index, cause)),
+        };
+        let ring = &mut self.rings[index as usize];
+        parts.start.session = self.settings.port.session();
+        ring.running = true;
+        self.log_start(index);
+        self.pace();
+        if self.is_control(index) {
+            return self.start_control(parts);
+        }
+        self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
+        self.settings.port.set_state(State::Running);
+        self.network.start_ring(&self.settings.port, parts);
+        Ok(())
+    }
+
+    /// Tells the log that ring `index` starts; before the first, what was agreed.
+    fn log_start(&self, index: u32) {
+        let (port, size) = (&self.settings.port, self.rings[index as usize].size);
+        if port.state() != State::Running {
+            port.log(format_args!("features agreed: {}", self.features));
+        }
+        match (self.is_control(index), self.key(index as usize)) {
+            (true, _) => port.log(format_args!("control queue started, {size} descriptors")),
+            (_, RingKey { pair, direction: Direction::Receive, .. }) => {
+                port.log(format_args!("RX queue {pair} started, {size} descriptors"))
+            }
+            (_, RingKey { pair, .. }) => port.log(format_args!("TX queue {pair} started, {size} descriptors")),
+        }
+    }
+
+    /// True if ring `index` is the control queue of a guest that was offered one: it follows the pairs (virtio 1.4, section 5.1.2).
+    fn is_control(&self, index: u32) -> bool {
+        let pairs = if self.features.multiqueue() { self.settings.pairs } else { 1 };
+        self.features.control_queue() && index == 2 * u32::from(pairs)
+    }
+
+    fn start_control(&mut self, parts: RingParts) -> Result<()> {
+        let mut ring = Ring::new(parts.split, parts.memory, parts.options, parts.base);
+        ring.set_call(parts.call);
+        if !parts.start.at_once {
+            // Until the driver asks for more, it uses the first pair (virtio 1.2, section 5.1.6.5.5). What it asked for before this process began is
+            // not known: then the pairs that have buffers count.
+            self.network.set_active_pairs(&self.settings.port, 1);
+        }
+        let commands =
+            Commands { network: Arc::clone(&self.network), port: Arc::clone(&self.settings.port), pairs: self.settings.pairs };
+        self.hold(Held::ControlQueue, true)?;
+        self.control = Some(ControlQueue::start(Control::new(ring), parts.start.kick, commands).map_err(Error::ReqHandlerError)?);
+        Ok(())
+    }
+
+    /// Stops ring `index` and returns its base.
+    fn stop_ring(&mut self, index: u32) -> Result<u16> {
+        let key = self.key(index as usize);
+        self.broken = None;
+        let ring = self.ring(index)?;
+        // It starts with the next kick descriptor, whether it has run or only waited for something.
+        ring.kick = None;
+        if !ring.running {
+            return Ok(ring.base);
+        }
+        ring.running = false;
+        if self.is_control(index) {
+            let base = self.control.take().and_then(|control| control.stop());
+            self.rings[index as usize].base = base.unwrap_or_default();
+            return Ok(self.rings[index as usize].base);
+        }
+        if let Some(base) = self.network.stop_ring(&self.settings.port, key) {
+            self.rings[index as usize].base = base;
+        }
+        self.settle_state();
+        Ok(self.rings[index as usize].base)
+    }
+
+    /// Without rings, a port speaks.
+    fn settle_state(&self) {
+        if self.rings.iter().all(|ring| !ring.running) {
+            self.settings.port.set_state(State::Speaking);
+        }
+    }
+
+    fn stop_rings(&mut self) {
+        for index in 0..RINGS {
+            // Only an index outside the list is an error.
+            let _ = self.stop_ring(index);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.stop_rings();
+        self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
+        self.features = Agreed::default();
+    }
+
+    /// Whether the guest may have memory of `wanted` bytes. A table that takes the place of another is there together with it for a moment, which
+    /// is no reason to refuse it here.
+    fn check_length(&self, wanted: u64) -> Result<()> {
+        let most = self.network.shared().settings.port_memory;
+        if wanted <= most { Ok(()) } else { Err(refuse(RegionError::TooMuchForPort { wanted, most })) }
+    }
+
+    /// Makes `map` the memory of this port, rings that run included.
+    fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
+        let map = Arc::new(map);
+        self.pace();
+        for index in 0..self.rings.len() {
+            if self.rings[index].running {
+                let split = self.rings[index].locate(&map).map_err(refuse)?;
+                match &self.control {
+                    Some(control) if self.is_control(index as u32) => control.set_memory(split, Arc::clone(&map)),
+                    _ => self.network.set_memory(&self.settings.port, self.key(index), split, Arc::clone(&map)),
+                }
+            }
+        }
+        self.memory = Arc::clone(&map);
+        self.settings.port.set_memory(Some(map));
+        (0..RINGS).try_for_each(|index| self.start_if_complete(index))
+    }
+
+    /// The part of the configuration space that a network device has (virtio 1.4, section 5.1.4).
+    fn configuration(&self) -> [u8; 12] {
+        let mut space = [0; 12];
+        space[..6].copy_from_slice(&self.offer.mac.bytes());
+        space[6..8].copy_from_slice(&1_u16.to_le_bytes());
+        space[8..10].copy_from_slice(&self.settings.pairs.to_le_bytes());
+        space[10..12].copy_from_slice(&self.offer.mtu.unwrap_or(1500).to_le_bytes());
+        space
+    }
+}
+
+impl Drop for Device {
+    /// The front end is gone. All that ask what is offered agree to some of it, but for one that misses CONFIG.
+    fn drop(&mut self) {
+        if self.protocol_offer.is_some() && self.protocol == 0 {
+            self.settings.port.set_offers_config(true);
+        }
+    }
+}
+
+/// As the message has it.
+fn table(region: &VhostUserMemoryRegion) -> RegionTable {
+    RegionTable {
+        guest_start: region.guest_phys_addr,
+        length: region.memory_size,
+        user_start: region.user_addr,
+        file_offset: region.mmap_offset,
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        self.owned = true;
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.stop_rings();
+        self.rings.iter_mut().for_each(|ring| ring.enabled = false);
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(features::offer(Circumstances {
+            pairs: self.settings.pairs,
+            has_mtu: self.offer.mtu.is_some(),
+            receive_offloads: self.settings.receive_offloads,
+            in_order: self.network.shared().settings.in_order,
+            protocol: self.protocol,
+        }))
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let surplus = features & !self.get_features()?;
+        if surplus != 0 {
+            return Err(refuse(format!("features {surplus:#x}, which were not offered")));
+        }
+        if self.features != Agreed(features) && self.rings.iter().any(|ring| ring.running) {
+            return Err(refuse("features changed while rings run"));
+        }
+        self.features = Agreed(features);
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let tables = regions.iter().map(table);
+        self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
+        let mut regions = Vec::new();
+        for (table, file) in tables.zip(files) {
+            regions.push(self.map(table, file, &regions)?);
+        }
+        self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
+        Ok(None)
+    }
+
+    /// QEMU before 8.2 tells of each region once for every queue pair; once is enough.
+    fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, _postcopy: Option<bool>) -> Result<Option<u64>> {
+        let table = table(region);
+        if self.memory.regions().iter().any(|known| *known.table() == table) {
+            return Ok(None);
+        }
+        self.check_length(self.memory.length().saturating_add(table.length))?;
+        let mut regions = self.memory.regions().to_vec();
+        if regions.len() as u64 >= SLOTS {
+            return Err(refuse(format!("more than {SLOTS} memory regions")));
+        }
+        regions.push(self.map(table, file, &regions)?);
+        self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
+        Ok(None)
+    }
+
+    /// As when it is added: what is gone already, or never was, is no fault.
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let table = table(region);
+        let is_it = |known: &Arc<Region>| {
+            let known = known.table();
+            (known.guest_start, known.length, known.user_start) == (table.guest_start, table.length, table.user_start)
+        };
+        let mut regions = self.memory.regions().to_vec();
+        let before = regions.len();
+        regions.retain(|known| !is_it(known));
+        if regions.len() == before {
+            return Ok(());
+        }
+        self.change_memory(MemoryMap::new(regions).map_err(refuse)?)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(SLOTS)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.stopped_ring(index)?;
+        if self.broken == Some(index) {
+            self.broken = None;
+        }
+        match Vring::check_size(num) {
+            Ok(size) => self.rings[index as usize].size = size,
+            Err(cause) => return Err(self.broke(index, cause)),
+        }
+        self.start_if_complete(index)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let addresses = Some(Addresses { descriptors: descriptor, available, used });
+        let ring = self.ring(index)?;
+        if ring.running && ring.addresses != addresses {
+            return Err(refuse("a ring moved while it runs"));
+        }
+        ring.addresses = addresses;
+        self.start_if_complete(index)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let base = u16::try_from(base).map_err(|_| refuse(format!("a ring base of {base}")))?;
+        self.stopped_ring(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let base = self.stop_ring(index)?;
+        Ok(VhostUserVringState::new(index, base.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = match fd {
+            Some(file) if Notifier::of(&file) == Some(Notifier::Event) => Kick::File(file),
+            Some(_) => return Err(refuse("a kick descriptor that is no eventfd")),
+            None => Kick::Poll,
+        };
+        self.hold(Held::Kick(index.into()), matches!(kick, Kick::File(_)))?;
+        self.stopped_ring(index.into())?.kick = Some(kick);
+        self.start_if_complete(index.into())
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = self.call_through(fd)?;
+        let running = self.ring(index.into())?.running;
+        self.hold(Held::Call(index.into()), call.is_some())?;
+        if let Some(control) = self.control.as_ref().filter(|_| running && self.is_control(index.into())) {
+            control.set_call(call);
+            return Ok(());
+        }
+        let key = self.key(index.into());
+        if running {
+            self.pace();
+        }
+        let unused = if running { self.network.set_call(&self.settings.port, key, call).err().flatten() } else { call };
+        if let Some(call) = unused {
+            self.ring(index.into())?.call = Some(call);
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let error = self.call_through(fd)?;
+        self.ring(index.into())?;
+        self.hold(Held::Error(index.into()), error.is_some())?;
+        self.settings.port.set_error(self.key(index.into()), error);
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let ring = self.ring(index)?;
+        ring.enabled = enable;
+        if ring.running && !self.is_control(index) {
+            self.pace();
+            self.network.set_enabled(&self.settings.port, self.key(index as usize), enable);
+        }
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(self.protocol_offer())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let surplus = features & !self.protocol_offer().bits();
+        if surplus != 0 {
+            return Err(refuse(format!("protocol features {surplus:#x}, which were not offered")));
+        }
+        self.protocol = features;
+        self.settings.port.set_offers_config(!self.owned && self.agreed_protocol().contains(VhostUserProtocolFeatures::CONFIG));
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(MAX_PAIRS.into())
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let space = self.configuration();
+        let byte = |at: u64| usize::try_from(at).ok().and_then(|at| space.get(at)).copied().unwrap_or(0);
+        Ok((0..u64::from(size)).map(|at| byte(u64::from(offset) + at)).collect())
+    }
+
+    fn set_config(&mut self, _offset: u32, _buffer: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        // Nothing in a network device's space is writable for a modern driver (virtio 1.4, section 5.1.4).
+        Ok(())
+    }
+
+    fn set_backend_req_fd(&mut self, backend: Backend) {
+        // Nothing is said through it, so it is of no use without a place.
+        self.backend_channel = self.hold(Held::Channel, true).is_ok().then_some(backend);
+    }
+
+    fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {
+        Err(refuse("a message for graphics devices"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(refuse("shared objects, which were not offered"))
+    }
+
+    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(refuse("in-flight tracking, which was not offered"))
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(refuse("in-flight tracking, which was not offered"))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(refuse("device state transfer, which was not offered"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(refuse("device state transfer, which was not offered"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(refuse("shared memory regions, which were not offered"))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(refuse("a dirty log, which was not offered"))
+    }
+}

@@ -1,0 +1,452 @@
+//! Where frames leave to a Xen guest: gathered during a pass, copied by the hypervisor into the pages that its receive requests name, all by one
+//! request, when the pass ends.
+//!
+//! What lies in memory of ours or of another kind of guest goes by way of the **stage**, pages of ours. What another Xen guest sent goes straight
+//! from its pages, but for the first bytes, which were decided on: those are the copy's. If the frame was copied whole, all of it goes from there.
+//! Answers are written in the order of the requests.
+
+use std::sync::Arc;
+
+use super::layer::{GrantCopy, PAGE};
+use super::link::{Link, SharedChannel, Stage};
+use super::netif::{Gso, GsoKind, MOST_SLOTS, RX_SLOT, rx_flag, rx_request, rx_response, status};
+use super::ring::BackRing;
+use crate::frame::{MAX_FRAME, NetHeader, Segmentation, ip_version};
+use crate::memory::{Fetch, Foreign, Granted, Piece};
+use crate::offload::segment::{Cutter, Segment};
+use crate::offload::{Offloads, Plan, plan};
+use crate::parcel::Parcel;
+use crate::payload::{append, complete_checksum, range};
+use crate::port::end::ReceiveEnd;
+use crate::ring::Placed;
+use crate::stats::DropReason;
+
+/// Pages of the stage: enough for any one frame.
+const STAGE: u16 = (MAX_FRAME / PAGE) as u16 + 2;
+/// Copies after which those gathered are made before the pass ends.
+const MOST_COPIES: usize = 256;
+
+/// What the front end takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Takes {
+    /// Frames in several pages.
+    pub(super) scattered: bool,
+    /// What may be left undone in IPv4.
+    pub(super) v4: Offloads,
+    /// And in IPv6.
+    pub(super) v6: Offloads,
+}
+
+/// An answer to be written when the copies are made.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// To the request with this id: so many bytes, with these flags.
+    Bytes { id: u16, length: u16, flags: u16 },
+    /// An extra, in place of an answer.
+    Extra([u8; RX_SLOT]),
+}
+
+/// A gathered frame: up to where its copies and its answers go.
+#[derive(Clone, Copy, Debug)]
+struct Gathered {
+    copies: usize,
+    answers: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct XenReceive {
+    link: Arc<Link>,
+    channel: SharedChannel,
+    ring: BackRing,
+    takes: Takes,
+    /// For frames whose checksum is to be completed.
+    fetch: Arc<dyn Fetch>,
+    stage: Stage,
+    copies: Vec<GrantCopy>,
+    answers: Vec<Answer>,
+    frames: Vec<Gathered>,
+    /// Where the bytes of the frame that is being placed lie.
+    runs: Vec<Foreign>,
+    /// How many bytes each of the receiver's pages gets of it.
+    slots: Vec<u32>,
+    /// Scratch for frames whose checksum is to be completed.
+    bytes: Vec<u8>,
+    /// Requests that the last frame without room needed.
+    wanted: u32,
+    refused: u32,
+}
+
+/// The receiver has no room now.
+struct NoRoom;
+
+impl XenReceive {
+    pub(super) fn new(
+        link: Arc<Link>,
+        channel: SharedChannel,
+        ring: BackRing,
+        takes: Takes,
+        fetch: Arc<dyn Fetch>,
+    ) -> std::io::Result<Self> {
+        let stage = Stage::new(&*link.layer, STAGE)?;
+        Ok(Self {
+            link,
+            channel,
+            ring,
+            takes,
+            fetch,
+            stage,
+            copies: Vec::with_capacity(MOST_COPIES),
+            answers: Vec::new(),
+            frames: Vec::new(),
+            runs: Vec::with_capacity(MOST_SLOTS + 1),
+            slots: Vec::with_capacity(MOST_SLOTS),
+            bytes: Vec::new(),
+            wanted: 1,
+            refused: 0,
+        })
+    }
+
+    /// What may be left undone in the frame of `parcel`.
+    fn offloads(&self, parcel: &Parcel) -> Offloads {
+        if self.takes.v4 == self.takes.v6 {
+            return self.takes.v4;
+        }
+        let version = if parcel.header.is_plain() { 4 } else { ip_version(parcel.start()).unwrap_or(4) };
+        if version == 6 { self.takes.v6 } else { self.takes.v4 }
+    }
+
+    /// Has `act` place the frame, fetched if it is only named.
+    fn with_bytes(&mut self, parcel: &mut Parcel, act: impl FnOnce(&mut Self, &mut Parcel) -> Placed) -> Placed {
+        if !parcel.is_foreign() {
+            return act(self, parcel);
+        }
+        let mut memory = Vec::new();
+        let Some(mut fetched) = parcel.fetched(&*self.fetch, &mut memory) else {
+            return Placed::Refused(DropReason::GrantRefused);
+        };
+        let placed = act(self, &mut fetched);
+        parcel.segments_done = fetched.segments_done;
+        placed
+    }
+
+    fn place_whole(&mut self, parcel: &Parcel, checksum: bool) -> Placed {
+        if !self.takes.scattered && parcel.length > PAGE {
+            return Placed::Refused(DropReason::TooLongForReceiver);
+        }
+        let put = if checksum {
+            let start = parcel.header.csum_start();
+            let field = (start.into(), usize::from(start) + usize::from(parcel.header.csum_offset()));
+            let (headers, rest) = (parcel.start(), parcel.rest_length());
+            self.put(NetHeader::default(), parcel.length, |this| {
+                this.lay_completed(headers, parcel, headers.len() as u32, rest, field)
+            })
+        } else if let Some(frame) = parcel.granted() {
+            self.put(parcel.header, parcel.length, |this| this.runs.push(frame))
+        } else {
+            let headers = parcel.start();
+            self.put(parcel.header, parcel.length, |this| {
+                this.lay_staged(headers, parcel, headers.len() as u32, parcel.rest_length())
+            })
+        };
+        match put {
+            Ok(()) => Placed::Whole(1),
+            Err(NoRoom) => Placed::NoRoom,
+        }
+    }
+
+    /// Cuts the frame and takes as many segments as there is room for.
+    fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
+        let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
+        while u32::from(parcel.segments_done) < cutter.count() {
+            if self.put_segment(parcel, &cutter.segment(parcel.segments_done.into())).is_err() {
+                return Placed::NoRoom;
+            }
+            parcel.segments_done += 1;
+        }
+        Placed::Whole(cutter.count())
+    }
+
+    fn put_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> Result<(), NoRoom> {
+        let headers = segment.headers;
+        let from = headers.len() as u32 + segment.payload_offset;
+        let length = segment.payload_length;
+        self.put(segment.header, headers.len() as u32 + length, |this| match segment.complete {
+            None => this.lay_staged(headers, parcel, from, length),
+            Some((start, field)) => this.lay_completed(headers, parcel, from, length, (start as usize, field as usize)),
+        })
+    }
+
+    /// Gathers a frame of `whole` bytes, if there is room for it; `lay` fills `runs`.
+    fn put(&mut self, header: NetHeader, whole: u32, lay: impl FnOnce(&mut Self)) -> Result<(), NoRoom> {
+        let gso = gso(header);
+        let extras = u32::from(gso.is_some());
+        let (room, least) = (self.room()?, whole.div_ceil(PAGE) + extras);
+        if room < least {
+            self.wanted = least;
+            return Err(NoRoom);
+        }
+        if self.copies.len() + 2 * MOST_SLOTS + usize::from(STAGE) > MOST_COPIES || self.stage.left() < whole + 2 * PAGE {
+            self.carry_out();
+        }
+        let before = self.stage.used();
+        self.runs.clear();
+        lay(self);
+        self.divide(room);
+        let needed = self.slots.len() as u32 + extras;
+        if room < needed {
+            self.wanted = needed;
+            self.stage.go_back(before);
+            return Err(NoRoom);
+        }
+        self.fill(header, gso);
+        Ok(())
+    }
+
+    /// Receive requests that are not taken.
+    fn room(&mut self) -> Result<u32, NoRoom> {
+        self.ring.waiting().map_err(|fault| {
+            self.link.fail(fault);
+            NoRoom
+        })
+    }
+
+    /// Fills `runs` for a frame of `headers`, then `length` bytes of the parcel's frame from byte `from` on.
+    fn lay_staged(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32) {
+        let whole = headers.len() as u32 + length;
+        if whole <= PAGE && !parcel.is_foreign() {
+            self.stage.keep_together(whole);
+        }
+        self.stage_bytes(headers);
+        self.gather(parcel, from, length);
+    }
+
+    /// As [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. No part of the frame may be only
+    /// named.
+    fn lay_completed(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32, (start, field): (usize, usize)) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        bytes.extend_from_slice(headers);
+        append(parcel, from, length, &mut bytes);
+        complete_checksum(&mut bytes, start, field);
+        self.stage_bytes(&bytes);
+        self.bytes = bytes;
+    }
+
+    /// Adds `bytes`, by way of the stage.
+    fn stage_bytes(&mut self, bytes: &[u8]) {
+        let mut left = bytes;
+        if left.len() as u32 <= PAGE
+            && let Some((place, piece)) = self.stage.take_whole(left.len() as u32)
+        {
+            piece.write(left);
+            return self.runs.push(Foreign { place, length: piece.length() });
+        }
+        while !left.is_empty()
+            && let Some((place, piece)) = self.stage.take(left.len() as u32)
+        {
+            piece.write(left);
+            left = &left[piece.length() as usize..];
+            self.runs.push(Foreign { place, length: piece.length() });
+        }
+    }
+
+    /// Adds `length` bytes of the parcel's frame from byte `from` on: those that are named as they are, others by way of the stage.
+    fn gather(&mut self, parcel: &Parcel, from: u32, length: u32) {
+        let own = parcel.start().get(from as usize..).unwrap_or_default();
+        let own = &own[..own.len().min(length as usize)];
+        if !own.is_empty() {
+            self.stage_bytes(own);
+        }
+        let (after, length) = ((from + own.len() as u32).saturating_sub(parcel.start().len() as u32), length - own.len() as u32);
+        if parcel.is_foreign() {
+            self.runs.extend(named_range(parcel, after, length));
+            return;
+        }
+        for piece in range(parcel.rest(), after, length) {
+            self.stage_piece(piece);
+        }
+    }
+
+    fn stage_piece(&mut self, piece: Piece) {
+        let mut left = piece;
+        while left.length() > 0
+            && let Some((place, to)) = self.stage.take(left.length())
+        {
+            left.copy_to(to);
+            left = left.skip(to.length());
+            match self.runs.last_mut() {
+                // Bytes that lie behind each other in one page are one run.
+                Some(run) if follows(run, place) => run.length += to.length(),
+                _ => self.runs.push(Foreign { place, length: to.length() }),
+            }
+        }
+    }
+
+    /// Divides the runs among the receiver's pages, of which there is `room` for so many: a run is not divided if the frame fits that way, for
+    /// each part of it is a copy.
+    fn divide(&mut self, room: u32) {
+        let slots = &mut self.slots;
+        slots.clear();
+        let mut whole = 0;
+        for run in &self.runs {
+            whole += run.length;
+            match slots.last_mut() {
+                Some(slot) if *slot + run.length <= PAGE => *slot += run.length,
+                _ => slots.push(run.length),
+            }
+        }
+        let tight = whole.div_ceil(PAGE) as usize;
+        if slots.len() > tight && (slots.len() > MOST_SLOTS || slots.len() >= room as usize) {
+            slots.clear();
+            slots.extend((0..tight as u32).map(|slot| (whole - slot * PAGE).min(PAGE)));
+        }
+    }
+
+    /// Takes a receive request for each of the slots and plans the copies.
+    fn fill(&mut self, header: NetHeader, gso: Option<Gso>) {
+        let begin = self.copies.len();
+        let slots = std::mem::take(&mut self.slots);
+        let mut runs = std::mem::take(&mut self.runs);
+        let mut rest = runs.iter_mut();
+        let mut run = rest.next();
+        for (index, &slot) in slots.iter().enumerate() {
+            let (id, reference) = rx_request(self.ring.take());
+            let mut to = Granted { reference, offset: 0, domain: self.link.domain };
+            let mut left = slot;
+            while left > 0
+                && let Some(from) = &mut run
+            {
+                let length = from.length.min(left);
+                self.copies.push(GrantCopy::new(from.place, to, length));
+                left -= length;
+                to = to.after(if left > 0 { length } else { 0 });
+                if length < from.length {
+                    **from = Foreign { place: from.place.after(length), length: from.length - length };
+                } else {
+                    run = rest.next();
+                }
+            }
+            let mut flags = if index + 1 < slots.len() { rx_flag::MORE_DATA } else { 0 };
+            if index == 0 {
+                flags |= first_flags(header, gso);
+            }
+            self.answers.push(Answer::Bytes { id, length: slot as u16, flags });
+            if index == 0
+                && let Some(gso) = gso
+            {
+                self.ring.take::<RX_SLOT>();
+                self.answers.push(Answer::Extra(gso.extra()));
+            }
+        }
+        runs.clear();
+        (self.runs, self.slots) = (runs, slots);
+        if self.frames.len() % 2 == 1 {
+            // The stage is read last, and first for the next frame: the hypervisor looks a page up once for copies in a row.
+            self.copies[begin..].reverse();
+        }
+        self.frames.push(Gathered { copies: self.copies.len(), answers: self.answers.len() });
+    }
+
+    /// Makes the copies that were planned, and writes the answers.
+    fn carry_out(&mut self) {
+        if !self.copies.is_empty() {
+            self.link.layer.copy(&mut self.copies);
+        }
+        let (mut copies, mut answers) = (&self.copies[..], &self.answers[..]);
+        let (mut copied, mut answered) = (0, 0);
+        for frame in self.frames.drain(..) {
+            let (its_copies, other_copies) = copies.split_at(frame.copies - copied);
+            let (its_answers, other_answers) = answers.split_at(frame.answers - answered);
+            let done = its_copies.iter().all(GrantCopy::is_done);
+            self.refused += u32::from(!done);
+            for answer in its_answers {
+                match answer {
+                    Answer::Extra(extra) => self.ring.answer(extra),
+                    Answer::Bytes { id, length, flags } => {
+                        let status = if done { *length as i16 } else { status::ERROR };
+                        self.ring.answer(&rx_response(*id, *flags, status));
+                    }
+                }
+            }
+            (copies, answers) = (other_copies, other_answers);
+            (copied, answered) = (frame.copies, frame.answers);
+        }
+        self.copies.clear();
+        self.answers.clear();
+        self.stage.empty();
+    }
+}
+
+/// Whether `place` follows the last byte of `run` in the same page.
+fn follows(run: &Foreign, place: Granted) -> bool {
+    let end = u32::from(run.place.offset) + run.length;
+    end < PAGE && run.place.after(run.length) == place
+}
+
+/// The bytes `from..from + length` of a rest that is named.
+fn named_range(parcel: &Parcel, from: u32, length: u32) -> impl Iterator<Item = Foreign> {
+    let (mut skip, mut left) = (from, length);
+    parcel.rest().filter_map(|piece| piece.named()).filter_map(move |name| {
+        let within = skip.min(name.length);
+        skip -= within;
+        let length = (name.length - within).min(left);
+        left -= length;
+        (length > 0).then(|| Foreign { place: name.place.after(within), length })
+    })
+}
+
+/// How the receiver is told to see the frame as cut.
+fn gso(header: NetHeader) -> Option<Gso> {
+    let kind = match header.segmentation() {
+        Ok(Some(Segmentation::Tcp4)) => GsoKind::Tcp4,
+        Ok(Some(Segmentation::Tcp6)) => GsoKind::Tcp6,
+        // Others are cut before, as they were not agreed on.
+        _ => return None,
+    };
+    Some(Gso { kind, size: header.gso_size() })
+}
+
+fn first_flags(header: NetHeader, gso: Option<Gso>) -> u16 {
+    let checksum = header.flags() & NetHeader::NEEDS_CSUM != 0;
+    let flags = if checksum { rx_flag::CSUM_BLANK | rx_flag::DATA_VALIDATED } else { 0 };
+    flags | if gso.is_some() { rx_flag::EXTRA_INFO } else { 0 }
+}
+
+impl ReceiveEnd for XenReceive {
+    fn place(&mut self, parcel: &mut Parcel) -> Placed {
+        if self.link.is_broken() {
+            return Placed::Refused(DropReason::ReceiverAbsent);
+        }
+        match plan(parcel, &self.offloads(parcel)) {
+            Plan::AsIs => self.place_whole(parcel, false),
+            Plan::Segment { partial: true } => self.place_segments(parcel, true),
+            // What is summed up is reached by address.
+            Plan::Checksum => self.with_bytes(parcel, |end, parcel| end.place_whole(parcel, true)),
+            Plan::Segment { partial: false } => self.with_bytes(parcel, |end, parcel| end.place_segments(parcel, false)),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.carry_out();
+        if self.ring.publish() {
+            self.channel.notify();
+        }
+    }
+
+    fn take_refused(&mut self) -> [(DropReason, u32); 2] {
+        [(DropReason::GrantRefused, std::mem::take(&mut self.refused)), (DropReason::ReceiverAbsent, 0)]
+    }
+
+    fn has_room(&mut self) -> bool {
+        !self.link.is_broken() && self.ring.arm(self.wanted)
+    }
+
+    fn takes_foreign(&self) -> bool {
+        true
+    }
+
+    fn wake(&mut self) {
+        self.channel.clear();
+    }
+}

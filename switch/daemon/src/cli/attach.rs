@@ -1,0 +1,247 @@
+//! `memlane attach`: a port comes while its network runs, and what its guest needs is printed.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use super::guest::{Meeting, QemuOptions};
+use super::keys::{Changeable, Keys};
+use super::net::PortOfNet;
+use super::{Failure, output};
+use crate::config::{PortConfig, PortKind};
+use crate::control::PortView;
+use memlane_backends::stream::checksums::Checksums;
+
+/// Arguments of `memlane attach`.
+#[derive(Debug, Args)]
+pub(super) struct Attach {
+    #[command(flatten)]
+    port: PortOfNet,
+    #[command(flatten)]
+    kind: Kind,
+    #[command(flatten)]
+    terms: Terms,
+    /// What to print for the port's guest; by default what QEMU needs, for a vhost-user port.
+    #[arg(long, value_name = "FOR")]
+    print: Option<Print>,
+    #[command(flatten)]
+    qemu: QemuOptions,
+    /// Print the port as JSON instead.
+    #[arg(long, conflicts_with = "print")]
+    json: bool,
+}
+
+/// What is behind the port; by default a guest at a vhost-user socket beside the control socket.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Which {
+    /// Path of the vhost-user socket; memlane listens there.
+    #[arg(long, value_name = "PATH")]
+    vhost_user: Option<PathBuf>,
+    /// Name of a TAP device, which is made if it is not there.
+    #[arg(long, value_name = "NAME")]
+    tap: Option<String>,
+    /// Name or number of a Xen domain, whose network interface the port is for.
+    #[arg(long, value_name = "DOMAIN")]
+    xen: Option<String>,
+    /// Path of a stream socket, for frames behind their lengths.
+    #[arg(long, value_name = "PATH")]
+    stream: Option<PathBuf>,
+    /// passt(1), a way out without root; with arguments for it as --passt="--tcp-ports 8080:80".
+    #[arg(long, value_name = "ARGUMENTS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    passt: Option<String>,
+    /// Nothing: it takes everything and sends nothing.
+    #[arg(long)]
+    null: bool,
+    /// It sends frames for its address back.
+    #[arg(long)]
+    loopback: bool,
+}
+
+#[derive(Debug, Args)]
+struct Kind {
+    #[command(flatten)]
+    which: Which,
+    /// memlane connects to the socket instead, and keeps trying.
+    #[arg(long)]
+    connect: bool,
+    /// Compute the checksums of frames from the stream, whose other side leaves them to the device.
+    #[arg(long, requires = "stream")]
+    complete_checksums: bool,
+    /// Network namespace of the TAP device.
+    #[arg(long, value_name = "NAME")]
+    netns: Option<String>,
+    /// Which of the Xen domain's interfaces, from 0 on.
+    #[arg(long, value_name = "NUMBER")]
+    vif: Option<String>,
+    /// Who may connect to the socket, as the file states it: '{ group = "kvm" }'.
+    #[arg(long)]
+    access: Option<String>,
+}
+
+/// The other keys of the file.
+#[derive(Debug, Args)]
+struct Terms {
+    /// Segment, which comes with its first port and goes with its last; by default "lan".
+    #[arg(long)]
+    segment: Option<String>,
+    /// Queue pairs, where the front end does not decide that itself.
+    #[arg(long, value_name = "NUMBER")]
+    queues: Option<String>,
+    /// Whether large frames and frames without checksums may come to the guest: true or false.
+    #[arg(long, value_name = "BOOL", conflicts_with = "no_receive_offloads")]
+    receive_offloads: Option<String>,
+    /// As --receive-offloads false.
+    #[arg(long)]
+    no_receive_offloads: bool,
+    #[command(flatten)]
+    changeable: Changeable,
+}
+
+/// For whom something is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Print {
+    Qemu,
+    Libvirt,
+    Uml,
+    Nothing,
+}
+
+impl Attach {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let client = self.port.net()?.client()?;
+        let entry = self.entry(client.path())?;
+        let view: PortView = client.ask(Method::POST, "/v1/ports", Some(&entry))?;
+        if self.json {
+            return output::print_json(&view);
+        }
+        let stated = serde_json::to_value(&view.entry).map_err(Failure::running)?;
+        let port = PortConfig::from_json(&stated, Path::new(""))?;
+        let print = match (self.print, &port.kind) {
+            (Some(Print::Nothing), _) => return Ok(()),
+            (Some(print), _) => print,
+            (None, PortKind::VhostUser { .. }) => Print::Qemu,
+            (None, _) => return output::print(&format!("{}: attached\n", port.name)),
+        };
+        let report = self.port.net()?.report()?;
+        let meeting = Meeting::of(&port, &report.name)?;
+        output::print(&match print {
+            Print::Qemu => meeting.qemu(&self.qemu, self.qemu.version.find()),
+            Print::Libvirt => meeting.libvirt(self.qemu.version.find()),
+            Print::Uml => meeting.uml()?,
+            Print::Nothing => String::new(),
+        })
+    }
+
+    /// The port as a file would state it; `control` is where its network is asked.
+    fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
+        let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, terms, .. } = self;
+        let mut keys = Keys::default();
+        let mut state = |key: &str, value: Value| keys.state(key, value);
+        state("name", json!(port.port));
+        let named = which.tap.is_some() || which.xen.is_some() || which.stream.is_some() || which.passt.is_some();
+        let other = named || which.null || which.loopback;
+        let usual = || beside(control, &port.port);
+        let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
+        state("vhost-user", json!(socket.as_deref().map(whole).transpose()?));
+        state("stream", json!(which.stream.as_deref().map(whole).transpose()?));
+        state("checksums", json!(complete_checksums.then_some(Checksums::Complete)));
+        state("tap", json!(which.tap));
+        state("netns", json!(netns));
+        state("xen", json!(which.xen));
+        state("passt", which.passt.as_deref().map_or(Value::Null, passt));
+        state("null", yes(which.null));
+        state("loopback", yes(which.loopback));
+        state("connect", yes(*connect));
+        state("segment", json!(terms.segment));
+        state("receive-offloads", if terms.no_receive_offloads { json!(false) } else { Value::Null });
+        let written = [("vif", vif), ("access", access), ("queues", &terms.queues), ("receive-offloads", &terms.receive_offloads)];
+        written.into_iter().for_each(|(key, text)| keys.written(key, text.as_deref()));
+        terms.changeable.state(&mut keys);
+        keys.checked()
+    }
+}
+
+/// The socket of a port that names none, beside the control socket. Whether the port's name is one is said by the network.
+fn beside(control: &Path, port: &str) -> PathBuf {
+    let mut path = control.with_extension("").into_os_string();
+    path.push(format!(".{port}.sock"));
+    path.into()
+}
+
+/// Paths begin where the command is given, not where the network's file is.
+fn whole(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::Configuration(format!("{}: {error}", path.display())))
+}
+
+fn passt(arguments: &str) -> Value {
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    if arguments.is_empty() { json!(true) } else { json!(arguments) }
+}
+
+fn yes(flag: bool) -> Value {
+    if flag { json!(true) } else { Value::Null }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    #[command(allow_missing_positional = true)]
+    struct Line {
+        #[command(flatten)]
+        attach: Attach,
+    }
+
+    fn port(line: &str) -> PortConfig {
+        let words = std::iter::once("attach").chain(line.split_whitespace());
+        let entry = Line::parse_from(words).attach.entry(Path::new("/run/memlane/net.control")).unwrap();
+        PortConfig::from_json(&Value::Object(entry), Path::new("")).unwrap()
+    }
+
+    #[test]
+    fn the_command_line_says_what_a_file_would() {
+        let all = "net.toml web --vhost-user /run/web.sock --connect --segment back --mac 02:00:00:00:00:01 --mtu 1400 --queues 2 --weight 3 \
+                   --transmit 1Gbit,7pps --receive 9pps --storm 0 --anti-spoof mac --no-receive-offloads --disabled";
+        let file = r#"
+            [[port]]
+            name = "web"
+            vhost-user = "/run/web.sock"
+            connect = true
+            segment = "back"
+            mac = "02:00:00:00:00:01"
+            mtu = 1400
+            queues = 2
+            weight = 3
+            transmit = { rate = "1Gbit", packets = 7 }
+            receive = { packets = 9 }
+            storm = 0
+            anti-spoof = "mac"
+            receive-offloads = false
+            enabled = false
+        "#;
+        assert_eq!(port(all), crate::config::Config::parse(file, "net").unwrap().ports[0]);
+    }
+
+    #[test]
+    fn every_kind_can_be_asked_for() {
+        let stream = |checksums| PortKind::Stream { path: "/run/a.sock".into(), connect: false, checksums };
+        for (words, kind) in [
+            ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
+            ("--xen web --vif 1", PortKind::Xen { domain: "web".into(), vif: 1 }),
+            ("--stream /run/a.sock", stream(Checksums::Keep)),
+            ("--stream /run/a.sock --complete-checksums", stream(Checksums::Complete)),
+            ("--passt", PortKind::Passt(Vec::new())),
+            ("--null", PortKind::Null),
+            ("--loopback", PortKind::Loopback),
+            ("", PortKind::VhostUser { path: "/run/memlane/net.web.sock".into(), connect: false }),
+        ] {
+            assert_eq!(port(&format!("web {words}")).kind, kind, "{words}");
+        }
+        assert!(Line::try_parse_from(["attach", "web", "--null", "--loopback"]).is_err());
+    }
+}

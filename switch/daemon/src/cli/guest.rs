@@ -1,0 +1,367 @@
+//! `memlane qemu`, `uml` and `libvirt`: what a guest needs to be given to be on a port.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::net::PortOfNet;
+use super::qemu::{self, Version};
+use super::{Failure, libvirt, output, words};
+use crate::config::{PortConfig, PortKind};
+use crate::port::default_address;
+use crate::quantity::{Quantity, Read};
+
+/// Arguments of `memlane uml`.
+#[derive(Debug, Args)]
+pub(super) struct Guest {
+    #[command(flatten)]
+    port: PortOfNet,
+}
+
+/// Arguments of `memlane libvirt`.
+#[derive(Debug, Args)]
+pub(super) struct Libvirt {
+    #[command(flatten)]
+    port: PortOfNet,
+    #[command(flatten)]
+    version: QemuVersion,
+}
+
+/// Which QEMU it is for.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(super) struct QemuVersion {
+    /// Version of the QEMU that the guest runs in, as 7.2 or 11.1; by default that of the QEMU on the PATH.
+    #[arg(long, value_name = "VERSION")]
+    qemu_version: Option<Version>,
+}
+
+impl QemuVersion {
+    /// That QEMU; says so on standard error if its version is not known.
+    pub(super) fn find(self) -> qemu::Qemu {
+        let qemu = qemu::Qemu::find(self.qemu_version);
+        if let Some(note) = qemu.note() {
+            output::note(note);
+        }
+        qemu
+    }
+}
+
+/// Arguments of `memlane qemu`.
+#[derive(Debug, Args)]
+pub(super) struct Qemu {
+    #[command(flatten)]
+    port: PortOfNet,
+    #[command(flatten)]
+    options: QemuOptions,
+}
+
+/// What QEMU's arguments depend on beside the port.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct QemuOptions {
+    /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<String>,
+    /// Print `vectors=0` in any case; QEMU before 10 needs it under TCG, and is given it where there is no KVM.
+    #[arg(long)]
+    no_vectors: bool,
+    #[command(flatten)]
+    pub version: QemuVersion,
+}
+
+/// A size as QEMU takes it for its memory and for the file behind that, which reads a number without a unit as bytes.
+fn memory(text: &str) -> Result<String, String> {
+    let mebibytes = text.parse::<u64>().ok().or_else(|| match Quantity::Mebibytes.read(text) {
+        Some(Read::Whole(mebibytes)) => Some(mebibytes),
+        _ => None,
+    });
+    match mebibytes.filter(|mebibytes| (1..=1 << 30).contains(mebibytes)) {
+        None => Err("a number of MiB, or a size with its unit, as 512M or 2G".into()),
+        Some(mebibytes) if mebibytes % 1024 == 0 => Ok(format!("{}G", mebibytes / 1024)),
+        Some(mebibytes) => Ok(format!("{mebibytes}M")),
+    }
+}
+
+/// A port and the socket that its guest's front end meets memlane at.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
+    port: PortConfig,
+    path: PathBuf,
+    /// memlane connects; the front end listens.
+    connect: bool,
+    mac: String,
+}
+
+impl Guest {
+    pub(super) fn print_uml(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.uml()?)
+    }
+}
+
+impl Libvirt {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.libvirt(self.version.find()))
+    }
+}
+
+impl Qemu {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.qemu(&self.options, self.options.version.find()))
+    }
+}
+
+impl Meeting {
+    fn at(port: &PortOfNet) -> Result<Self, Failure> {
+        let (port, network) = port.find()?;
+        Self::of(&port, &network)
+    }
+
+    /// Where the guest of `port` of the network called `network` is met.
+    pub(super) fn of(port: &PortConfig, network: &str) -> Result<Self, Failure> {
+        let PortKind::VhostUser { path, connect } = &port.kind else {
+            let text = format!("port '{}' is of the kind {}; guests need a vhost-user port", port.name, port.kind.name());
+            return Err(Failure::Configuration(text));
+        };
+        let mac = port.mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
+        Ok(Self { port: port.clone(), path: absolute(path), connect: *connect, mac })
+    }
+
+    /// The argument for User Mode Linux.
+    pub(super) fn uml(&self) -> Result<String, Failure> {
+        if self.connect {
+            let text = format!("port '{}' has connect = true, but User Mode Linux can only connect itself", self.port.name);
+            return Err(Failure::Configuration(text));
+        }
+        let path = self.path.display().to_string();
+        if path.contains(|c: char| c.is_whitespace() || ":\"".contains(c)) {
+            let text = format!("User Mode Linux cannot be given {path}: choose a path without spaces, colons and quotes");
+            return Err(Failure::Configuration(text));
+        }
+        Ok(format!("{}\n", words::shell(&format!("virtio_uml.device={path}:1"))))
+    }
+
+    /// The element for libvirt.
+    pub(super) fn libvirt(&self, qemu: qemu::Qemu) -> String {
+        interface(self, qemu)
+    }
+
+    /// The arguments for QEMU, in one line.
+    pub(super) fn qemu(&self, options: &QemuOptions, qemu: qemu::Qemu) -> String {
+        let words: Vec<String> = options.arguments(self, qemu).iter().map(|word| words::shell(word)).collect();
+        format!("{}\n", words.join(" "))
+    }
+}
+
+impl QemuOptions {
+    fn arguments(&self, meeting: &Meeting, qemu: qemu::Qemu) -> Vec<String> {
+        let (name, pairs) = (&meeting.port.name, meeting.port.queues);
+        let mut arguments = Vec::new();
+        let mut argument = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
+        if let Some(memory) = &self.memory {
+            argument("-m", memory.clone());
+            argument("-object", format!("memory-backend-memfd,id=memlane,size={memory},share=on"));
+            argument("-machine", "memory-backend=memlane".into());
+        }
+        let manner = if meeting.connect { "server=on,wait=off" } else { qemu.reconnect() };
+        let path = words::qemu(&meeting.path.display().to_string());
+        argument("-chardev", format!("socket,id=char-{name},path={path},{manner}"));
+        let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
+        argument("-netdev", format!("vhost-user,id=net-{name},chardev=char-{name}{queues}"));
+        let mut device = format!("virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
+        if pairs > 1 {
+            device.push_str(",mq=on");
+        }
+        if let Some(mtu) = meeting.port.mtu {
+            device.push_str(&format!(",host_mtu={mtu}"));
+        }
+        if self.no_vectors || qemu.crashes_with_vectors() {
+            device.push_str(",vectors=0");
+        }
+        argument("-device", device);
+        arguments
+    }
+}
+
+/// libvirt's element for the guest's device.
+fn interface(meeting: &Meeting, qemu: qemu::Qemu) -> String {
+    let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
+    let source = if meeting.connect {
+        format!("  <source type='unix' path='{path}' mode='server'/>\n")
+    } else {
+        format!("  <source type='unix' path='{path}' mode='client'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n")
+    };
+    let queues = match meeting.port.queues {
+        1 => String::new(),
+        pairs => format!(" queues='{pairs}'"),
+    };
+    let note = access_note(meeting) + &wait_note(meeting);
+    let properties = properties(&meeting.port, qemu);
+    let alias = if properties.is_empty() { String::new() } else { format!("  <alias name='{}'/>\n", alias(&meeting.port.name)) };
+    format!(
+        "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{}{note} -->\n\
+         <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
+         <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
+        override_of(&meeting.port, &properties) + TRANSLATED
+    )
+}
+
+/// Who libvirt's QEMU is, where the port's socket is for nobody but who runs memlane.
+fn access_note(meeting: &Meeting) -> String {
+    if meeting.connect || !meeting.port.access.is_private() {
+        return String::new();
+    }
+    let group = libvirt::group().unwrap_or_else(|| "libvirt-qemu".into());
+    format!(
+        "\n  and libvirt's QEMU, unless it runs as the user that memlane does, cannot connect yet. In the network's file say (or as \
+         access to `memlane attach`):\n  \
+         access = {{ group = \"{group}\" }}"
+    )
+}
+
+/// That a domain waits for memlane, and a folder that its QEMU cannot enter.
+fn wait_note(meeting: &Meeting) -> String {
+    // Two hyphens end a comment.
+    let shut = meeting.port.shut_out().map(|text| format!("\n  and {}", text.replace("--", "-\u{2010}"))).unwrap_or_default();
+    if meeting.connect {
+        return shut;
+    }
+    format!(
+        "{shut}\n  and memlane to run: until it does, `virsh start` waits for it. Where memlane is a service, have it start before libvirt's:\n  \
+         Before=virtqemud.service libvirtd.service libvirt-guests.service in its unit"
+    )
+}
+
+/// What is said of `iommu='on'`, which is put in for confidential guests.
+const TRANSLATED: &str = "\n  Its <driver> may say iommu='on', as confidential guests need it; the domain must have no <iommu> device then, for memlane does not \
+                          translate addresses.";
+
+/// Properties of the guest's device in QEMU that libvirt has no element for, or none that starts: its own `<mtu>` is for interfaces that the host
+/// has too.
+fn properties(port: &PortConfig, qemu: qemu::Qemu) -> Vec<(&'static str, u16)> {
+    let mtu = port.mtu.map(|mtu| ("host_mtu", mtu));
+    mtu.into_iter().chain(qemu.crashes_with_vectors().then_some(("vectors", 0))).collect()
+}
+
+/// What gives the device these properties.
+fn override_of(port: &PortConfig, properties: &[(&str, u16)]) -> String {
+    if properties.is_empty() {
+        return String::new();
+    }
+    let each = |(name, value): &(&str, u16)| format!("    <qemu:property name='{name}' type='unsigned' value='{value}'/>\n");
+    let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
+    format!(
+        "\n  and, at its end, for {} (libvirt 8.2 or newer; xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' in <domain>):\n  \
+         <qemu:override><qemu:device alias='{}'><qemu:frontend>\n{}  </qemu:frontend></qemu:device></qemu:override>",
+        names.join(" and "),
+        alias(&port.name),
+        properties.iter().map(each).collect::<String>()
+    )
+}
+
+/// A name for the guest's device as libvirt wants it from users, without the two hyphens that would end a comment.
+fn alias(port: &str) -> String {
+    format!("ua-{}", port.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::qemu::Qemu;
+    use crate::config::Config;
+
+    fn meeting(text: &str) -> Meeting {
+        let config = Config::parse(text, "net").unwrap();
+        Meeting::of(&config.ports[0], "net").unwrap()
+    }
+
+    fn qemu(text: &str, qemu: Qemu) -> String {
+        QemuOptions { memory: Some("1G".into()), ..QemuOptions::default() }.arguments(&meeting(text), qemu).join(" ")
+    }
+
+    /// A QEMU that needs nothing, and one that needs `vectors=0`.
+    const NEW: Qemu = Qemu::of((11, 1), true);
+    const OLD: Qemu = Qemu::of((7, 2), true);
+
+    const PLAIN: &str = "[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\n";
+
+    #[test]
+    fn qemu_shares_its_memory_and_comes_back() {
+        let arguments = qemu(PLAIN, NEW);
+        assert!(arguments.contains("memory-backend-memfd,id=memlane,size=1G,share=on"));
+        assert!(arguments.contains("path=/run/web.sock,reconnect-ms=1000 ") && !arguments.contains("vectors"), "{arguments}");
+        let arguments = qemu(PLAIN, OLD);
+        assert!(arguments.contains("path=/run/web.sock,reconnect=1 ") && arguments.contains(",vectors=0"), "{arguments}");
+        assert!(!arguments.contains("mq=on"));
+    }
+
+    #[test]
+    fn the_guests_memory_is_as_large_as_the_file_behind_it() {
+        let read = |text| memory(text).ok();
+        let wanted = [("512", "512M"), ("512M", "512M"), ("2048MiB", "2G"), ("2G", "2G"), ("1.5G", "1536M")];
+        assert!(wanted.iter().all(|(text, wanted)| read(text).as_deref() == Some(*wanted)));
+        assert!(["", "0", "soon", "2GB", "-1", "1.5"].into_iter().all(|text| read(text).is_none()));
+    }
+
+    #[test]
+    fn what_the_port_has_qemu_is_told() {
+        let arguments = qemu(&format!("{PLAIN}connect = true\nqueues = 2\nmtu = 9000\n"), NEW);
+        for part in ["server=on", "queues=2", "mq=on", "host_mtu=9000"] {
+            assert!(arguments.contains(part), "{part} in {arguments}");
+        }
+        assert!(!arguments.contains("reconnect"));
+    }
+
+    #[test]
+    fn libvirt_gets_well_formed_xml() {
+        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")), NEW);
+        assert_eq!(xml.matches('<').count(), xml.matches('>').count());
+        for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
+            assert!(xml.contains(part), "{part} in {xml}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_libvirt_is_told_how_its_guests_may_connect() {
+        assert!(interface(&meeting(PLAIN), NEW).contains("access = { group = "));
+        for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
+            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}")), NEW).contains("cannot connect"), "{let_in}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_libvirt_is_told_that_a_domain_waits_for_memlane() {
+        assert!(interface(&meeting(PLAIN), NEW).contains("`virsh start` waits for it"));
+        assert!(interface(&meeting(PLAIN), NEW).contains("Before=virtqemud.service"));
+        assert!(!interface(&meeting(&format!("{PLAIN}connect = true\n")), NEW).contains("virsh start"));
+    }
+
+    #[test]
+    fn whoever_has_libvirt_is_told_which_folder_is_shut() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("web.sock");
+        let text = PLAIN.replace("/run/web.sock", socket.to_str().unwrap()) + "access = { group = \"4243\" }\n";
+        let mode = |mode| std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o700);
+        assert!(
+            interface(&meeting(&text), NEW).contains(&format!("group 4243 may connect to {}, but cannot enter", socket.display()))
+        );
+        mode(0o711);
+        assert!(!interface(&meeting(&text), NEW).contains("cannot enter"));
+    }
+
+    #[test]
+    fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
+        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))), NEW);
+        assert!(!xml.contains("<mtu"), "{xml}");
+        assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
+        assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");
+        assert_eq!(xml.matches("--").count(), 2, "{xml}");
+        let both = interface(&meeting(&format!("{PLAIN}mtu = 1400\n")), OLD);
+        assert!(both.contains("for host_mtu and vectors (") && both.contains("name='vectors' type='unsigned' value='0'"), "{both}");
+        assert!(interface(&meeting(PLAIN), OLD).contains("<alias name='ua-web'/>"));
+    }
+}

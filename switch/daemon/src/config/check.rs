@@ -1,0 +1,823 @@
+//! Every mistake in a file, each with its line.
+//!
+//! First each key is looked at by itself ([`shape`]), which finds unknown names, wrong types and numbers out of range wherever they are. Then
+//! those that are good so far are read and checked, value by value and against each other, as if the rest were not there.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde_json::Value;
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::claim::{Claim, Places};
+use super::document::{Document, PortEntry, SegmentEntry, schema_value};
+use super::shape::{self, Written};
+use super::syntax;
+use super::uplink::UplinkConfig;
+use super::words::{either, printable};
+use crate::cpus::Cpus;
+use crate::frame::MacAddress;
+use crate::policy::AntiSpoof;
+use memlane_backends::netns;
+use memlane_backends::stream::checksums::Checksums;
+use memlane_backends::vhost_user::access::Access;
+
+/// Most ports of a network.
+pub const MAX_PORTS: usize = 4096;
+/// Longest path of a Unix socket (unix(7)).
+const SOCKET_PATH: usize = 107;
+/// Longest name of a network interface.
+const INTERFACE_NAME: usize = 15;
+/// Longest name of a network, segment or port.
+const NAME: usize = 64;
+/// Longest sentence about a mistake, in bytes: it may quote names and values of any length.
+const SENTENCE: usize = 1000;
+
+/// Most mistakes that are looked for in one file.
+pub(super) const MOST_MISTAKES: usize = 1000;
+/// Most lines that are named for one mistake beside its first.
+const LINES: usize = 5;
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Line, from 1; 0 if it is about the file as a whole.
+    pub line: usize,
+    /// The key that is wrong, as `workers` or `port[0].mac`; empty if it is about the file as a whole.
+    pub key: String,
+    /// What is wrong, and what would be right.
+    pub text: String,
+}
+
+impl Mistake {
+    /// What is wrong with a key of something that has no lines.
+    pub(super) fn of(key: &str, text: &str) -> Self {
+        Self { line: 0, key: bounded(key), text: bounded(text) }
+    }
+}
+
+/// `text` as a terminal may show it: control characters escaped, and cut at [`SENTENCE`].
+fn bounded(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars() {
+        if shown.len() >= SENTENCE {
+            shown.push_str(" ...");
+            break;
+        }
+        match character.is_control() {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
+
+/// All mistakes of a file, in the order of their lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes {
+    file: Option<PathBuf>,
+    /// At least one.
+    pub list: Vec<Mistake>,
+}
+
+impl Mistakes {
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        let list = vec![Mistake { line: 0, key: String::new(), text: format!("cannot be read: {error}") }];
+        Self { file: Some(path.into()), list }
+    }
+
+    /// One mistake of something that is no file, or none that can be read.
+    pub(super) fn whole(text: impl fmt::Display) -> Self {
+        Self::of(vec![Mistake::of("", &text.to_string())])
+    }
+
+    /// Mistakes of something that is no file; at least one.
+    pub(super) fn of(list: Vec<Mistake>) -> Self {
+        Self { file: None, list }
+    }
+
+    /// As mistakes in the file at `path`.
+    pub fn in_file(mut self, path: &Path) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+}
+
+impl fmt::Display for Mistakes {
+    /// A line each; one that is made in several places is told once.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.as_deref().map_or_else(String::new, |path| path.display().to_string());
+        let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+        self.list.iter().for_each(|mistake| places.entry(&mistake.text).or_default().push(mistake.line));
+        let mut newline = "";
+        for mistake in &self.list {
+            let Some(lines) = places.remove(mistake.text.as_str()) else { continue };
+            match mistake.line {
+                _ if file.is_empty() => write!(f, "{newline}{}", mistake.text)?,
+                0 => write!(f, "{newline}{file}: {}", mistake.text)?,
+                line => write!(f, "{newline}{file}:{line}: {}{}", mistake.text, also(&lines[1..]))?,
+            }
+            newline = "\n";
+        }
+        Ok(())
+    }
+}
+
+/// Where else a mistake is made.
+fn also(lines: &[usize]) -> String {
+    let mut lines = lines.to_vec();
+    lines.dedup();
+    let shown: Vec<String> = lines.iter().take(LINES).map(ToString::to_string).collect();
+    match (lines.len(), lines.len().saturating_sub(LINES)) {
+        (0, _) => String::new(),
+        (1, _) => format!(" (also in line {})", shown[0]),
+        (_, 0) => format!(" (also in lines {})", shown.join(", ")),
+        (_, more) => format!(" (also in lines {} and {more} more)", shown.join(", ")),
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+/// Reads `text`.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check(text: &str) -> Result<Document, Mistakes> {
+    check_in(text, Path::new(""))
+}
+
+/// As [`check`], where relative paths lie in `folder`.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
+    check_for(text, folder, Cpus::allowed)
+}
+
+/// As [`check_in`], for a network that runs: only its own process knows on which CPUs it may.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check_running(text: &str, folder: &Path) -> Result<Document, Mistakes> {
+    check_for(text, folder, || None)
+}
+
+fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>) -> Result<Document, Mistakes> {
+    let mut checker = Checker { text, folder, cpus, list: Vec::new() };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let span = error.span().unwrap_or_default();
+        checker.note_at(span.start, "", syntax::told(text, span.start, span.end, error.message()));
+    }
+    // What the parser finds behind the first fault of a line follows from that.
+    checker.list.dedup_by_key(|mistake| mistake.line);
+    // What of a file can be relied on whose syntax is broken is anybody's guess.
+    let document = if checker.list.is_empty() { checker.read(&table) } else { None };
+    checker.list.sort_by_key(|mistake| mistake.line);
+    if checker.list.len() >= MOST_MISTAKES {
+        checker.list.push(Mistake::of("", &format!("more than {MOST_MISTAKES} mistakes are not looked for: mend these first")));
+    }
+    match document {
+        Some(document) if checker.list.is_empty() => Ok(document),
+        _ => Err(Mistakes { file: None, list: checker.list }),
+    }
+}
+
+type Table<'t> = Spanned<DeTable<'t>>;
+
+struct Checker<'t> {
+    text: &'t str,
+    folder: &'t Path,
+    /// CPUs on which the network may run, if they are known.
+    cpus: fn() -> Option<Cpus>,
+    list: Vec<Mistake>,
+}
+
+impl<'t> Checker<'t> {
+    /// Notes what is wrong with `key` of the table at `place`.
+    fn note(&mut self, place: &Place, key: &str, text: impl fmt::Display) {
+        let whole = if key.is_empty() { place.name.trim_end_matches('.').into() } else { format!("{}{key}", place.name) };
+        self.note_at(place.of(key), &whole, text);
+    }
+
+    fn note_at(&mut self, position: usize, key: &str, text: impl fmt::Display) {
+        let before = &self.text.as_bytes()[..position.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        self.list.push(Mistake { line, ..Mistake::of(key, &text.to_string()) });
+    }
+
+    /// Reads what can be read of the file, and checks it.
+    fn read(&mut self, whole: &Table<'t>) -> Option<Document> {
+        let readable = Spanned::new(whole.span(), self.readable(whole.get_ref()));
+        match Document::deserialize(readable.into_deserializer()) {
+            Ok(document) => {
+                self.check_values(&document, whole);
+                Some(document)
+            }
+            Err(error) => {
+                self.note_at(error.span().map_or(0, |span| span.start), "", error.message());
+                None
+            }
+        }
+    }
+
+    /// Looks at every key of the file, of each segment and of each port by itself, and keeps those that are good.
+    fn readable(&mut self, whole: &DeTable<'t>) -> DeTable<'t> {
+        let mut readable = DeTable::new();
+        for (key, value) in whole {
+            let list = match (key.get_ref().as_ref(), value.get_ref()) {
+                (what @ ("port" | "segment"), DeValue::Array(list)) => self.readable_list(what, list),
+                _ => {
+                    if self.is_good(schema_value(), "", key, value) {
+                        readable.insert(key.clone(), value.clone());
+                    }
+                    continue;
+                }
+            };
+            readable.insert(key.clone(), Spanned::new(value.span(), DeValue::Array(list)));
+        }
+        readable
+    }
+
+    /// What is no table becomes an entry without keys, so that the others keep their places.
+    fn readable_list(&mut self, what: &str, list: &DeArray<'t>) -> DeArray<'t> {
+        let entries = shape::alternatives(schema_value(), &schema_value()["properties"][what]["items"]);
+        let schema = entries.first().copied().unwrap_or(&Value::Null);
+        let read = |(index, entry): (usize, &Spanned<DeValue<'t>>)| {
+            Spanned::new(entry.span(), DeValue::Table(self.readable_entry(schema, what, index, entry)))
+        };
+        list.iter().enumerate().map(read).collect()
+    }
+
+    fn readable_entry(&mut self, schema: &Value, what: &str, index: usize, entry: &Spanned<DeValue<'t>>) -> DeTable<'t> {
+        let mut readable = DeTable::new();
+        let DeValue::Table(table) = entry.get_ref() else {
+            let text = format_args!("a {what} is a table: write it as [[{what}]]");
+            self.note_at(entry.span().start, &format!("{what}[{index}]"), text);
+            return readable;
+        };
+        for (key, value) in table {
+            if self.is_good(schema, &format!("{what}[{index}]."), key, value) {
+                readable.insert(key.clone(), value.clone());
+            }
+        }
+        readable
+    }
+
+    /// Whether `key` of a table with this schema has a value that it takes. What is wrong is noted.
+    fn is_good(
+        &mut self,
+        schema: &Value,
+        table: &str,
+        key: &Spanned<std::borrow::Cow<'t, str>>,
+        value: &Spanned<DeValue<'t>>,
+    ) -> bool {
+        if self.list.len() >= MOST_MISTAKES {
+            return false;
+        }
+        let found = shape::mistakes(schema_value(), schema, key.get_ref(), key.span().start, &Written::from(value));
+        found.iter().for_each(|one| self.note_at(one.at, &format!("{table}{}", one.key), &one.text));
+        found.is_empty()
+    }
+
+    /// Checks what of the `whole` file was read into `document`.
+    fn check_values(&mut self, document: &Document, whole: &Table<'t>) {
+        let top = Place { table: whole.get_ref(), name: String::new(), start: 0 };
+        self.check_cpus(document, &top);
+        if let Some(name) = &document.name {
+            self.check_name(&top, "name", name);
+        }
+        if let Some(path) = &document.control {
+            self.check_socket(&top, "control", path);
+        }
+        self.check_access(&top, &document.access);
+        if document.port.len() > MAX_PORTS {
+            self.note(&top, "port", format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
+        }
+        let places = Place::of_list(whole.get_ref(), "port");
+        let ports: Vec<_> = document.port.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
+        for (entry, place) in &ports {
+            self.check_port(entry, place);
+        }
+        self.check_unique(document.control.as_deref(), &ports);
+        let places = Place::of_list(whole.get_ref(), "segment");
+        let segments: Vec<_> =
+            document.segment.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
+        for (entry, place) in &segments {
+            self.check_segment(entry, place);
+        }
+        self.check_uplinks(&segments, &ports);
+    }
+
+    fn check_segment(&mut self, entry: &SegmentEntry, place: &Place) {
+        match &entry.name {
+            Some(name) => self.check_name(place, "name", name),
+            None if !place.has("name") => self.note(place, "", "this [[segment]] has no name: add one, as name = \"lan\""),
+            _ => {}
+        }
+        if !place.has("uplink") {
+            let text = "this [[segment]] has no uplink, for which its keys are: add uplink = true, or leave the table out";
+            self.note(place, "", text);
+        }
+        if entry.uplink && !place.has("vni") {
+            self.note(place, "uplink", "an uplink needs a vni, the same number at all hosts, as vni = 100");
+        }
+        if entry.uplink && !place.has("local") && !place.has("vxlan") {
+            self.note(
+                place,
+                "uplink",
+                "an uplink needs this host's address on the underlay, as local = \"10.0.0.1\", or vxlan, the name of a device that is there",
+            );
+        }
+        self.check_namespace(place, entry.netns.as_deref());
+        if let Some(local) = entry.local.filter(|local| local.is_unspecified() || local.is_multicast() || local.is_broadcast()) {
+            self.note(place, "local", format_args!("local is \"{local}\"; it must be the address of one host"));
+        }
+        for (key, name) in [("tap", &entry.tap), ("bridge", &entry.bridge), ("vxlan", &entry.vxlan)] {
+            if let Some(name) = name {
+                self.check_interface(place, key, name);
+            }
+        }
+    }
+
+    /// What only one segment, one uplink or one port can have; and ports whose frames would not pass their segment's uplink.
+    fn check_uplinks(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
+        let mut seen: HashMap<(&str, String, String), String> = HashMap::new();
+        for (entry, _) in ports {
+            if let Some(tap) = &entry.tap {
+                let port = format!("port '{}'", entry.name.as_deref().unwrap_or_default());
+                seen.insert(("interface", entry.netns.clone().unwrap_or_default(), tap.clone()), port);
+            }
+        }
+        for (entry, place) in segments {
+            let name = entry.name.clone().unwrap_or_default();
+            let mut claims = vec![("name", ("segment", String::new(), name.clone()))];
+            if let Some(uplink) = UplinkConfig::of(entry) {
+                let netns = || uplink.namespace().to_owned();
+                claims.push(("vni", ("vni", format!("{} {}", netns(), uplink.udp_port), uplink.vni.to_string())));
+                claims.extend(
+                    [("tap", &uplink.tap), ("bridge", &uplink.bridge), ("vxlan", &uplink.vxlan)]
+                        .map(|(key, device)| (key, ("interface", netns(), device.clone()))),
+                );
+                self.check_port_mtus(&uplink, ports);
+            }
+            for (key, claim) in claims {
+                let what = format!("{} {}", claim.0, claim.2);
+                if let Some(first) = seen.insert(claim, format!("segment '{name}'")) {
+                    self.note(place, key, format_args!("{what} is used twice, first by {first}: each needs its own"));
+                }
+            }
+        }
+    }
+
+    fn check_port_mtus(&mut self, uplink: &UplinkConfig, ports: &[(&PortEntry, &Place)]) {
+        for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == uplink.segment) {
+            if let (Some(mtu), Some(most)) = (entry.mtu, uplink.mtu)
+                && mtu > most
+            {
+                let text = format_args!(
+                    "mtu is {mtu}, where segment {} carries {most} to other hosts: lower it, or leave it out",
+                    uplink.segment
+                );
+                self.note(place, "mtu", text);
+            }
+        }
+    }
+
+    fn check_cpus(&mut self, document: &Document, place: &Place) {
+        if document.cpus.is_empty() {
+            return;
+        }
+        let Some(allowed) = (self.cpus)() else { return };
+        for cpu in document.cpus.iter().filter(|&&cpu| !allowed.contains(cpu)) {
+            let text = "does not exist here, or a cpuset or a container keeps memlane off it";
+            self.note(place, "cpus", format_args!("CPU {cpu} {text}; memlane may run on {allowed}"));
+        }
+    }
+
+    /// Checks the name of a network, a segment or a port.
+    fn check_name(&mut self, place: &Place, key: &str, name: &str) {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.chars().all(|c| c == '.') || name.len() > NAME || !name.chars().all(good) {
+            let wanted = format_args!("1 to {NAME} letters, digits, '-', '_' and '.', not dots alone");
+            self.note(place, key, format_args!("{key} is \"{}\"; it must be {wanted}", printable(name)));
+        }
+    }
+
+    fn check_port(&mut self, entry: &PortEntry, place: &Place) {
+        match &entry.name {
+            Some(name) => self.check_name(place, "name", name),
+            None if place.has("name") => {}
+            None => self.note(place, "", "this [[port]] has no name: add one, as name = \"web\""),
+        }
+        match entry.kinds()[..] {
+            [] if PortEntry::KINDS.iter().any(|key| place.has(key)) => {}
+            [] => {
+                let kinds = either(&PortEntry::KINDS.map(str::to_owned));
+                self.note(place, "", format_args!("this [[port]] has no kind: add {kinds}, as vhost-user = \"web.sock\""));
+            }
+            [_] => {}
+            [first, second, ..] => self.note(place, second, format_args!("a port has one kind: leave out {first} or {second}")),
+        }
+        for (key, path) in [("vhost-user", &entry.vhost_user), ("stream", &entry.stream)] {
+            if let Some(path) = path {
+                self.check_socket(place, key, path);
+            }
+        }
+        if let Some(name) = &entry.tap {
+            self.check_interface(place, "tap", name);
+        }
+        if let Some(domain) = &entry.xen {
+            self.check_domain(place, domain);
+        }
+        if entry.vif != 0 && !place.has("xen") {
+            self.note(place, "vif", "vif is for xen ports: leave it out here");
+        }
+        if entry.connect && !place.has("vhost-user") && !place.has("stream") {
+            self.note(place, "connect", "connect is for vhost-user and stream ports: leave it out here");
+        }
+        if entry.checksums != Checksums::Keep && !place.has("stream") {
+            self.note(place, "checksums", "checksums is for stream ports: leave it out here");
+        }
+        if entry.netns.is_some() && !place.has("tap") {
+            self.note(place, "netns", "netns is for tap ports: leave it out here");
+        }
+        self.check_namespace(place, entry.netns.as_deref());
+        self.check_access(place, &entry.access);
+        if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
+            self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens: leave it out here");
+        }
+        self.check_name(place, "segment", &entry.segment);
+        if let Some(mac) = &entry.mac {
+            self.check_mac(place, mac);
+        }
+        if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") {
+            let text = "anti-spoof lets the guest send from the port's own address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
+            self.note(place, "anti-spoof", text);
+        }
+    }
+
+    fn check_socket(&mut self, place: &Place, key: &str, path: &Path) {
+        let length = path.as_os_str().len();
+        let whole = self.folder.join(path).as_os_str().len();
+        if length == 0 || whole > SOCKET_PATH {
+            let folder = if whole > length { ", its folder included" } else { "" };
+            self.note(place, key, format_args!("{key} has {whole} bytes{folder}; a socket's path must have 1 to {SOCKET_PATH}"));
+        }
+        if path.to_string_lossy().contains(char::is_control) {
+            self.note(place, key, format_args!("{key} has control characters, which a socket's path must not have"));
+        }
+    }
+
+    fn check_access(&mut self, place: &Place, access: &Access) {
+        if let Some(mistake) = access.mistake() {
+            self.note(place, "access", format_args!("access.{mistake}"));
+        }
+    }
+
+    fn check_interface(&mut self, place: &Place, key: &str, name: &str) {
+        let good = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
+        if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
+            let name = printable(name);
+            let text = format_args!(
+                "{key} is \"{name}\"; it must be an interface's name: 1 to {INTERFACE_NAME} characters without spaces, /, : and %"
+            );
+            self.note(place, key, text);
+        }
+    }
+
+    fn check_namespace(&mut self, place: &Place, name: Option<&str>) {
+        if let Some(name) = name.filter(|name| !netns::is_name(name)) {
+            let name = printable(name);
+            let text = format_args!("netns is \"{name}\"; it must be a name under /run/netns, as `ip netns list` shows them");
+            self.note(place, "netns", text);
+        }
+    }
+
+    fn check_domain(&mut self, place: &Place, domain: &str) {
+        // What xl takes, and xenstore can have in a path.
+        if domain.is_empty() || domain.len() > 64 || domain.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
+            let text = format_args!("xen is \"{}\"; it must be a domain's name, or its number in quotes", printable(domain));
+            self.note(place, "xen", text);
+        }
+    }
+
+    fn check_mac(&mut self, place: &Place, mac: &str) {
+        match mac.parse::<MacAddress>() {
+            Ok(address) if address.is_station() => {}
+            Ok(_) => {
+                self.note(place, "mac", format_args!("mac is \"{mac}\"; it must be the address of one station, not of a group"))
+            }
+            Err(_) => {
+                let text =
+                    format_args!("mac is \"{}\"; it must be six bytes in hexadecimal, as \"02:00:00:00:00:01\"", printable(mac));
+                self.note(place, "mac", text);
+            }
+        }
+    }
+
+    fn check_unique(&mut self, control: Option<&Path>, ports: &[(&PortEntry, &Place)]) {
+        let (folder, mut places) = (self.folder, Places::default());
+        let mut seen: HashMap<Claim, String> = HashMap::new();
+        if let Some(control) = control {
+            seen.insert(places.socket(folder, control), "control".into());
+        }
+        for (entry, place) in ports {
+            let name = format!("port '{}'", entry.name.as_deref().unwrap_or_default());
+            for (key, claim) in entry.claims(folder, &mut places) {
+                match seen.get(&claim) {
+                    Some(first) => self.note(place, key, claim.taken(first)),
+                    None => drop(seen.insert(claim, name.clone())),
+                }
+            }
+        }
+    }
+}
+
+/// Where a table and its keys stand in the text.
+struct Place<'a, 't> {
+    table: &'a DeTable<'t>,
+    /// What stands before its keys' names.
+    name: String,
+    start: usize,
+}
+
+impl<'a, 't> Place<'a, 't> {
+    /// `None` for those that are no tables.
+    fn of_list(document: &'a DeTable<'t>, what: &str) -> Vec<Option<Self>> {
+        let Some(DeValue::Array(list)) = document.get(what).map(Spanned::get_ref) else { return Vec::new() };
+        let place = |(index, entry): (usize, &'a Spanned<DeValue<'t>>)| match entry.get_ref() {
+            DeValue::Table(table) => Some(Self { table, name: format!("{what}[{index}]."), start: entry.span().start }),
+            _ => None,
+        };
+        list.iter().enumerate().map(place).collect()
+    }
+
+    /// Whether `key` is there, readable or not.
+    fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// Position of `key`, or of the table if it is not there.
+    fn of(&self, key: &str) -> usize {
+        self.table.iter().find(|(known, _)| known.get_ref() == key).map_or(self.start, |(known, _)| known.span().start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistakes(text: &str) -> Vec<(usize, String)> {
+        check(text).unwrap_err().list.into_iter().map(|mistake| (mistake.line, mistake.text)).collect()
+    }
+
+    #[test]
+    fn reports_every_mistake_with_its_line() {
+        let text = "workers = 0\npol = \"never\"\npoll = 7\n[[port]]\nname = \"a\"\nvhost-user = 3\ncolour = \"red\"\n";
+        let lines: Vec<usize> = mistakes(text).iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 2, 3, 6, 7]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_hides_no_other_mistake() {
+        let text = r#"colour = "red"
+workers = "many"
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+mac = "02:00"
+[[port]]
+name = "a"
+vhost-user = "/tmp/b"
+transmit = { rate = "quick" }
+[[port]]
+name = "c"
+sise = 3
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 2, 6, 8, 10, 11, 13], "{found:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_missing() {
+        for (text, wanted) in [
+            ("[[port]]\nname = 7\nvhost-user = \"/tmp/a\"\n", vec![2]),
+            ("[[port]]\nname = \"a\"\nvhost-user = 7\nconnect = true\n", vec![3]),
+            ("[[port]]\nname = \"a\"\ntap = 7\nnetns = \"x\"\n", vec![3]),
+            ("[port]\nname = \"a\"\n", vec![1]),
+            ("port = [3, { name = \"a\" }, { name = \"a\", tap = \"t\" }]\n", vec![1, 1, 1]),
+        ] {
+            let found = mistakes(text);
+            assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), wanted, "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_socket_has_a_path_that_the_kernel_takes() {
+        let text = "control = \"CONTROL\"\n[[port]]\nname = \"a\"\nvhost-user = \"web.sock\"\n";
+        let lines = |control: &str, folder: &str| -> Vec<usize> {
+            match check_in(&text.replace("CONTROL", control), Path::new(folder)) {
+                Ok(_) => Vec::new(),
+                Err(mistakes) => mistakes.list.iter().map(|mistake| mistake.line).collect(),
+            }
+        };
+        assert!(lines(&"c".repeat(107), "").is_empty());
+        assert_eq!(lines(&"c".repeat(108), ""), [1]);
+        assert!(lines("c", &"f".repeat(98)).is_empty());
+        assert_eq!(lines("c", &"f".repeat(99)), [4]);
+    }
+
+    #[test]
+    fn checks_values_alone_and_against_each_other() {
+        let text = r#"workers = 0
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+mac = "01:00:00:00:00:01"
+mtu = 10
+[[port]]
+name = "c"
+netns = "x"
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 6, 7, 8, 9, 10, 12], "{found:?}");
+    }
+
+    #[test]
+    fn mistakes_of_uplinks_are_told() {
+        let good = r#"[[segment]]
+name = "lan"
+uplink = true
+vni = 100
+local = "10.0.0.1"
+mtu = 1450
+[[segment]]
+name = "back"
+uplink = true
+vni = 101
+vxlan = "vx101"
+[[segment]]
+name = "idle"
+uplink = false
+vni = 102
+"#;
+        assert!(check(good).is_ok(), "{:?}", mistakes(good));
+        let bad = r#"[[segment]]
+name = "lan"
+vni = 0
+[[segment]]
+name = "back"
+uplink = true
+[[segment]]
+name = "back"
+uplink = true
+vni = 16777216
+local = "10.0.0.300"
+udp-port = 0
+bridge = "a/b"
+colour = 1
+[[port]]
+name = "a"
+null = true
+"#;
+        let found = mistakes(bad);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [1, 3, 6, 6, 8, 10, 11, 12, 13, 14], "{found:?}");
+    }
+
+    #[test]
+    fn what_one_uplink_has_no_other_does() {
+        let text = r#"[[segment]]
+name = "a"
+uplink = true
+vni = 100
+local = "10.0.0.1"
+mtu = 1450
+[[segment]]
+name = "b"
+uplink = true
+vni = 100
+local = "10.0.0.1"
+tap = "tap0"
+bridge = "br"
+vxlan = "vx"
+[[segment]]
+name = "c"
+uplink = true
+vni = 102
+local = "10.0.0.1"
+bridge = "br"
+[[port]]
+name = "t"
+tap = "tap0"
+[[port]]
+name = "g"
+null = true
+segment = "a"
+mtu = 1500
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [10, 12, 20, 28], "{found:?}");
+    }
+
+    #[test]
+    fn a_namespace_lies_in_its_folder() {
+        let text = "[[port]]\nname = \"a\"\ntap = \"t\"\nnetns = \"NAME\"\n[[segment]]\nname = \"lan\"\nuplink = true\nvni = 1\nvxlan = \"x\"\nnetns = \"NAME\"\n";
+        assert!(check(&text.replace("NAME", "left")).is_ok());
+        for bad in ["", "..", "../../proc/1/ns/net", "/proc/1/ns/net"] {
+            let found = mistakes(&text.replace("NAME", bad));
+            assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), [4, 10], "{bad}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_ports_and_segments_have_few_characters_and_end() {
+        let text = r#"[[port]]
+name = "a"
+null = true
+segment = "NAME"
+[[segment]]
+name = "NAME"
+uplink = true
+vni = 1
+local = "10.0.0.1"
+"#;
+        for good in ["lan", "Front_1.a-b", &"x".repeat(64)] {
+            assert!(check(&text.replace("NAME", good)).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "ü", "a/b", "a\\u001b[31m", &"x".repeat(65), &"x".repeat(100_000)] {
+            let found = mistakes(&text.replace("NAME", bad));
+            assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), [4, 6], "{bad:.80}: {found:?}");
+            let shown = |text: &str| text.len() < 200 && !text.contains(char::is_control);
+            assert!(found.iter().all(|(_, text)| shown(text)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_file_says_reaches_no_terminal_as_it_is() {
+        let text = "\"\\u001b[2J\" = 1\nworkers = \"\\u001b[2J\"\naccess = { mode = \"\\u001b[2J\" }\n[[port]]\nname = \"a\"\ntap = \"\\u001b[2J\"\n";
+        let found = check(text).unwrap_err();
+        assert_eq!(found.list.iter().map(|mistake| mistake.line).collect::<Vec<_>>(), [1, 2, 3, 6]);
+        let text = found.in_file(Path::new("net.toml")).to_string();
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn a_socket_is_one_however_its_path_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let sub = folder.path().join("sub");
+        std::fs::create_dir(&sub).unwrap();
+        std::os::unix::fs::symlink("sub", folder.path().join("link")).unwrap();
+        for (first, second) in [
+            ("a.sock", "./a.sock"),
+            ("a.sock", "x/../a.sock"),
+            ("a.sock", "sub/../a.sock"),
+            ("sub/a.sock", "link/a.sock"),
+            ("sub/a.sock", sub.join("a.sock").to_str().unwrap()),
+            ("x/a.sock", "x/./a.sock"),
+        ] {
+            let ports =
+                format!("[[port]]\nname = \"a\"\nvhost-user = \"{first}\"\n[[port]]\nname = \"b\"\nstream = \"{second}\"\n");
+            let found = check_in(&ports, folder.path()).unwrap_err().list;
+            assert_eq!((found.len(), found[0].line), (1, 6), "{first} {second}: {found:?}");
+            let told = format!("socket {second} is used twice, first by port 'a'");
+            assert!(found[0].text.starts_with(&told), "{found:?}");
+            let control = format!("control = \"{first}\"\n[[port]]\nname = \"b\"\nvhost-user = \"{second}\"\n");
+            let found = check_in(&control, folder.path()).unwrap_err().list;
+            let told = format!("socket {second} is used twice, first by control");
+            assert!(found[0].text.starts_with(&told), "{found:?}");
+        }
+        let apart = "[[port]]\nname = \"a\"\nvhost-user = \"sub/a.sock\"\n[[port]]\nname = \"b\"\nvhost-user = \"a.sock\"\n";
+        assert!(check_in(apart, folder.path()).is_ok());
+    }
+
+    #[test]
+    fn an_empty_file_is_a_network_whose_ports_come_later() {
+        assert!(check("").unwrap().port.is_empty());
+    }
+
+    #[test]
+    fn every_mistake_names_its_key() {
+        let text = "workers = 0\ncolour = 1\n[[port]]\nname = \"a\"\nmtu = 3\nsise = 4\n[[port]]\nname = \"a\"\nnull = true\n";
+        let mut keys: Vec<_> = check(text).unwrap_err().list.into_iter().map(|mistake| mistake.key).collect();
+        keys.sort();
+        assert_eq!(keys, ["colour", "port[0]", "port[0].mtu", "port[0].sise", "port[1].name", "workers"]);
+    }
+
+    #[test]
+    fn broken_syntax_is_reported_with_its_line() {
+        assert_eq!(mistakes("workers = 1\nname = \n")[0].0, 2);
+    }
+}

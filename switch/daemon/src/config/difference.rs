@@ -1,0 +1,192 @@
+//! What makes one network another: ports to add, to remove, to make anew, to change while they run; uplinks to add and to remove.
+
+use super::PortChange;
+use super::{Config, PortConfig, PortKind, UplinkConfig};
+use crate::settings::Settings;
+
+/// Keys of a port that can change while it runs.
+pub const CHANGEABLE: [&str; 9] = ["weight", "transmit", "receive", "storm", "anti-spoof", "link", "mac", "mtu", "enabled"];
+
+/// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback have their address and MTU from their start.
+pub fn can_change(kind: &PortKind, key: &str) -> bool {
+    let fixed: &[&str] = match kind {
+        PortKind::Tap { .. } => &["mac", "mtu"],
+        PortKind::Passt(_) => &["mtu"],
+        PortKind::Loopback => &["mac"],
+        PortKind::Xen { .. } => &["mac", "mtu"],
+        PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Null => &[],
+    };
+    CHANGEABLE.contains(&key) && !fixed.contains(&key)
+}
+
+/// A port that is there before and after, and differs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    /// The port as it was.
+    pub before: PortConfig,
+    /// As it is to be.
+    pub after: PortConfig,
+    /// Keys whose values differ.
+    pub keys: Vec<String>,
+}
+
+impl Changed {
+    /// Whether all of it can change while the port runs.
+    pub fn in_place(&self) -> bool {
+        self.keys.iter().all(|key| can_change(&self.before.kind, key))
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Difference {
+    /// Ports that are only there after.
+    pub added: Vec<PortConfig>,
+    /// Ports that are only there before.
+    pub removed: Vec<PortConfig>,
+    /// Ports that differ.
+    pub changed: Vec<Changed>,
+    /// Names of the ports that do not.
+    pub untouched: Vec<String>,
+    /// Uplinks that are only there after, or differ.
+    pub leads_on: Vec<UplinkConfig>,
+    /// Those that are only there before, or differ.
+    pub ends_here: Vec<UplinkConfig>,
+    /// Keys beside the ports that differ, which only a restart changes.
+    pub restart: Vec<&'static str>,
+}
+
+impl Difference {
+    /// What makes `before` into `after`.
+    pub fn between(before: &Config, after: &Config) -> Self {
+        let mut difference = Self { restart: settings(before, after), ..Self::default() };
+        let known = before.by_name();
+        for port in &after.ports {
+            match known.get(port.name.as_str()) {
+                None => difference.added.push(port.clone()),
+                Some(&old) if old == port => difference.untouched.push(port.name.clone()),
+                Some(&old) => difference.changed.push(Changed { before: old.clone(), after: port.clone(), keys: keys(old, port) }),
+            }
+        }
+        let wanted = after.by_name();
+        difference.removed = before.ports.iter().filter(|port| !wanted.contains_key(port.name.as_str())).cloned().collect();
+        let only_in = |these: &Config, those: &Config| -> Vec<UplinkConfig> {
+            these.uplinks.iter().filter(|uplink| !those.uplinks.contains(uplink)).cloned().collect()
+        };
+        (difference.leads_on, difference.ends_here) = (only_in(after, before), only_in(before, after));
+        difference
+    }
+
+    /// Whether ports and uplinks are the same.
+    pub fn is_empty(&self) -> bool {
+        let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
+        ports && self.leads_on.is_empty() && self.ends_here.is_empty()
+    }
+}
+
+/// Keys whose values differ, in alphabetical order.
+pub fn keys(before: &PortConfig, after: &PortConfig) -> Vec<String> {
+    let (before, after) = (before.stated(), after.stated());
+    let mut keys: Vec<String> =
+        before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key)).cloned().collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// The change that makes `before` into `after`, of what can change while a port runs.
+pub fn change(before: &PortConfig, after: &PortConfig) -> PortChange {
+    PortChange {
+        allowance: (before.allowance != after.allowance).then(|| after.allowance.clone()),
+        link: (before.link != after.link).then(|| after.link.clone()),
+        mac: (before.mac != after.mac).then_some(after.mac),
+        mtu: (before.mtu != after.mtu).then_some(after.mtu),
+        enabled: (before.enabled != after.enabled).then_some(after.enabled),
+    }
+}
+
+/// Keys beside the ports whose values differ.
+fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
+    let (old, new): (&Settings, &Settings) = (&before.settings, &after.settings);
+    let differing = [
+        ("name", before.name != after.name),
+        ("workers", before.workers != after.workers),
+        ("cpus", before.cpus != after.cpus),
+        ("control", before.control != after.control),
+        // A default that follows from the ports is that of the ports at the start.
+        ("poll", old.poll != new.poll && before.poll != after.poll),
+        ("in-order", old.in_order != new.in_order),
+        ("patience-ms", old.patience != new.patience),
+        ("waiting-frames", old.parking != new.parking),
+        ("share", old.share != new.share),
+        ("age", old.age != new.age),
+        ("address-moves", old.moves != new.moves),
+        ("memory-mib", old.memory != new.memory),
+        ("guest-memory-gib", old.guest_memory != new.guest_memory),
+        ("xen-vifs", before.xen_vifs != after.xen_vifs),
+        ("port-memory-gib", old.port_memory != new.port_memory),
+    ];
+    differing.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, "net").unwrap()
+    }
+
+    #[test]
+    fn each_port_is_added_removed_changed_or_untouched() {
+        let before = config(
+            "workers = 1\n[[port]]\nname = \"a\"\nnull = true\n[[port]]\nname = \"b\"\nnull = true\n[[port]]\nname = \"c\"\nnull = true\n\
+             [[port]]\nname = \"d\"\nnull = true\n",
+        );
+        let after = config(
+            "workers = 2\nage = 9\n[[port]]\nname = \"a\"\nnull = true\n[[port]]\nname = \"b\"\nnull = true\nweight = 7\nmtu = 1400\n\
+             [[port]]\nname = \"c\"\nloopback = true\nweight = 7\n[[port]]\nname = \"e\"\nnull = true\n",
+        );
+        let found = Difference::between(&before, &after);
+        assert_eq!(found.untouched, ["a"]);
+        assert_eq!(found.added.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["e"]);
+        assert_eq!(found.removed.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["d"]);
+        assert_eq!(found.changed[0].keys, ["mtu", "weight"]);
+        assert_eq!(found.changed[1].keys, ["loopback", "null", "weight"]);
+        assert!(found.changed[0].in_place() && !found.changed[1].in_place());
+        assert_eq!(found.restart, ["workers", "age"]);
+        assert!(Difference::between(&after, &after).is_empty());
+    }
+
+    #[test]
+    fn the_first_xen_port_needs_no_restart_for_how_workers_poll() {
+        let with = |poll: &str, ports: &str| config(&format!("{poll}\n{ports}"));
+        let xen = "[[port]]\nname = \"a\"\nxen = \"web\"\n";
+        let found = Difference::between(&with("", ""), &with("", xen));
+        assert_eq!((found.restart.len(), found.added.len()), (0, 1), "{:?}", found.restart);
+        assert_eq!(Difference::between(&with("", xen), &with("poll = \"adaptive\"", xen)).restart, ["poll"]);
+        assert!(Difference::between(&with("", ""), &with("poll = \"adaptive\"", "")).restart.is_empty());
+    }
+
+    #[test]
+    fn what_a_port_has_from_its_start_makes_it_anew() {
+        let anew = |kind: &str, key: &str| {
+            let port = |lines: &str| config(&format!("[[port]]\nname = \"a\"\n{kind}\n{lines}\n"));
+            !Difference::between(&port(""), &port(key)).changed[0].in_place()
+        };
+        let (mac, mtu) = ("mac = \"02:00:00:00:00:01\"", "mtu = 1400");
+        assert!(anew("tap = \"t\"", mac) && anew("tap = \"t\"", mtu) && anew("passt = true", mtu) && anew("loopback = true", mac));
+        assert!(!anew("vhost-user = \"/a\"", mac) && !anew("vhost-user = \"/a\"", mtu) && !anew("tap = \"t\"", "weight = 2"));
+    }
+
+    /// Every key of a port either changes while the port runs or makes it anew; none is overlooked.
+    #[test]
+    fn a_change_holds_all_that_can_change() {
+        let before = &config("[[port]]\nname = \"a\"\nnull = true\nmac = \"02:00:00:00:00:01\"\n").ports[0];
+        let text = "[[port]]\nname = \"a\"\nnull = true\nweight = 2\nlink = { loss = 0.5 }\nmtu = 1400\nenabled = false\n";
+        let after = &config(text).ports[0];
+        let PortChange { allowance, link, mac, mtu, enabled } = change(before, after);
+        assert_eq!((allowance, link), (Some(after.allowance.clone()), Some(after.link.clone())));
+        assert_eq!((mac, mtu, enabled), (Some(None), Some(Some(1400)), Some(false)));
+    }
+}

@@ -1,0 +1,281 @@
+//! Networks and ports as JSON: the keys of the file, read by the same checks.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::difference::{CHANGEABLE, can_change};
+use super::document::schema_value;
+use super::renamed;
+use super::shape::{self, Written};
+use super::words::{either, nearest, printable};
+use super::{Config, Mistake, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
+use memlane_backends::vhost_user::access::Access;
+
+const NO_PORT: &str = "a port must be an object of keys, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
+
+impl Config {
+    /// Reads a whole network; it is called `default_name` if it does not say itself. Relative paths lie in `folder`. A key that is null is left out.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys; lines mean nothing there.
+    pub fn from_json(document: &Value, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
+        if !document.is_object() {
+            return Err(Mistakes::whole("a network must be an object of keys, as { \"port\": [] }"));
+        }
+        let unreadable = |_| Mistakes::whole("a list has null in it, or a number is larger than any key takes: leave it out");
+        let text = toml::to_string(&without_nulls(document)).map_err(unreadable)?;
+        Ok(Self::from_document(&check::check_in(&text, folder)?, default_name, folder))
+    }
+}
+
+/// What is wrong with `sent`, which is not what `schema` describes.
+pub fn misshapen(schema: &Value, sent: &Value) -> Mistakes {
+    let list: Vec<Mistake> =
+        shape::mistakes_of_all(schema, &Written::from(sent)).into_iter().map(|one| Mistake::of(&one.key, &one.text)).collect();
+    if list.is_empty() { Mistakes::whole("what was sent is not what /v1/openapi.json describes") } else { Mistakes::of(list) }
+}
+
+impl PortConfig {
+    /// Reads a port; as [`Config::from_json`] does.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys.
+    pub fn from_json(port: &Value, folder: &Path) -> Result<Self, Mistakes> {
+        if !port.is_object() {
+            return Err(Mistakes::whole(NO_PORT));
+        }
+        let read = Config::from_json(&json!({ "port": [port] }), "", folder);
+        let mut config = read.map_err(|mut mistakes| {
+            for mistake in &mut mistakes.list {
+                mistake.key = mistake.key.trim_start_matches("port[0]").trim_start_matches('.').into();
+            }
+            mistakes
+        })?;
+        config.ports.pop().ok_or_else(|| Mistakes::whole(NO_PORT))
+    }
+
+    /// This port with the keys of `patch` in place of its own; one that is null is as if the file did not state it.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys: of keys that cannot change while the port runs too.
+    pub fn patched(&self, patch: &Map<String, Value>) -> Result<Self, Mistakes> {
+        let (free, fixed): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| can_change(&self.kind, key));
+        let mut keys = self.stated();
+        keys.extend(free.into_iter().map(|(key, value)| (key.clone(), value.clone())));
+        // Its own paths are whole.
+        let read = Self::from_json(&Value::Object(keys), Path::new(""));
+        if fixed.is_empty() {
+            return read;
+        }
+        let known = PortEntry::keys();
+        let told = fixed.into_iter().map(|(key, _)| match known.contains(key) {
+            true => Mistake::of(key, &format!("{key} cannot change while the port is there: detach it, and attach it anew")),
+            false => Mistake::of(key, &unknown_change(key)),
+        });
+        Err(Mistakes::of(told.chain(read.err().into_iter().flat_map(|mistakes| mistakes.list)).collect()))
+    }
+
+    /// The port as a file would state it, without what holds by default.
+    pub fn stated(&self) -> Map<String, Value> {
+        PortEntry::from(self).stated()
+    }
+
+    /// The port as a file would state it.
+    pub fn entry(&self) -> PortEntry {
+        PortEntry::from(self)
+    }
+}
+
+/// The sentence for a key of a change that no port has.
+fn unknown_change(key: &str) -> String {
+    if let Some(told) = renamed::told(key) {
+        return told;
+    }
+    match nearest(key, CHANGEABLE.into_iter()) {
+        Some(near) => format!("there is no key {}; did you mean {near}?", printable(key)),
+        None => format!("there is no key {}; what can change is {}", printable(key), either(&CHANGEABLE.map(str::to_owned))),
+    }
+}
+
+impl PortEntry {
+    /// What is wrong with these keys and values, each by itself; what a port needs is not missed.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once, by their keys.
+    pub fn check_keys(keys: &Map<String, Value>) -> Result<(), Mistakes> {
+        let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
+        let schema = entries.first().copied().unwrap_or(&Value::Null);
+        let found = keys.iter().flat_map(|(key, value)| shape::mistakes(schema_value(), schema, key, 0, &Written::from(value)));
+        let list: Vec<Mistake> = found.map(|one| Mistake::of(&one.key, &one.text)).collect();
+        if list.is_empty() { Ok(()) } else { Err(Mistakes::of(list)) }
+    }
+
+    /// What `text`, written at the command line, is as the value of `key`: a number, a truth, a list or a table where the key takes one and it is
+    /// one; else text.
+    pub fn value_of(key: &str, text: &str) -> Value {
+        let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
+        let schema = entries.first().map_or(&Value::Null, |entry| &entry["properties"][key]);
+        let takes = |kind| shape::alternatives(schema_value(), schema).iter().any(|one| shape::is_of(one, kind));
+        let begins = |c: char| text.trim_start().starts_with(c);
+        let is_bare = match text.parse::<f64>() {
+            Ok(_) => takes("integer") || takes("number"),
+            Err(_) => {
+                takes("boolean") && matches!(text, "true" | "false")
+                    || takes("object") && begins('{')
+                    || takes("array") && begins('[')
+            }
+        };
+        let read = is_bare.then(|| toml::from_str::<Map<String, Value>>(&format!("value = {text}\n")).ok()).flatten();
+        read.filter(|map| map.len() == 1).and_then(|mut map| map.remove("value")).unwrap_or_else(|| Value::String(text.into()))
+    }
+
+    /// All keys that a port may have.
+    pub fn keys() -> Vec<String> {
+        to_map(&Self::default()).keys().cloned().collect()
+    }
+
+    /// Its keys, without what holds by default.
+    pub fn stated(&self) -> Map<String, Value> {
+        let usual = to_map(&Self::default());
+        let mut keys = to_map(self);
+        keys.retain(|key, value| usual.get(key) != Some(value));
+        keys
+    }
+}
+
+fn to_map(entry: &PortEntry) -> Map<String, Value> {
+    // Plain data: strings, numbers, lists and tables with names.
+    match serde_json::to_value(entry) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    }
+}
+
+impl From<&PortConfig> for PortEntry {
+    fn from(port: &PortConfig) -> Self {
+        let kind = &port.kind;
+        let connects = matches!(kind, PortKind::VhostUser { connect: true, .. } | PortKind::Stream { connect: true, .. });
+        let mut entry = Self {
+            name: Some(port.name.clone()),
+            access: if kind.listens() { port.access.clone() } else { Access::default() },
+            connect: connects,
+            null: *kind == PortKind::Null,
+            loopback: *kind == PortKind::Loopback,
+            segment: port.segment.clone(),
+            enabled: port.enabled,
+            mac: port.mac.map(|mac| mac.to_string()),
+            mtu: port.mtu,
+            receive_offloads: port.receive_offloads,
+            queues: port.queues,
+            weight: port.allowance.weight,
+            transmit: port.allowance.transmit.clone(),
+            receive: port.allowance.receive.clone(),
+            storm: port.allowance.storm,
+            anti_spoof: port.allowance.anti_spoof,
+            link: port.link.clone(),
+            ..Self::default()
+        };
+        match kind {
+            PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
+            PortKind::Stream { path, checksums, .. } => (entry.stream, entry.checksums) = (Some(path.clone()), *checksums),
+            PortKind::Tap { name, netns } => (entry.tap, entry.netns) = (Some(name.clone()), netns.clone()),
+            PortKind::Xen { domain, vif } => (entry.xen, entry.vif) = (Some(domain.clone()), *vif),
+            PortKind::Passt(arguments) if arguments.is_empty() => entry.passt = Some(PasstEntry::Plain(true)),
+            PortKind::Passt(arguments) => entry.passt = Some(PasstEntry::With(arguments.clone())),
+            PortKind::Null | PortKind::Loopback => {}
+        }
+        entry
+    }
+}
+
+/// `value` without keys that are null, which TOML does not know.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
+        plain => plain.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERYTHING: &str = r#"
+        access = { group = "7" }
+        [[port]]
+        name = "a"
+        vhost-user = "a.sock"
+        segment = "back"
+        enabled = false
+        mac = "02:00:00:00:00:0a"
+        mtu = 1400
+        receive-offloads = false
+        queues = 4
+        weight = 3
+        transmit = { rate = "1Gbit", packets = 7, burst-ms = 9 }
+        receive = { packets = 9 }
+        storm = 0
+        anti-spoof = "mac"
+        link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
+        [[port]]
+        name = "b"
+        stream = "/run/b.sock"
+        connect = true
+        checksums = "complete"
+        [[port]]
+        name = "c"
+        tap = "tap0"
+        netns = "inner"
+        [[port]]
+        name = "d"
+        passt = true
+        [[port]]
+        name = "e"
+        passt = ["--tcp-ports", "8080:80"]
+        [[port]]
+        name = "f"
+        null = true
+        [[port]]
+        name = "g"
+        loopback = true
+        access = {}
+        [[port]]
+        name = "h"
+        xen = "guest"
+        vif = 1
+        queues = 2
+    "#;
+
+    #[test]
+    fn a_port_says_of_itself_what_makes_it_again() {
+        let folder = Path::new("/nets");
+        let config = Config::from_document(&check::check_in(EVERYTHING, folder).unwrap(), "net", folder);
+        assert_eq!(config.ports.len(), 8);
+        for port in &config.ports {
+            let stated = Value::Object(port.stated());
+            assert_eq!(PortConfig::from_json(&stated, Path::new("/elsewhere")).unwrap(), *port, "{stated}");
+        }
+        assert_eq!(Value::Object(config.ports[5].stated()), json!({ "name": "f", "null": true }));
+    }
+
+    #[test]
+    fn mistakes_of_json_are_told_all_at_once_by_their_keys() {
+        let port = json!({ "name": "a b", "vhost-user": 7, "mtu": 1, "mac": null, "queues": 40, "sise": 1, "weight": "x" });
+        let mut keys: Vec<_> =
+            PortConfig::from_json(&port, Path::new("")).unwrap_err().list.into_iter().map(|mistake| mistake.key).collect();
+        keys.sort();
+        assert_eq!(keys, ["mtu", "name", "queues", "sise", "vhost-user", "weight"]);
+    }
+
+    #[test]
+    fn what_is_no_port_is_told_so() {
+        for wrong in [json!(null), json!([]), json!("a"), json!({ "name": [null] }), json!({ "storm": u64::MAX }), json!({})] {
+            assert!(!PortConfig::from_json(&wrong, Path::new("")).unwrap_err().list.is_empty(), "{wrong}");
+        }
+    }
+}

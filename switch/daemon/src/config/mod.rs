@@ -1,0 +1,450 @@
+//! The configuration: one TOML file, checked whole.
+//!
+//! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
+//! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], what is no TOML; [`shape`], each value by itself, in [`words`] and
+//!    [`quantity`]s; then values against each other.
+//! 3. [`Config`]: what the rest of the program works with.
+//! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: segments that go on at other hosts.
+//! 5. [`claim`]: what only one port can have. [`renamed`]: old keys and their new names. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
+//!    another.
+
+mod change;
+pub mod check;
+pub mod claim;
+pub mod difference;
+pub mod document;
+pub mod file;
+pub mod json;
+mod renamed;
+mod shape;
+mod syntax;
+pub mod uplink;
+mod words;
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use change::PortChange;
+pub use check::{Mistake, Mistakes};
+pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
+pub(crate) use renamed::renamed;
+pub use uplink::UplinkConfig;
+pub(crate) use words::{either, inline_table, nearest, printable};
+
+pub use crate::folder::runtime as runtime_folder;
+use crate::frame::MacAddress;
+use crate::link::Impairment;
+use crate::policy::Allowance;
+use crate::port::short_hash;
+use crate::settings::{Poll, Settings};
+use memlane_backends::stream::checksums::Checksums;
+use memlane_backends::vhost_user::access::Access;
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Name of the network.
+    pub name: String,
+    /// Threads that own rings.
+    pub workers: usize,
+    /// CPUs that they are tied to, in turn; none if empty.
+    pub cpus: Vec<usize>,
+    /// When workers poll, if the file says so.
+    pub poll: Option<Poll>,
+    /// Data path settings.
+    pub settings: Settings,
+    /// Where the control socket is, if the file says so; else see [`Self::control_socket`].
+    pub control: Option<PathBuf>,
+    /// Whether interfaces of Xen guests get ports as they come.
+    pub xen_vifs: bool,
+    /// Segments that go on at other hosts, in the order of the file.
+    pub uplinks: Vec<UplinkConfig>,
+    /// The ports, in the order of the file.
+    pub ports: Vec<PortConfig>,
+}
+
+/// A checked port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortConfig {
+    /// Its name.
+    pub name: String,
+    /// Name of its segment.
+    pub segment: String,
+    /// Whether it sends and is sent anything.
+    pub enabled: bool,
+    /// Address offered to the guest and pinned to the port.
+    pub mac: Option<MacAddress>,
+    /// MTU offered to the guest.
+    pub mtu: Option<u16>,
+    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    pub receive_offloads: bool,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Who may connect to its socket.
+    pub access: Access,
+    /// What the operator allows it.
+    pub allowance: Allowance,
+    /// What frames to it go through.
+    pub link: Option<Impairment>,
+    /// What is behind it.
+    pub kind: PortKind,
+}
+
+/// What a port is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// A guest behind a vhost-user socket.
+    VhostUser {
+        /// The socket.
+        path: PathBuf,
+        /// Whether we connect to it instead of listening.
+        connect: bool,
+    },
+    /// A TAP device of the kernel.
+    Tap {
+        /// Interface name.
+        name: String,
+        /// Network namespace, by its name under `/run/netns`.
+        netns: Option<String>,
+    },
+    /// A network interface of a guest under Xen.
+    Xen {
+        /// Name or number of the domain.
+        domain: String,
+        /// Which of its interfaces.
+        vif: u16,
+    },
+    /// Frames over a Unix stream socket.
+    Stream {
+        /// The socket.
+        path: PathBuf,
+        /// Whether we connect to it instead of listening.
+        connect: bool,
+        /// What is done with the checksums of frames that come in.
+        checksums: Checksums,
+    },
+    /// passt(1), started with these arguments beside ours.
+    Passt(Vec<String>),
+    /// Takes everything and sends nothing.
+    Null,
+    /// Sends back what is for its address.
+    Loopback,
+}
+
+impl PortKind {
+    /// The kind of a checked `entry`, which has one; relative paths lie in `folder`.
+    fn of(entry: &PortEntry, folder: &Path) -> Self {
+        if let Some(path) = &entry.vhost_user {
+            return Self::VhostUser { path: folder.join(path), connect: entry.connect };
+        }
+        if let Some(path) = &entry.stream {
+            return Self::Stream { path: folder.join(path), connect: entry.connect, checksums: entry.checksums };
+        }
+        if let Some(name) = &entry.tap {
+            return Self::Tap { name: name.clone(), netns: entry.netns.clone() };
+        }
+        if let Some(domain) = &entry.xen {
+            return Self::Xen { domain: domain.clone(), vif: entry.vif };
+        }
+        match &entry.passt {
+            Some(PasstEntry::With(arguments)) => Self::Passt(arguments.clone()),
+            Some(PasstEntry::Plain(true)) => Self::Passt(Vec::new()),
+            _ if entry.loopback => Self::Loopback,
+            _ => Self::Null,
+        }
+    }
+
+    /// The name that operators see.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::VhostUser { .. } => "vhost-user",
+            Self::Tap { .. } => "tap",
+            Self::Xen { .. } => "xen",
+            Self::Stream { .. } => "stream",
+            Self::Passt(_) => "passt",
+            Self::Null => "null",
+            Self::Loopback => "loopback",
+        }
+    }
+
+    /// What is done with the checksums of frames that come in without a virtio-net header.
+    pub fn checksums(&self) -> Checksums {
+        if let Self::Stream { checksums, .. } = self { *checksums } else { Checksums::Keep }
+    }
+
+    /// Whether others connect to it here.
+    pub fn listens(&self) -> bool {
+        matches!(self, Self::VhostUser { connect: false, .. } | Self::Stream { connect: false, .. })
+    }
+
+    /// Descriptors that a port of this kind has from its start to its end; connections of its front ends take theirs beside these.
+    pub fn descriptors(&self) -> u64 {
+        match self {
+            Self::VhostUser { .. } => 2,
+            Self::Tap { .. } => 9,
+            Self::Stream { .. } | Self::Passt(_) => 4,
+            // Event channels of a few queues.
+            Self::Xen { .. } => 8,
+            Self::Loopback => 2,
+            Self::Null => 0,
+        }
+    }
+
+    /// Its socket or interface, if it has one.
+    pub fn place(&self) -> String {
+        match self {
+            Self::VhostUser { path, .. } | Self::Stream { path, .. } => path.display().to_string(),
+            Self::Tap { name, .. } => name.clone(),
+            Self::Xen { domain, vif } => format!("{domain}/{vif}"),
+            Self::Passt(arguments) => arguments.join(" "),
+            Self::Null | Self::Loopback => String::new(),
+        }
+    }
+}
+
+impl Config {
+    /// A network called `name`, without ports and with what holds by default.
+    ///
+    /// # Errors
+    /// It is no name.
+    pub fn named(name: &str) -> Result<Self, Mistakes> {
+        Self::from_json(&serde_json::json!({ "name": name }), name, Path::new(""))
+    }
+
+    /// Reads and checks the file at `path`. Its paths become absolute.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once; an unreadable file is one.
+    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        Ok(Document::load(path)?.config())
+    }
+
+    /// Checks `text`; the network is called `default_name` if the text does not name it. Relative paths are the working directory's.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once.
+    pub fn parse(text: &str, default_name: &str) -> Result<Self, Mistakes> {
+        Self::parse_in(text, default_name, Path::new(""))
+    }
+
+    /// As [`Self::parse`], but relative paths lie in `folder`.
+    fn parse_in(text: &str, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
+        Ok(Self::from_document(&check::check_in(text, folder)?, default_name, folder))
+    }
+
+    /// `document` was checked, so nothing can fail.
+    fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
+        let name = document.name.clone().unwrap_or_else(|| default_name.into());
+        let (poll, usual) = (document.poll(), Settings::default());
+        Self {
+            control: document.control.as_ref().map(|path| folder.join(path)),
+            name,
+            workers: document.workers,
+            cpus: document.cpus.clone(),
+            poll: document.poll,
+            settings: Settings {
+                poll,
+                in_order: document.in_order.unwrap_or(poll == Poll::Always),
+                patience: Duration::from_millis(document.patience_ms),
+                parking: document.waiting_frames,
+                share: document.share,
+                age: document.age,
+                moves: document.address_moves,
+                memory: document.memory_mib << 20,
+                guest_memory: document.guest_memory_gib.map_or(usual.guest_memory, |gib| gib << 30),
+                port_memory: document.port_memory_gib.map_or(usual.port_memory, |gib| gib << 30),
+            },
+            xen_vifs: document.xen_vifs,
+            uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
+            ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
+        }
+    }
+
+    /// Where the control socket of this network is, which was read from `file`, if from any.
+    pub fn control_socket(&self, file: Option<&Path>) -> PathBuf {
+        self.control.clone().unwrap_or_else(|| default_control(&self.name, file))
+    }
+
+    /// Names of the segments, in the order in which ports name them.
+    pub fn segments(&self) -> Vec<&str> {
+        let mut known = HashSet::new();
+        self.ports.iter().map(|port| port.segment.as_str()).filter(|name| known.insert(*name)).collect()
+    }
+
+    /// The ports by their names.
+    pub fn by_name(&self) -> HashMap<&str, &PortConfig> {
+        self.ports.iter().map(|port| (port.name.as_str(), port)).collect()
+    }
+
+    /// The port called `name`.
+    pub fn port(&self, name: &str) -> Option<&PortConfig> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+}
+
+impl Document {
+    /// Reads and checks the file at `path`. The network has a name, that of the file if it does not state another, and its paths are absolute.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once; an unreadable file is one.
+    pub fn load(path: &Path) -> Result<Self, Mistakes> {
+        let text = std::fs::read_to_string(path).map_err(|error| Mistakes::unreadable(path, &error))?;
+        Self::parse(&text, path)
+    }
+
+    /// The network that a document with a name and whole paths describes.
+    pub fn config(&self) -> Config {
+        Config::from_document(self, "net", Path::new(""))
+    }
+
+    /// As [`Self::load`], from the text of the file.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Mistakes> {
+        Self::parse_by(check::check_in, text, path)
+    }
+
+    fn parse_by(check: fn(&str, &Path) -> Result<Self, Mistakes>, text: &str, path: &Path) -> Result<Self, Mistakes> {
+        let unreadable = |error: std::io::Error| Mistakes::unreadable(path, &error);
+        let whole = std::path::absolute(path).map_err(unreadable)?;
+        let folder = whole.parent().unwrap_or(Path::new("/"));
+        if folder.to_str().is_none() {
+            // Paths are told and kept as text.
+            return Err(Mistakes::unreadable(path, &std::io::Error::other("its folder's path is not UTF-8: move it elsewhere")));
+        }
+        let mut document = check(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
+        let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);
+        for socket in sockets.chain([&mut document.control]).flatten() {
+            *socket = folder.join(&*socket);
+        }
+        let stem = || path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
+        document.name.get_or_insert_with(stem);
+        Ok(document)
+    }
+}
+
+/// A network's file as it is for a network that runs.
+#[derive(Clone, Debug)]
+pub struct Reread {
+    /// What it says.
+    pub document: Document,
+    /// Its last line has no end, or a program has it open for writing: something may be missing.
+    pub cut_off: bool,
+}
+
+impl Reread {
+    /// Reads and checks the file at `path`, as [`Document::load`] does but for CPUs, which the network judges, once no program is writing it; with `force`, at once.
+    ///
+    /// # Errors
+    /// All [`Mistakes`] at once.
+    pub fn load(path: &Path, force: bool) -> Result<Self, Mistakes> {
+        let at_once = || Ok(file::Settled { text: std::fs::read_to_string(path)?, is_open: false });
+        let read = if force { at_once() } else { file::read_settled(path) };
+        let file::Settled { text, is_open } = read.map_err(|error| Mistakes::unreadable(path, &error))?;
+        let document = Document::parse_by(check::check_running, &text, path)?;
+        Ok(Self { document, cut_off: !force && (is_open || file::has_open_line(&text)) })
+    }
+}
+
+impl PortConfig {
+    /// Which users that may connect to its socket cannot, since a folder is shut to them, and what to do about it.
+    pub fn shut_out(&self) -> Option<String> {
+        let (PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. }) = &self.kind else {
+            return None;
+        };
+        let (folder, users) = self.access.shut_folder(path)?;
+        let folder = folder.display();
+        Some(format!(
+            "{users} may connect to {}, but cannot enter the folder {folder} (unless an ACL lets it in): chmod o+x {folder}, or have the \
+             socket in another, such as /run/memlane",
+            path.display()
+        ))
+    }
+
+    fn from_entry(entry: &PortEntry, folder: &Path, general: &Access) -> Self {
+        let kind = PortKind::of(entry, folder);
+        Self {
+            name: entry.name.clone().unwrap_or_default(),
+            segment: entry.segment.clone(),
+            enabled: entry.enabled,
+            mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
+            mtu: entry.mtu,
+            receive_offloads: entry.receive_offloads,
+            queues: entry.queues,
+            access: if kind.listens() { entry.access.or(general) } else { Access::default() },
+            allowance: entry.allowance(),
+            link: entry.link.clone().filter(|link| *link != Impairment::default()),
+            kind,
+        }
+    }
+}
+
+/// Where the control socket of the network `name` is unless its `file` says otherwise: in the user's run-time folder. The whole path of the file is in its
+/// name, since many networks are called `net`.
+pub fn default_control(name: &str, file: Option<&Path>) -> PathBuf {
+    let mark = file.map(|file| format!("-{}", file_mark(file))).unwrap_or_default();
+    runtime_folder().join(format!("{name}{mark}.control"))
+}
+
+/// What tells networks of different files apart: eight digits that follow from the file's path.
+pub fn file_mark(file: &Path) -> String {
+    let path = claim::place(file);
+    let hash = short_hash(path.as_os_str().as_bytes().iter().copied());
+    format!("{:08x}", (hash ^ hash >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_the_ports_is_optional() {
+        let text =
+            "[[port]]\nname = \"a\"\nvhost-user = \"/tmp/a.sock\"\n[[port]]\nname = \"b\"\ntap = \"tap0\"\nsegment = \"other\"\n";
+        let config = Config::parse(text, "net").unwrap();
+        assert_eq!((config.workers, config.cpus.len(), config.name.as_str()), (1, 0, "net"));
+        assert_eq!(config.segments(), ["lan", "other"]);
+        assert_eq!(config.port("b").unwrap().kind, PortKind::Tap { name: "tap0".into(), netns: None });
+    }
+
+    #[test]
+    fn networks_of_two_files_have_two_control_sockets() {
+        let at = |file: &str| default_control("net", Some(Path::new(file)));
+        assert_ne!(at("/a/net.toml"), at("/b/net.toml"));
+        assert_eq!(at("/a/net.toml"), at("/a/./x/../net.toml"));
+        let name = at("/a/net.toml").file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(name.starts_with("net-") && name.len() == "net-01234567.control".len(), "{name}");
+        assert!(default_control("net", None).ends_with("memlane/net.control"));
+        let stated = Config::parse("control = \"/run/here\"\n", "net").unwrap();
+        assert_eq!(stated.control_socket(Some(Path::new("/a/net.toml"))), Path::new("/run/here"));
+    }
+
+    #[test]
+    fn workers_poll_by_default_but_where_guests_are_xens() {
+        let poll = |text: &str| Config::parse(text, "net").unwrap().settings.poll;
+        assert_eq!(poll("[[port]]\nname = \"a\"\ntap = \"t\"\n"), Poll::Adaptive);
+        assert_eq!(poll("[[port]]\nname = \"a\"\nxen = \"web\"\n"), Poll::Never);
+        assert_eq!(poll("xen-vifs = true\n"), Poll::Never);
+        assert_eq!(poll("xen-vifs = true\npoll = \"adaptive\"\n"), Poll::Adaptive);
+    }
+
+    #[test]
+    fn the_example_of_the_readme_is_good() {
+        let text = r#"
+            workers = 1
+            cpus = [0]
+            poll = "adaptive"
+            [[port]]
+            name = "web"
+            vhost-user = "/run/memlane/web.sock"
+            segment = "lan"
+            [[port]]
+            name = "host"
+            tap = "tap0"
+        "#;
+        assert_eq!(Config::parse(text, "net").unwrap().ports.len(), 2);
+    }
+}

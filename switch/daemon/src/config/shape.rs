@@ -1,0 +1,248 @@
+//! Each value by itself: unknown keys, wrong types, numbers out of range, words that are not known, keys that are missing.
+//!
+//! One walk for every key of the file, of the command line and of what is sent to the control socket. What a key takes stands in the JSON Schema
+//! that is made from the types; the sentences that say so are made from it too, so that every key has one.
+//!
+//! 1. [`Written`]: a value as TOML or JSON has it, with its place in the text.
+//! 2. [`mistakes`]: what is wrong with it.
+//! 3. [`words`](super::words): what would be right, in words.
+
+use std::borrow::Cow;
+use std::net::Ipv4Addr;
+
+use serde_json::Value;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::check::MOST_MISTAKES;
+use super::renamed;
+use super::words::{must_be, nearest, printable, shown, where_else};
+use crate::quantity::{Quantity, Read};
+
+/// What is wrong with a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Finding {
+    /// Where it stands in the text.
+    pub at: usize,
+    /// The key, from the table that was looked at.
+    pub key: String,
+    /// What is wrong, and what would be right.
+    pub text: String,
+}
+
+/// A value as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Written<'v> {
+    /// Where it begins in the text; 0 where there is none.
+    pub at: usize,
+    /// What it is.
+    pub form: Form<'v>,
+}
+
+/// See [`Written`].
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Form<'v> {
+    Text(Cow<'v, str>),
+    /// One that has more digits than any key takes is the largest.
+    Whole(i128),
+    Number(f64),
+    Truth(bool),
+    List(Vec<Written<'v>>),
+    /// Keys with their places.
+    Table(Vec<(Cow<'v, str>, usize, Written<'v>)>),
+    Date,
+    /// JSON's null.
+    Nothing,
+}
+
+impl<'v> From<&'v Spanned<DeValue<'_>>> for Written<'v> {
+    fn from(value: &'v Spanned<DeValue<'_>>) -> Self {
+        let form = match value.get_ref() {
+            DeValue::String(text) => Form::Text(Cow::Borrowed(text)),
+            DeValue::Integer(number) => Form::Whole(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(i128::MAX)),
+            DeValue::Float(number) => Form::Number(number.as_str().parse().unwrap_or(f64::NAN)),
+            DeValue::Boolean(truth) => Form::Truth(*truth),
+            DeValue::Datetime(_) => Form::Date,
+            DeValue::Array(list) => Form::List(list.iter().map(Self::from).collect()),
+            DeValue::Table(table) => Form::Table(
+                table.iter().map(|(key, value)| (Cow::Borrowed(key.get_ref().as_ref()), key.span().start, value.into())).collect(),
+            ),
+        };
+        Self { at: value.span().start, form }
+    }
+}
+
+impl<'v> From<&'v Value> for Written<'v> {
+    fn from(value: &'v Value) -> Self {
+        let form = match value {
+            Value::Null => Form::Nothing,
+            Value::Bool(truth) => Form::Truth(*truth),
+            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(number), _) => Form::Whole(number.into()),
+                (_, Some(number)) => Form::Whole(number.into()),
+                _ => Form::Number(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Value::String(text) => Form::Text(text.into()),
+            Value::Array(list) => Form::List(list.iter().map(Self::from).collect()),
+            Value::Object(map) => Form::Table(map.iter().map(|(key, value)| (key.into(), 0, value.into())).collect()),
+        };
+        Self { at: 0, form }
+    }
+}
+
+/// What is wrong with `key`, which stands at `at`, of a table that `schema` describes, a part of the schema `root`; its value is `written`.
+pub(super) fn mistakes(root: &Value, schema: &Value, key: &str, at: usize, written: &Written) -> Vec<Finding> {
+    let mut walk = Walk { root, found: Vec::new() };
+    walk.key(schema, "", (key, at, written));
+    walk.found
+}
+
+/// What is wrong with `written`, which is all that was sent, by `root`, the schema of that.
+pub(super) fn mistakes_of_all(root: &Value, written: &Written) -> Vec<Finding> {
+    let mut walk = Walk { root, found: Vec::new() };
+    walk.value(root, "", written, written.at);
+    walk.found
+}
+
+/// The simple schemas of which `schema` takes one: references followed, alternatives side by side, without null.
+pub(super) fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    if let Some(name) = schema["$ref"].as_str() {
+        return alternatives(root, root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null));
+    }
+    let several = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array());
+    match several {
+        Some(several) => several.iter().flat_map(|one| alternatives(root, one)).collect(),
+        None if schema["type"] == "null" => Vec::new(),
+        None => vec![schema],
+    }
+}
+
+/// Whether `schema`, one of [`alternatives`], is for values of the type `name`.
+pub(super) fn is_of(schema: &Value, name: &str) -> bool {
+    schema["type"] == name || schema["type"].as_array().is_some_and(|types| types.iter().any(|one| one == name))
+}
+
+/// The words of which a text has to be one, if `schema` says so.
+pub(super) fn words_of(schema: &Value) -> Vec<&str> {
+    let several = schema["enum"].as_array().into_iter().flatten();
+    several.chain([&schema["const"]]).filter_map(Value::as_str).collect()
+}
+
+struct Walk<'s> {
+    root: &'s Value,
+    found: Vec<Finding>,
+}
+
+impl Walk<'_> {
+    fn note(&mut self, at: usize, key: &str, text: String) {
+        self.found.push(Finding { at, key: key.into(), text });
+    }
+
+    /// `at` is where the key stands.
+    fn value(&mut self, schema: &Value, key: &str, written: &Written, at: usize) {
+        let simple = alternatives(self.root, schema);
+        let of_type = |name| simple.iter().find(|one| is_of(one, name));
+        match (&written.form, of_type("object"), of_type("array")) {
+            (Form::Nothing, ..) => {}
+            (Form::Table(keys), Some(table), _) => self.table(table, key, keys, at),
+            (Form::List(list), _, Some(array)) => {
+                for (index, one) in list.iter().enumerate() {
+                    self.value(&array["items"], &format!("{key}[{index}]"), one, one.at);
+                }
+            }
+            (form, ..) if simple.iter().any(|one| fits(one, form, &simple)) => {}
+            (form, ..) => self.note(at, key, wrong(self.root, schema, key, form)),
+        }
+    }
+
+    fn table(&mut self, schema: &Value, key: &str, keys: &[(Cow<str>, usize, Written)], at: usize) {
+        keys.iter().for_each(|(name, at, value)| self.key(schema, key, (name, *at, value)));
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if keys.iter().all(|(known, ..)| known != name) {
+                let wanted = must_be(self.root, &schema["properties"][name], name);
+                let whole = if key.is_empty() { "what was sent" } else { key };
+                self.note(at, key, format!("{whole} has no {name}, which it needs: {wanted}"));
+            }
+        }
+    }
+
+    /// A key of the table `table`, its place and its value.
+    fn key(&mut self, schema: &Value, table: &str, (name, at, value): (&str, usize, &Written)) {
+        let key = if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") };
+        match schema["properties"].get(name) {
+            Some(of_key) => self.value(of_key, &key, value, at),
+            None if schema["additionalProperties"] == false && self.found.len() < MOST_MISTAKES => {
+                let text = unknown(self.root, schema, table, name);
+                self.note(at, &key, text);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Whether `form` is what `schema` takes; `beside` are the other alternatives, which say how large the number that a text stands for may be.
+fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
+    match form {
+        Form::Truth(_) => is_of(schema, "boolean"),
+        Form::Whole(number) => (is_of(schema, "integer") || is_of(schema, "number")) && is_within(schema, *number as f64),
+        Form::Number(number) => is_of(schema, "number") && is_within(schema, *number),
+        Form::Text(text) if is_of(schema, "string") => {
+            let words = words_of(schema);
+            let format = schema["format"].as_str().unwrap_or_default();
+            let stands_for = |form: Form| beside.iter().any(|one| fits(one, &form, &[]));
+            let is_quantity = |quantity: Quantity| match quantity.read(text) {
+                Some(Read::Number(number)) => stands_for(Form::Number(number)),
+                Some(Read::Whole(number)) => stands_for(Form::Whole(number.into())),
+                Some(Read::Text) => true,
+                None => false,
+            };
+            (words.is_empty() || words.contains(&&**text))
+                && (format != "ipv4" || text.parse::<Ipv4Addr>().is_ok())
+                && Quantity::named(format).is_none_or(is_quantity)
+        }
+        _ => false,
+    }
+}
+
+fn is_within(schema: &Value, number: f64) -> bool {
+    let beyond =
+        |bound: &str, is_beyond: fn(f64, f64) -> bool| schema[bound].as_f64().is_some_and(|bound| is_beyond(number, bound));
+    // Larger ones are for no key, and no type of ours.
+    number.abs() < 1e18 && !beyond("minimum", |number, least| number < least) && !beyond("maximum", |number, most| number > most)
+}
+
+/// The sentence for a value that its key does not take.
+fn wrong(root: &Value, schema: &Value, key: &str, form: &Form) -> String {
+    let simple = alternatives(root, schema);
+    if key.is_empty() {
+        return format!("what was sent is {}; it must be an object of keys", shown(form));
+    }
+    let text = format!("{key} is {}; it must be {}", shown(form), must_be(root, schema, key));
+    let Form::Text(written) = form else { return text };
+    let words: Vec<&str> = simple.iter().flat_map(|one| words_of(one)).collect();
+    if let Some(word) = nearest(written, words.into_iter()) {
+        return format!("{text}; did you mean \"{word}\"?");
+    }
+    let bare = written.parse().map(Form::Whole).or_else(|_| written.parse().map(Form::Truth));
+    match bare.is_ok_and(|bare| simple.iter().any(|one| fits(one, &bare, &simple))) {
+        true => format!("{text}, without quotes"),
+        false => text,
+    }
+}
+
+/// The sentence for a key that the table `table`, of this schema, does not have.
+fn unknown(root: &Value, schema: &Value, table: &str, name: &str) -> String {
+    if let Some(told) = renamed::told(name) {
+        return told;
+    }
+    let known: Vec<&str> = schema["properties"].as_object().into_iter().flatten().map(|(known, _)| known.as_str()).collect();
+    let name_shown = printable(name);
+    let what = if table.is_empty() { format!("there is no key {name_shown}") } else { format!("{table} has no key {name_shown}") };
+    if let Some(elsewhere) = where_else(root, schema, name) {
+        return format!("{what} here: {elsewhere}");
+    }
+    match nearest(name, known.iter().copied()) {
+        Some(near) => format!("{what}; did you mean {near}?"),
+        None => format!("{what}; the keys here are {}", known.join(", ")),
+    }
+}

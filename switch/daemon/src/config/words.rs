@@ -1,0 +1,134 @@
+//! Values and what they must be, in words.
+
+use serde_json::Value;
+
+use super::shape::{Form, alternatives, is_of, words_of};
+use crate::quantity::Quantity;
+
+/// Most characters of a text that are shown.
+const MOST: usize = 40;
+
+/// What a key takes, as it stands behind "it must be".
+pub(super) fn must_be(root: &Value, schema: &Value, key: &str) -> String {
+    let simple = alternatives(root, schema);
+    let words: Vec<String> = simple.iter().flat_map(|one| words_of(one)).map(|word| format!("\"{word}\"")).collect();
+    let others = simple.iter().filter(|one| words_of(one).is_empty()).map(|one| kind(root, one, key));
+    either(&others.chain(words).collect::<Vec<_>>())
+}
+
+/// "a", "a or b", "a, b or c".
+pub(crate) fn either(all: &[String]) -> String {
+    match all {
+        [] => "left out".into(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+fn kind(root: &Value, schema: &Value, key: &str) -> String {
+    let is = |name| is_of(schema, name);
+    match (schema["format"].as_str(), schema["format"].as_str().and_then(Quantity::named)) {
+        (Some("ipv4"), _) => "an IPv4 address in quotes, as \"10.0.0.1\"".into(),
+        (_, Some(quantity)) => quantity.must_be().into(),
+        _ if is("boolean") => "true or false".into(),
+        _ if is("integer") => format!("a whole number{}", range(schema)),
+        _ if is("number") => format!("a number{}", range(schema)),
+        _ if is("array") && alternatives(root, &schema["items"]).iter().any(|one| is_of(one, "object")) => {
+            format!("a list of tables, each begun by [[{key}]]")
+        }
+        _ if is("array") => format!("a list, each of which is {}", must_be(root, &schema["items"], key)),
+        _ if is("object") => format!("a table{}", example(schema)),
+        _ => "text in quotes".into(),
+    }
+}
+
+fn range(schema: &Value) -> String {
+    match (schema["minimum"].as_f64(), schema["maximum"].as_f64()) {
+        (Some(least), Some(most)) => format!(" from {least} to {most}"),
+        (Some(least), None) => format!(" from {least} on"),
+        _ => String::new(),
+    }
+}
+
+fn example(schema: &Value) -> String {
+    match schema["examples"].get(0) {
+        Some(Value::Object(keys)) => format!(" such as {}", inline_table(keys.iter())),
+        _ => String::new(),
+    }
+}
+
+/// An inline table of TOML; JSON's texts, numbers and truths are TOML's too.
+pub(crate) fn inline_table<'v>(keys: impl Iterator<Item = (&'v String, &'v Value)>) -> String {
+    let parts = keys.map(|(key, value)| match value.as_object() {
+        Some(inner) => format!("{key} = {}", inline_table(inner.iter())),
+        None => format!("{key} = {value}"),
+    });
+    format!("{{ {} }}", parts.collect::<Vec<_>>().join(", "))
+}
+
+/// A value as it is shown in a sentence.
+pub(super) fn shown(form: &Form) -> String {
+    match form {
+        Form::Text(text) => format!("\"{}\"", printable(text)),
+        Form::Whole(number) => number.to_string(),
+        Form::Number(number) => number.to_string(),
+        Form::Truth(truth) => truth.to_string(),
+        Form::List(_) => "a list".into(),
+        Form::Table(_) => "a table".into(),
+        Form::Date => "a date".into(),
+        Form::Nothing => "null".into(),
+    }
+}
+
+/// `text` without characters that a terminal would obey, and no more of it than a line needs.
+pub(crate) fn printable(text: &str) -> String {
+    let escaped = |c: char| if "\"'\\".contains(c) { c.to_string() } else { c.escape_debug().to_string() };
+    let start: String = text.chars().take(MOST).map(escaped).collect();
+    if text.chars().count() > MOST { format!("{start}...") } else { start }
+}
+
+/// The one of `known` that `word` was probably meant to be.
+pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    // Longer than any key: not worth comparing.
+    let word = Some(word).filter(|word| word.len() <= 64)?;
+    let lower = word.to_lowercase().replace('_', "-");
+    let near = known.map(|one| (strsim::damerau_levenshtein(&lower, &one.to_lowercase()), one));
+    let most = |one: &str| if one.len().min(lower.len()) < 4 { 1 } else { 2 };
+    near.filter(|(distance, one)| *distance <= most(one)).min_by_key(|(distance, _)| *distance).map(|(_, one)| one)
+}
+
+/// Where the key `name`, which the table with `schema` does not have, belongs, if another table of the file has it.
+pub(super) fn where_else(root: &Value, schema: &Value, name: &str) -> Option<String> {
+    let top = &root["properties"];
+    if schema["properties"] != *top && top.get(name).is_some() {
+        return Some("it belongs at the top of the file, before the first [[port]] or [[segment]]".into());
+    }
+    let has = |list: &str| {
+        let entries = alternatives(root, &top[list]["items"]);
+        entries.iter().any(|entry| entry["properties"].get(name).is_some() && entry["properties"] != schema["properties"])
+    };
+    let within: Vec<String> = ["port", "segment"].into_iter().filter(|list| has(list)).map(|list| format!("[[{list}]]")).collect();
+    (!within.is_empty()).then(|| format!("it belongs in a {}", either(&within)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_misses_are_recognised_and_others_are_not() {
+        let known = ["workers", "poll", "mtu", "mac", "port"];
+        let near = |word| nearest(word, known.into_iter());
+        assert_eq!(
+            (near("worker"), near("pol"), near("MTU"), near("ports")),
+            (Some("workers"), Some("poll"), Some("mtu"), Some("port"))
+        );
+        assert_eq!((near("colour"), near("x"), near(&"w".repeat(100_000))), (None, None, None));
+    }
+
+    #[test]
+    fn what_is_shown_obeys_no_terminal_and_ends() {
+        assert_eq!(printable("a\x1b[31m'b'\n"), "a\\u{1b}[31m'b'\\n");
+        assert_eq!(printable(&"x".repeat(1000)).len(), 43);
+    }
+}

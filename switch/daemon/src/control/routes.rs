@@ -1,0 +1,219 @@
+//! What can be asked of a running network, and what is sent for it.
+
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::api::{About, Api, Sent};
+use super::managed::Managed;
+use super::problem::Refusal;
+use super::reload::{ReloadOptions, Reloaded};
+use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
+use super::running::Identity;
+use crate::config::{Document, PortEntry};
+use crate::link::Impairment;
+use crate::policy::{AntiSpoof, Limit};
+use crate::quantity;
+
+/// Longest wait for a port to be drained.
+pub const MOST_PATIENCE: Duration = Duration::from_secs(3600);
+
+/// A port to attach: what a `[[port]]` of the file has.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct NewPort(#[schemars(with = "PortEntry")] Value);
+
+/// What is to change about a port; what is left out stays as it is, what is null becomes as if the file did not state it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Change {
+    /// As in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// As in the file; all of it anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = quantity::or_text("limit"))]
+    pub transmit: Option<Limit>,
+    /// As in the file; all of it anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = quantity::or_text("limit"))]
+    pub receive: Option<Limit>,
+    /// As in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storm: Option<u64>,
+    /// As in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anti_spoof: Option<AntiSpoof>,
+    /// As in the file; all of it anew, and nothing if it is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = quantity::or_none)]
+    pub link: Option<Impairment>,
+    /// As in the file. The guest is offered it when it connects next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Option<String>>,
+    /// As in the file. The guest is offered it when it connects next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Option<u16>>,
+    /// As in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+}
+
+/// A [`Change`] as it was sent.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Patch(#[schemars(with = "Change")] Map<String, Value>);
+
+/// How long to wait for a port to be drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct DrainOrder {
+    /// Milliseconds, an hour at most.
+    #[serde(deserialize_with = "quantity::read_milliseconds")]
+    #[schemars(range(max = 3600000), transform = quantity::or_text("milliseconds"))]
+    pub timeout_ms: u64,
+}
+
+impl Default for DrainOrder {
+    fn default() -> Self {
+        Self { timeout_ms: 10_000 }
+    }
+}
+
+/// Whether a port is drained: it is disabled, and nothing of it is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Drained {
+    /// False if something is under way still; the port stays disabled.
+    pub drained: bool,
+}
+
+/// What a network is to become.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct ReloadOrder {
+    /// All that a file would have; if it is left out, the network reads its own file again.
+    #[schemars(with = "Option<Document>")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub document: Option<Value>,
+    /// Tell what would be done, and do nothing.
+    pub dry_run: bool,
+    /// Change the ports though other keys differ, which only a restart changes.
+    pub ports_only: bool,
+    /// Detach all ports that run, too, and take over a document that may have been cut off.
+    pub force: bool,
+    /// The file that the document was read from may not be whole: it ends in the middle of a line, or a program has it open for writing. No port is detached then, unless by force.
+    pub cut_off: bool,
+}
+
+fn about(id: &'static str, summary: &'static str, problems: &'static [u16]) -> About {
+    About { id, summary, status: StatusCode::OK, problems }
+}
+
+/// All routes.
+pub fn api() -> Api {
+    let created = |about: About| About { status: StatusCode::CREATED, ..about };
+    Api::default()
+        .route(Method::GET, "/v1/network", about("network", "The network, its ports and its workers.", &[503]), network)
+        .route(Method::GET, "/v1/identity", about("identity", "Which network this is: its name, its file, its process.", &[503]), identity)
+        .route(Method::GET, "/v1/ports", about("ports", "The ports, in the order in which they came.", &[503]), ports)
+        .route(
+            Method::POST,
+            "/v1/ports",
+            created(about(
+                "attach",
+                "Attaches a port. Its segment comes with its first port, and goes with its last. Relative paths lie beside the network's file.",
+                &[400, 409, 413, 422, 500, 503],
+            )),
+            attach,
+        )
+        .route(Method::GET, "/v1/ports/{name}", about("port", "A port, and what would attach it again.", &[404, 503]), port)
+        .route(
+            Method::PATCH,
+            "/v1/ports/{name}",
+            about("change", "Changes a port while it runs; answers with all that holds now.", &[400, 404, 409, 413, 422, 500, 503]),
+            change,
+        )
+        .route(
+            Method::DELETE,
+            "/v1/ports/{name}",
+            about("detach", "Detaches a port; answers with what would attach it again.", &[404, 500, 503]),
+            detach,
+        )
+        .route(
+            Method::POST,
+            "/v1/ports/{name}/drain",
+            about("drain", "Disables a port, and waits until nothing of it is under way.", &[400, 404, 413, 422, 500, 503]),
+            drain,
+        )
+        .route(Method::GET, "/v1/segments", about("segments", "The segments: those that ports are on.", &[503]), segments)
+        .route(Method::GET, "/v1/segments/{name}", about("segment", "A segment and its stations.", &[404, 503]), segment)
+        .route(
+            Method::POST,
+            "/v1/reload",
+            about(
+                "reload",
+                "Makes the network what a document says, port by port; ports that are the same are not touched.",
+                &[400, 409, 413, 422, 500, 503],
+            ),
+            reload,
+        )
+        .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
+}
+
+/// The OpenAPI document.
+pub fn document() -> Value {
+    api().document()
+}
+
+fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {
+    managed.report()
+}
+
+fn identity(managed: &Managed, _: &str, (): ()) -> Result<Identity, Refusal> {
+    managed.identity()
+}
+
+fn ports(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortReport>, Refusal> {
+    managed.ports()
+}
+
+fn attach(managed: &Managed, _: &str, Sent(NewPort(entry)): Sent<NewPort>) -> Result<PortView, Refusal> {
+    managed.attach(&entry)
+}
+
+fn port(managed: &Managed, name: &str, (): ()) -> Result<PortView, Refusal> {
+    managed.view(name)
+}
+
+fn change(managed: &Managed, name: &str, Sent(Patch(patch)): Sent<Patch>) -> Result<PortEntry, Refusal> {
+    managed.change(name, &patch)
+}
+
+fn detach(managed: &Managed, name: &str, (): ()) -> Result<PortEntry, Refusal> {
+    managed.detach(name)
+}
+
+fn drain(managed: &Managed, name: &str, Sent(order): Sent<DrainOrder>) -> Result<Drained, Refusal> {
+    let patience = Duration::from_millis(order.timeout_ms).min(MOST_PATIENCE);
+    managed.drain(name, patience).map(|drained| Drained { drained })
+}
+
+fn segments(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentReport>, Refusal> {
+    managed.segments()
+}
+
+fn segment(managed: &Managed, name: &str, (): ()) -> Result<SegmentView, Refusal> {
+    managed.segment(name)
+}
+
+fn reload(managed: &Managed, _: &str, Sent(order): Sent<ReloadOrder>) -> Result<Reloaded, Refusal> {
+    let ReloadOrder { document, dry_run, ports_only, force, cut_off } = order;
+    managed.reload_from(document.as_ref(), ReloadOptions { dry_run, ports_only, force, cut_off })
+}
+
+fn openapi(_: &Managed, _: &str, (): ()) -> Result<Value, Refusal> {
+    Ok(document())
+}

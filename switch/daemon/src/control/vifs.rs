@@ -1,0 +1,76 @@
+//! Interfaces of Xen guests that get ports as they come: a thread that hears of them and attaches and detaches ports, as who uses the control
+//! socket does.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use serde_json::{Value, json};
+
+use super::Managed;
+use super::problem::Refusal;
+use crate::daemon::StartError;
+use memlane_backends::xen::{Newcomer, News};
+
+/// Gives interfaces of Xen guests that come a port on the network, until it ends.
+///
+/// # Errors
+/// There is no Xen, or its own back end is in the way.
+pub fn take(managed: &Arc<Managed>) -> Result<(), Refusal> {
+    let (sender, news) = channel();
+    managed.ask(|daemon| daemon.tell_of_vifs(sender))??;
+    let managed = Arc::downgrade(managed);
+    let started = std::thread::Builder::new().name("xen-vifs".into()).stack_size(256 * 1024).spawn(move || {
+        // The keeper, which ends with the network, has the other end.
+        for news in news {
+            let Some(managed) = managed.upgrade() else { return };
+            if let Err(refusal) = act(&managed, &news) {
+                tracing::error!(?news, "a Xen guest's interface is not served: {}", refusal.problem.error);
+            }
+        }
+    });
+    started.map(drop).map_err(|error| StartError::from(error).into())
+}
+
+/// The port of an interface: what the kernel's back end would call its device.
+fn name(domain: u16, vif: u16) -> String {
+    format!("vif{domain}.{vif}")
+}
+
+fn act(managed: &Managed, news: &News) -> Result<(), Refusal> {
+    match news {
+        News::Came(newcomer) => managed.attach(&entry(newcomer)).map(drop),
+        // It may have been detached by hand.
+        News::Gone(domain, vif) => managed.detach(&name(*domain, *vif)).map(drop).or(Ok(())),
+    }
+}
+
+/// The port as a file would state it.
+fn entry(newcomer: &Newcomer) -> Value {
+    let Newcomer { domain, vif, segment, mac } = newcomer;
+    json!({
+        "name": name(*domain, *vif),
+        "xen": domain.to_string(),
+        "vif": vif,
+        "segment": segment,
+        "mac": mac.map(|mac| mac.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{PortConfig, PortKind};
+
+    #[test]
+    fn the_toolstacks_words_make_a_port() {
+        let mac = "00:16:3e:00:00:01".parse().ok();
+        let newcomer = Newcomer { domain: 3, vif: 1, segment: Some("lan".into()), mac };
+        let port = PortConfig::from_json(&entry(&newcomer), Path::new("")).unwrap();
+        assert_eq!((port.name.as_str(), port.segment.as_str(), port.mac), ("vif3.1", "lan", mac));
+        assert_eq!(port.kind, PortKind::Xen { domain: "3".into(), vif: 1 });
+        let bare = Newcomer { segment: None, mac: None, ..newcomer };
+        assert_eq!(PortConfig::from_json(&entry(&bare), Path::new("")).unwrap().segment, "lan");
+    }
+}

@@ -1,0 +1,593 @@
+//! The daemon: a network made from a configuration, from its start to its end, and the ports that are attached and detached in between.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::budget::{Account, Permit};
+use crate::config::{Config, PortChange, PortConfig, PortKind, UplinkConfig};
+use crate::descriptors::{self, USUAL};
+use crate::folder;
+use crate::network::{AddError, Network, PortTerms};
+use crate::port::end::Ends;
+use crate::port::{Offer, Port, default_address};
+use crate::shared::Shared;
+use crate::uplink::{Uplink, UplinkError, UplinkReport};
+use memlane_backends::stream::{self, Passt};
+use memlane_backends::tap::{self, Tap, TapError, TapSettings};
+use memlane_backends::vhost_user::access::Access;
+use memlane_backends::vhost_user::{self, Endpoint, PortSettings, Session};
+use memlane_backends::xen::{Keeper, News, Wanted, XenError};
+use memlane_backends::{loopback, null, session};
+
+/// Why a network cannot be started, or a port attached.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// A socket cannot be listened at.
+    #[error("port {port}: cannot listen at {path}: {cause}. {remedy}")]
+    Listen {
+        /// The port.
+        port: String,
+        /// The socket.
+        path: String,
+        /// What the kernel says.
+        cause: io::Error,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// A TAP cannot be had.
+    #[error("port {port}: {cause}")]
+    Tap {
+        /// The port.
+        port: String,
+        /// Why, and what to do about it.
+        cause: TapError,
+    },
+    /// Xen cannot be had, of which all guests were to be served.
+    #[error("xen-vifs: {0}")]
+    XenVifs(XenError),
+    /// Xen cannot be had.
+    #[error("port {port}: {cause}")]
+    Xen {
+        /// The port.
+        port: String,
+        /// Why, and what to do about it.
+        cause: XenError,
+    },
+    /// passt cannot be had.
+    #[error("port {port}: passt cannot be started: {cause}. Install it: apt install passt")]
+    Passt {
+        /// The port.
+        port: String,
+        /// What the kernel says.
+        cause: io::Error,
+    },
+    /// A segment cannot go on at other hosts.
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    /// What its guest would be offered does not pass its segment's uplink.
+    #[error("port {port}: {cause}")]
+    Mtu {
+        /// The port.
+        port: String,
+        /// Why not.
+        cause: MtuError,
+    },
+    /// The rest of the descriptors is for those that are there.
+    #[error("port {0}: no descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
+    Descriptors(String),
+    /// The network does not take it.
+    #[error(transparent)]
+    Add(#[from] AddError),
+    /// The kernel refuses something else.
+    #[error("the network cannot be started: {0}{remedy}", remedy = descriptors::remedy(.0))]
+    System(#[from] io::Error),
+}
+
+/// A port's MTU is larger than what passes its segment's uplink.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error(
+    "an mtu of {mtu} is more than the {most} bytes that segment {segment} carries to other hosts: lower it, or raise the underlay's"
+)]
+pub struct MtuError {
+    /// The port's MTU.
+    pub mtu: u16,
+    /// The segment.
+    pub segment: String,
+    /// The segment's MTU.
+    pub most: u16,
+}
+
+/// There is no port of this name.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("there is no port '{0}'")]
+pub struct NoSuchPort(pub String);
+
+/// Why a port cannot be changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ChangeError {
+    /// See there.
+    #[error(transparent)]
+    NoSuchPort(#[from] NoSuchPort),
+    /// Its address is another port's.
+    #[error(transparent)]
+    Address(#[from] AddError),
+    /// See there.
+    #[error(transparent)]
+    Mtu(#[from] MtuError),
+}
+
+/// A running network.
+#[derive(Debug)]
+pub struct Daemon {
+    network: Arc<Network>,
+    /// As it was started, without its ports and uplinks.
+    config: Config,
+    /// Segments that go on at other hosts. Locked after `attached`, by whoever needs both.
+    uplinks: Mutex<Vec<Uplink>>,
+    attached: Mutex<Vec<Attached>>,
+    /// Serves guests under Xen, once there is a port for one.
+    keeper: Mutex<Option<Arc<Keeper>>>,
+    /// Held while the Xen keeper starts, which may take long, so that only one is started.
+    keeper_starts: Mutex<()>,
+}
+
+/// A port, and who serves it.
+#[derive(Debug)]
+struct Attached {
+    config: PortConfig,
+    port: Arc<Port>,
+    server: Server,
+    _own: Permit,
+}
+
+#[derive(Debug)]
+enum Server {
+    FrontEnd(Session),
+    /// What meets its other side again and again.
+    Own(session::Session),
+    Xen(Arc<Keeper>),
+    /// Its ends lie with a worker.
+    Worker,
+}
+
+/// Members for which a segment has room that comes while the network runs.
+const USUAL_MEMBERS: usize = 8;
+
+/// Where whoever is behind a port is met, if anywhere.
+#[derive(Debug)]
+enum Meeting {
+    FrontEnd(Endpoint),
+    Stream(stream::Other),
+    Xen(Wanted),
+    Tap(Tap, TapSettings),
+    Nowhere,
+}
+
+/// What a port to come needs, made before the port is there: that may take long.
+#[derive(Debug)]
+pub struct Prepared {
+    meeting: Meeting,
+    /// Its descriptors.
+    own: Permit,
+}
+
+impl Daemon {
+    /// Starts the network that `config` describes; when this returns, its sockets can be connected to.
+    ///
+    /// # Errors
+    /// A [`StartError`]; nothing is left running then.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        // Before anything of the network is open: the rest is what its ports may hold.
+        let shared = Shared::new(config.workers, random()?, config.settings.clone());
+        let prepare = |port| Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? });
+        let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
+        let network = Network::start(shared, &config.cpus)?;
+        let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
+        let daemon = Self {
+            network,
+            config: bare,
+            uplinks: Mutex::default(),
+            attached: Mutex::default(),
+            keeper: Mutex::default(),
+            keeper_starts: Mutex::default(),
+        };
+        let mut members: HashMap<&str, usize> = HashMap::new();
+        config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
+        for uplink in &config.uplinks {
+            let members = members.entry(&uplink.segment).or_default();
+            *members += 1;
+            if let Err(error) = daemon.lead_on(uplink, *members) {
+                daemon.stop();
+                return Err(error);
+            }
+        }
+        for (port, prepared) in config.ports.iter().zip(prepared) {
+            if let Err(error) = daemon.open(port, prepared, members[port.segment.as_str()]) {
+                daemon.stop();
+                return Err(error);
+            }
+        }
+        Ok(daemon)
+    }
+
+    fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn led_on(&self) -> MutexGuard<'_, Vec<Uplink>> {
+        self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As it was started, but for its ports and uplinks, which are those that it has now, in the order in which they came.
+    pub fn config(&self) -> Config {
+        let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
+        let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
+        Config { ports, uplinks, ..self.config.clone() }
+    }
+
+    /// A segment goes on at other hosts from now on. Its guests are offered its MTU when they connect next.
+    ///
+    /// # Errors
+    /// A [`StartError`]: something is in the way, or a port's MTU does not pass; nothing has changed then.
+    pub fn add_uplink(&self, uplink: &UplinkConfig) -> Result<(), StartError> {
+        self.lead_on(uplink, USUAL_MEMBERS)
+    }
+
+    fn lead_on(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
+        let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
+        let attached = self.attached();
+        let its_ports = || attached.iter().filter(|attached| attached.config.segment == config.segment);
+        if let Some(port) = its_ports().find(|attached| attached.config.mtu.is_some_and(|mtu| mtu > uplink.mtu())) {
+            let cause = MtuError { mtu: port.config.mtu.unwrap_or_default(), segment: config.segment.clone(), most: uplink.mtu() };
+            uplink.stop(&self.network);
+            return Err(StartError::Mtu { port: port.config.name.clone(), cause });
+        }
+        self.led_on().push(uplink);
+        its_ports().for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
+        Ok(())
+    }
+
+    /// A segment ends at this host from now on; false if it did so before.
+    pub fn remove_uplink(&self, segment: &str) -> bool {
+        let uplink = {
+            let mut all = self.led_on();
+            let Some(index) = all.iter().position(|uplink| uplink.segment() == segment) else { return false };
+            all.remove(index)
+        };
+        uplink.stop(&self.network);
+        let attached = self.attached();
+        let its_ports = attached.iter().filter(|attached| attached.config.segment == segment);
+        its_ports.for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
+        true
+    }
+
+    /// A port comes; when this returns, its socket can be connected to.
+    ///
+    /// # Errors
+    /// A [`StartError`]; nothing has changed then.
+    pub fn attach(&self, port: &PortConfig) -> Result<(), StartError> {
+        self.attach_prepared(port, self.prepare(port)?)
+    }
+
+    /// Makes what `port` needs before it can come.
+    ///
+    /// # Errors
+    /// A [`StartError`]; nothing has changed then.
+    pub fn prepare(&self, port: &PortConfig) -> Result<Prepared, StartError> {
+        // Its name first: who has it may listen where this one would.
+        if self.network.find(&port.name).is_some() {
+            return Err(AddError::NameTaken(port.name.clone()).into());
+        }
+        let own = own_descriptors(self.network.shared(), port)?;
+        let meeting = match &port.kind {
+            PortKind::Tap { .. } => self.tap(port)?,
+            PortKind::Xen { .. } => {
+                self.keeper().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
+                meeting(port)?
+            }
+            _ => meeting(port)?,
+        };
+        Ok(Prepared { meeting, own })
+    }
+
+    /// As [`Self::attach`], with what was made before.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_prepared(&self, port: &PortConfig, prepared: Prepared) -> Result<(), StartError> {
+        self.open(port, prepared, USUAL_MEMBERS)
+    }
+
+    fn open(&self, config: &PortConfig, prepared: Prepared, members: usize) -> Result<(), StartError> {
+        self.check_mtu(config, config.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
+        let terms = PortTerms {
+            name: &config.name,
+            segment: &config.segment,
+            allowance: &config.allowance,
+            link: &config.link,
+            mac: config.mac,
+            offer: self.offer(config),
+            enabled: config.enabled,
+        };
+        let port = self.network.add_port(&terms, members)?;
+        match self.serve(config, &port, prepared.meeting) {
+            Ok(server) => {
+                self.attached().push(Attached { config: config.clone(), port, server, _own: prepared.own });
+                Ok(())
+            }
+            Err(error) => {
+                self.network.remove_port(&port);
+                Err(error)
+            }
+        }
+    }
+
+    fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {
+        let meeting = match (meeting, &config.kind) {
+            (Meeting::Nowhere, PortKind::Tap { .. }) => self.tap(config)?,
+            (meeting, _) => meeting,
+        };
+        let network = Arc::clone(&self.network);
+        Ok(match meeting {
+            Meeting::FrontEnd(endpoint) => {
+                let (port, receive_offloads) = (Arc::clone(port), config.receive_offloads);
+                Server::FrontEnd(vhost_user::run(network, PortSettings { port, receive_offloads, pairs: config.queues }, endpoint)?)
+            }
+            Meeting::Stream(other) => Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
+            Meeting::Xen(wanted) => {
+                let keeper = self.keeper().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
+                keeper.serve(wanted, port);
+                Server::Xen(keeper)
+            }
+            Meeting::Tap(tap, settings) => Server::Own(tap::run(network, Arc::clone(port), settings, tap)?),
+            Meeting::Nowhere => {
+                if let Some(ends) = self.ends(config)? {
+                    network.start_ends(port, ends)?;
+                }
+                Server::Worker
+            }
+        })
+    }
+
+    /// Who serves guests under Xen, from now on if nobody did.
+    fn keeper(&self) -> Result<Arc<Keeper>, XenError> {
+        let keeper = || self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper() {
+            return Ok(Arc::clone(keeper));
+        }
+        let _alone = self.keeper_starts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper() {
+            return Ok(Arc::clone(keeper));
+        }
+        // Without the other lock, which the end needs: xenstore may not answer.
+        let started = Arc::new(Keeper::start(&self.network)?);
+        Ok(Arc::clone(keeper().insert(started)))
+    }
+
+    /// The interface of a TAP port.
+    fn tap(&self, port: &PortConfig) -> Result<Meeting, StartError> {
+        let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
+        let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: self.offer(port).mtu };
+        let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
+        Ok(Meeting::Tap(tap, settings))
+    }
+
+    /// The ends of a port that nobody is to be met for.
+    fn ends(&self, port: &PortConfig) -> Result<Option<Ends>, StartError> {
+        Ok(match &port.kind {
+            PortKind::Null => Some(null::ends()),
+            PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, Arc::clone(&self.network.shared().pool))?),
+            PortKind::VhostUser { .. }
+            | PortKind::Tap { .. }
+            | PortKind::Stream { .. }
+            | PortKind::Passt(_)
+            | PortKind::Xen { .. } => None,
+        })
+    }
+
+    fn offer(&self, port: &PortConfig) -> Offer {
+        let mtu = port.mtu.or_else(|| self.uplink_mtu(&port.segment));
+        Offer { mac: port.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu }
+    }
+
+    /// What passes the segment's uplink, if it has one.
+    fn uplink_mtu(&self, segment: &str) -> Option<u16> {
+        self.led_on().iter().find(|uplink| uplink.segment() == segment).map(Uplink::mtu)
+    }
+
+    /// Whether frames of a port with this `mtu` pass the uplink of its segment, if it has one.
+    fn check_mtu(&self, port: &PortConfig, mtu: Option<u16>) -> Result<(), MtuError> {
+        match (mtu, self.uplink_mtu(&port.segment)) {
+            (Some(mtu), Some(most)) if mtu > most => Err(MtuError { mtu, segment: port.segment.clone(), most }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells `who` of interfaces of Xen guests that come and no port is for.
+    ///
+    /// # Errors
+    /// There is no Xen, or its own back end is in the way.
+    pub fn tell_of_vifs(&self, who: Sender<News>) -> Result<(), StartError> {
+        self.keeper().map_err(StartError::XenVifs)?.tell(who);
+        Ok(())
+    }
+
+    /// A port goes: whoever is behind it is told as when the network ends. Returns what it was.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn detach(&self, name: &str) -> Result<PortConfig, NoSuchPort> {
+        self.detach_all(&[name]).pop().unwrap_or_else(|| Err(NoSuchPort(name.into())))
+    }
+
+    /// As [`Self::detach`], several ports at once: front ends that do not read delay this by the time of one, however many they are.
+    pub fn detach_all(&self, names: &[&str]) -> Vec<Result<PortConfig, NoSuchPort>> {
+        let (mut told, mut ports, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        for &name in names {
+            let mut all = self.attached();
+            let index = all.iter().position(|attached| attached.config.name == name);
+            let gone = index.map(|index| all.remove(index)).map(|Attached { config, port, server, _own }| {
+                servers.push(server);
+                ports.push((port, _own));
+                config
+            });
+            told.push(gone.ok_or_else(|| NoSuchPort(name.into())));
+        }
+        for (server, (port, _)) in servers.iter().zip(&ports) {
+            if let Server::Xen(keeper) = server {
+                keeper.release(port);
+            }
+        }
+        stop_sessions(servers);
+        ports.iter().for_each(|(port, _)| self.network.remove_port(port));
+        told
+    }
+
+    /// Changes a port; returns what it is now.
+    ///
+    /// # Errors
+    /// A [`ChangeError`]; nothing has changed then.
+    pub fn change(&self, name: &str, change: &PortChange) -> Result<PortConfig, ChangeError> {
+        let mut all = self.attached();
+        let attached = all.iter_mut().find(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
+        let Attached { config, port, .. } = attached;
+        self.check_mtu(config, change.mtu.unwrap_or_default())?;
+        if let Some(mac) = change.mac.filter(|mac| *mac != config.mac) {
+            self.network.set_address(port, mac)?;
+            config.mac = mac;
+        }
+        if let Some(mtu) = change.mtu {
+            config.mtu = mtu;
+        }
+        port.set_offer(self.offer(config));
+        if let Some(allowance) = change.allowance.as_ref().filter(|allowance| **allowance != config.allowance) {
+            config.allowance = allowance.clone();
+            self.network.set_allowance(port, allowance);
+        }
+        if let Some(link) = change.link.as_ref().filter(|link| **link != config.link) {
+            config.link = link.clone();
+            self.network.set_link(port, link.clone());
+        }
+        if let Some(enabled) = change.enabled.filter(|enabled| *enabled != config.enabled) {
+            config.enabled = enabled;
+            self.network.set_port_enabled(port, enabled);
+        }
+        Ok(config.clone())
+    }
+
+    /// Disables a port and waits, for so long at most, until nothing of it is under way; true if so.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn drain(&self, name: &str, patience: Duration) -> Result<bool, NoSuchPort> {
+        let port = self.network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
+        match self.change(name, &PortChange { enabled: Some(false), ..PortChange::default() }) {
+            Err(ChangeError::NoSuchPort(none)) => Err(none),
+            _ => Ok(self.network.await_drained(&port, patience)),
+        }
+    }
+
+    /// What is to be seen of segments that go on at other hosts.
+    pub fn uplinks(&self) -> Vec<UplinkReport> {
+        self.led_on().iter().map(Uplink::report).collect()
+    }
+
+    /// The network, for the control interface.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// Completes what guests had given, ends all connections, and stops the workers.
+    pub fn stop(&self) {
+        let attached = std::mem::take(&mut *self.attached());
+        if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            keeper.stop();
+        }
+        stop_sessions(attached.into_iter().map(|attached| attached.server));
+        let uplinks = std::mem::take(&mut *self.led_on());
+        uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
+        self.network.shut_down();
+    }
+}
+
+/// Ends the conversations of all these, at once.
+fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
+    let (mut sessions, mut own) = (Vec::new(), Vec::new());
+    for server in servers {
+        match server {
+            Server::FrontEnd(session) => sessions.push(session),
+            Server::Own(session) => own.push(session),
+            Server::Xen(_) | Server::Worker => {}
+        }
+    }
+    Session::stop(sessions);
+    session::Session::stop(own);
+}
+
+/// Takes what `port` has of descriptors while it is there.
+fn own_descriptors(shared: &Shared, port: &PortConfig) -> Result<Permit, StartError> {
+    let own = Account::with_floor(&shared.descriptors.budget, USUAL).take(port.kind.descriptors());
+    own.ok_or_else(|| StartError::Descriptors(port.name.clone()))
+}
+
+/// What guests cannot know.
+fn random() -> io::Result<u64> {
+    let mut key = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(u64::from_ne_bytes(key))
+}
+
+fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
+    Ok(match &port.kind {
+        PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
+        PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(port, path, Endpoint::listen)?),
+        PortKind::Stream { path, connect: true, .. } => Meeting::Stream(stream::Other::Connect(path.clone())),
+        PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?),
+        PortKind::Passt(arguments) => {
+            Passt::probe().map_err(|cause| StartError::Passt { port: port.name.clone(), cause })?;
+            let arguments = arguments.iter().map(Into::into).collect();
+            Meeting::Stream(stream::Other::Passt(Passt { arguments, mtu: port.mtu }))
+        }
+        PortKind::Xen { domain, vif } => Meeting::Xen(Wanted {
+            domain: domain.clone(),
+            vif: *vif,
+            queues: port.queues,
+            receive_offloads: port.receive_offloads,
+            has_address: port.mac.is_some(),
+        }),
+        PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
+    })
+}
+
+fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access) -> io::Result<T>) -> Result<T, StartError> {
+    let failed = |cause, remedy| StartError::Listen { port: port.name.clone(), path: path.display().to_string(), cause, remedy };
+    folder::provide(path, !port.access.is_private()).map_err(|cause| {
+        let remedy = match cause.kind() {
+            io::ErrorKind::PermissionDenied => "Choose another folder, or set XDG_RUNTIME_DIR to one of your own.",
+            _ => "Make the folder, or correct the path: memlane makes only its run-time folder.",
+        };
+        failed(cause, remedy)
+    })?;
+    if let Some(note) = port.shut_out() {
+        tracing::warn!(port = %port.name, "{note}");
+    }
+    listen(path, &port.access).map_err(|cause| {
+        let remedy = match cause.kind() {
+            _ if descriptors::is_shortage(&cause) => descriptors::REMEDY,
+            io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if port.access != Access::default() => {
+                "Give access to a user or group that is there, and as root or as a member of that group."
+            }
+            io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
+            _ => "Check that the folder exists and is on a local filesystem.",
+        };
+        failed(cause, remedy)
+    })
+}

@@ -1,0 +1,224 @@
+//! The devices of an uplink: made or found by rtnetlink, and taken away at the end if they were made here.
+//!
+//! What was made bears an alias, by which a memlane that starts after one that was killed knows what is its own.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind,
+    InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use nix::unistd::{User, geteuid};
+
+use super::link::Link;
+use super::plan::{self, Present, Step};
+use crate::config::UplinkConfig;
+use memlane_backends::netlink::Netlink;
+
+/// What stands in the alias of devices that memlane made, before the names of network and segment.
+const MARK: &str = "memlane";
+
+/// See the module. Those that were made here go when this is dropped.
+#[derive(Debug)]
+pub struct Devices {
+    netlink: Netlink,
+    config: UplinkConfig,
+    alias: String,
+    /// MTU of the segment, in bytes.
+    pub mtu: u16,
+    /// Names and numbers of those that are ours to take away: another device may have the name by then.
+    made: Vec<(String, u32)>,
+}
+
+impl Devices {
+    /// Makes or finds bridge and VXLAN device of an uplink of the network `network`.
+    ///
+    /// # Errors
+    /// A sentence: something is in the way, or rights are missing, with the commands that do it. Nothing is left behind then.
+    pub fn make(config: &UplinkConfig, network: &str) -> Result<Self, String> {
+        let mut netlink = Netlink::open(config.netns.as_deref()).map_err(|cause| match &config.netns {
+            Some(netns) => {
+                format!("network namespace {netns}: {cause}. Make it with `ip netns add`, and run memlane as root to enter it")
+            }
+            None => format!("the kernel's routing cannot be reached: {cause}"),
+        })?;
+        let present = present(&mut netlink, config).map_err(unread)?;
+        let mtu = plan::mtu(config, &present)?;
+        let alias = format!("{MARK} {network} {}", config.segment);
+        let is_ours = |link: &&Link| link.alias.as_ref() == Some(&alias);
+        let made = present.links.iter().filter(is_ours).map(|link| (link.name.clone(), link.index)).collect();
+        let mut devices = Self { netlink, config: config.clone(), alias, mtu: mtu as u16, made };
+        for step in plan::steps(config, &present, mtu)? {
+            devices.take(&step).map_err(|cause| refused(config, &present, mtu, &step, &cause))?;
+        }
+        Ok(devices)
+    }
+
+    /// Puts the TAP device, which is there by now, where it belongs. False if that is as the operator made it and memlane may not change it: then
+    /// the bridge learns by itself who is there.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn take_tap(&mut self) -> Result<bool, String> {
+        let present = present(&mut self.netlink, &self.config).map_err(unread)?;
+        let mut may = true;
+        for step in plan::tap_steps(&self.config, &present, self.mtu.into())? {
+            match self.take(&step) {
+                Err(cause) if is_forbidden(&cause) && matches!(step, Step::Flags { .. }) => may = false,
+                taken => taken.map_err(|cause| refused(&self.config, &present, self.mtu.into(), &step, &cause))?,
+            }
+        }
+        Ok(may)
+    }
+
+    /// Numbers of TAP, bridge and VXLAN device.
+    ///
+    /// # Errors
+    /// One is gone.
+    pub fn indices(&mut self) -> Result<[u32; 3], String> {
+        let present = present(&mut self.netlink, &self.config).map_err(unread)?;
+        let index = |name: &str| present.link(name).map(|link| link.index).ok_or_else(|| format!("device {name} has just gone"));
+        Ok([index(&self.config.tap)?, index(&self.config.bridge)?, index(&self.config.vxlan)?])
+    }
+
+    fn take(&mut self, step: &Step) -> io::Result<()> {
+        match step {
+            Step::Bridge { name } => {
+                let groups = InfoBridge::GroupFwdMask(plan::RESERVED_GROUPS);
+                let data = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false), groups]);
+                self.create(name, InfoKind::Bridge, data)
+            }
+            Step::Vxlan { name, vni, local, udp_port } => {
+                let (id, local, port) = (InfoVxlan::Id(*vni), InfoVxlan::Local(*local), InfoVxlan::Port(*udp_port));
+                self.create(name, InfoKind::Vxlan, InfoData::Vxlan(vec![id, local, port, InfoVxlan::Learning(false)]))
+            }
+            Step::Mtu { name, mtu } => self.set(name, vec![LinkAttribute::Mtu(*mtu)]),
+            Step::NoAddress { name } => {
+                let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
+                match self.set(name, vec![LinkAttribute::AfSpecUnspec(vec![mode])]) {
+                    // A kernel without IPv6 gives no address anyway.
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) => Ok(()),
+                    done => done,
+                }
+            }
+            Step::Join { name, bridge } => {
+                let controller = self.index(bridge)?;
+                self.set(name, vec![LinkAttribute::Controller(controller)])
+            }
+            Step::Flags { name, learning, suppress } => {
+                let flags = vec![InfoBridgePort::Learning(*learning), InfoBridgePort::NeighSupress(*suppress)];
+                let info = vec![LinkInfo::PortKind(InfoPortKind::Bridge), LinkInfo::PortData(InfoPortData::BridgePort(flags))];
+                let message = self.existing(name, vec![LinkAttribute::LinkInfo(info)])?;
+                self.netlink.request(RouteNetlinkMessage::NewLink(message), 0)
+            }
+            Step::Up { name } => {
+                let mut message = self.existing(name, Vec::new())?;
+                (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+                self.netlink.request(RouteNetlinkMessage::SetLink(message), 0)
+            }
+        }
+    }
+
+    fn create(&mut self, name: &str, kind: InfoKind, data: InfoData) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        let info = vec![LinkInfo::Kind(kind), LinkInfo::Data(data)];
+        message.attributes = vec![LinkAttribute::IfName(name.into()), LinkAttribute::LinkInfo(info)];
+        self.netlink.request(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
+        let index = self.index(name)?;
+        self.made.push((name.into(), index));
+        let alias = LinkAttribute::IfAlias(self.alias.clone());
+        self.set(name, vec![alias])
+    }
+
+    fn set(&mut self, name: &str, attributes: Vec<LinkAttribute>) -> io::Result<()> {
+        let message = self.existing(name, attributes)?;
+        self.netlink.request(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// A message about the device of this name.
+    fn existing(&mut self, name: &str, attributes: Vec<LinkAttribute>) -> io::Result<LinkMessage> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index(name)?;
+        message.attributes = attributes;
+        Ok(message)
+    }
+
+    fn index(&mut self, name: &str) -> io::Result<u32> {
+        let found = links(&mut self.netlink)?.into_iter().find(|link| link.name == name);
+        found.map(|link| link.index).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        for (name, index) in std::mem::take(&mut self.made).into_iter().rev() {
+            let mut message = LinkMessage::default();
+            message.header.index = index;
+            let done = self.netlink.request(RouteNetlinkMessage::DelLink(message), 0);
+            if let Err(cause) = done
+                && cause.raw_os_error() != Some(libc::ENODEV)
+            {
+                tracing::warn!(device = %name, %cause, "the device could not be taken away: ip link del {name}");
+            }
+        }
+    }
+}
+
+fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
+    let all = netlink.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    Ok(all
+        .into_iter()
+        .filter_map(|message| match message {
+            RouteNetlinkMessage::NewLink(message) => Some(Link::of(message)),
+            _ => None,
+        })
+        .collect())
+}
+
+fn present(netlink: &mut Netlink, config: &UplinkConfig) -> io::Result<Present> {
+    let links = links(netlink)?;
+    let underlay = match config.local {
+        Some(local) => device_with(netlink, local)?,
+        None => None,
+    };
+    Ok(Present { links, underlay })
+}
+
+/// The device that has this address.
+fn device_with(netlink: &mut Netlink, address: Ipv4Addr) -> io::Result<Option<u32>> {
+    let all = netlink.dump(&RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+    Ok(all.into_iter().find_map(|message| match message {
+        RouteNetlinkMessage::NewAddress(message) => {
+            // Local is this host's end where there are two, and the address itself elsewhere.
+            let has_it = message.attributes.contains(&AddressAttribute::Local(IpAddr::V4(address)));
+            has_it.then_some(message.header.index)
+        }
+        _ => None,
+    }))
+}
+
+fn unread(cause: io::Error) -> String {
+    format!("the kernel does not tell which devices there are: {cause}")
+}
+
+/// Whether rights are missing.
+pub fn is_forbidden(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+fn refused(config: &UplinkConfig, present: &Present, mtu: u32, step: &Step, cause: &io::Error) -> String {
+    let netns = config.namespace();
+    if !is_forbidden(cause) {
+        return format!(
+            "`{}` is refused: {cause}. Does this kernel have VXLAN and bridges? `modprobe vxlan bridge`",
+            step.command(netns)
+        );
+    }
+    let user = User::from_uid(geteuid()).ok().flatten().map_or_else(|| geteuid().to_string(), |user| user.name);
+    let commands = plan::commands(config, present, mtu, &user).join("\n  ");
+    format!("its devices cannot be made without CAP_NET_ADMIN: run memlane with it, or have root make them so:\n  {commands}")
+}

@@ -1,0 +1,55 @@
+//! Whether the host's packet filter stands in the way of an uplink: br_netfilter hands IP packets that a bridge forwards to iptables' FORWARD
+//! rules, and Docker drops there what it does not know.
+//!
+//! A bridge cannot be exempted by its own attribute (`nf_call_iptables`): the kernel filters if either that or the setting for all bridges says so
+//! (net/bridge/br_netfilter_hooks.c). Rules are the host's, so memlane changes none, and says which one is missing.
+
+use std::fs;
+
+use memlane_backends::netns;
+
+/// The settings of br_netfilter for all bridges of a namespace, and the program whose rules each has bridged packets meet.
+const SETTINGS: [(&str, &str); 2] =
+    [("/proc/sys/net/bridge/bridge-nf-call-iptables", "iptables"), ("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "ip6tables")];
+
+/// The programs whose rules bridged packets meet, in a sentence; `None` if there are none. `read` gives a file's text, and nothing if there is no such file.
+pub fn filtering(read: impl Fn(&str) -> String) -> Option<String> {
+    let on: Vec<&str> = SETTINGS.iter().filter(|(path, _)| read(path).trim() == "1").map(|(_, program)| *program).collect();
+    (!on.is_empty()).then(|| {
+        format!("br_netfilter has IP packets of bridges pass the FORWARD rules of {}: where those drop, as Docker's do, an uplink is cut off", on.join(" and "))
+    })
+}
+
+/// What lets packets of `bridge` pass.
+pub fn remedy(bridge: &str) -> String {
+    format!(
+        "let them pass: iptables -I FORWARD -i {bridge} -o {bridge} -j ACCEPT, and the same with ip6tables; or, if nothing else needs it, sysctl -w \
+         net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0"
+    )
+}
+
+/// What the operator of an uplink over `bridge`, in the namespace `netns`, should know; `None` if nothing stands in the way.
+pub fn advice(bridge: &str, netns: Option<&str>) -> Option<String> {
+    let look = || filtering(|path| fs::read_to_string(path).unwrap_or_default());
+    let found = match netns {
+        // The files below /proc/sys/net are those of the opening thread's namespace.
+        Some(netns) => netns::inside(netns, look).ok().flatten(),
+        None => look(),
+    };
+    found.map(|text| format!("{text}; {}", remedy(bridge)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_filtered_is_told() {
+        let with = |four: &str, six: &str| filtering(|path| if path.ends_with("ip6tables") { six } else { four }.to_owned());
+        assert_eq!(with("", ""), None, "br_netfilter is not there");
+        assert_eq!(with("0\n", "0\n"), None);
+        assert!(with("1\n", "0\n").unwrap().contains("rules of iptables:"));
+        assert!(with("1\n", "1\n").unwrap().contains("rules of iptables and ip6tables:"));
+        assert!(remedy("ml-br7").contains("iptables -I FORWARD -i ml-br7 -o ml-br7 -j ACCEPT"));
+    }
+}

@@ -1,0 +1,51 @@
+//! Tests that may run beside each other, as one program: each program more would be linked with the whole switch. What measures times, or watches
+//! the whole process, is a program of its own, in the folder above.
+
+#[allow(dead_code, reason = "the benches use the rest")]
+#[path = "../../benches/bed/mod.rs"]
+mod bed;
+#[path = "../command/mod.rs"]
+mod command;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../dice/mod.rs"]
+mod dice;
+#[allow(dead_code, clippy::duplicate_mod, reason = "the seeds are not needed here; it has the beds' device for itself")]
+#[path = "../../../fuzz/src/lib.rs"]
+mod fuzz;
+#[path = "../pages/mod.rs"]
+mod pages;
+#[path = "../../../../rig/tests/virtio_queue_device/mod.rs"]
+mod virtio_queue_device;
+
+mod agrees_with_model;
+mod busy_ports;
+mod cli;
+mod comes_and_goes;
+mod commands;
+mod control;
+mod control_queue;
+mod descriptors_run_out;
+mod docs;
+mod fatal;
+mod flows;
+mod forwards;
+mod front_ends;
+mod memory_runs_out;
+mod messages;
+mod offloads;
+mod properties;
+mod renamed;
+mod ring_states;
+mod rings_agree_with_virtio_queue;
+mod rings_are_bounded;
+mod rings_begin;
+mod rings_churn;
+mod rings_move;
+mod source_rules;
+mod stream;
+mod tap;
+mod turns_are_bounded;
+mod uplink;
+mod worker_panics;
+mod xen;

@@ -1,0 +1,280 @@
+//! What holds of the source: where unsafe code of the switch may stand, that modules of a crate do not all know each other, and that tests are run.
+//! The order of the crates is the compiler's to keep. Judged by the text: words in comments and what is compiled for tests only do not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files that may hold unsafe code; docs/threat-model.md names them.
+const MOST_UNSAFE: usize = 14;
+/// Files that may know each other all around.
+const MOST_IN_A_CIRCLE: usize = 8;
+
+/// The crates of the switch, each of which knows those before it.
+const CRATES: [&str; 4] = ["virtq", "dataplane", "backends", "daemon"];
+
+/// The repository's top folder.
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every file of the switch, by its crate and its path below `src`, and its text.
+pub(crate) fn files() -> BTreeMap<String, String> {
+    let of_crate = |name: &str| {
+        files_of(name).into_iter().map(|(path, text)| (format!("{name}/{path}"), text)).collect::<BTreeMap<String, String>>()
+    };
+    CRATES.into_iter().flat_map(of_crate).collect()
+}
+
+/// Every file of the crate `name`, by its path below `src`, and its text.
+fn files_of(name: &str) -> BTreeMap<String, String> {
+    let source = top().join("switch").join(name).join("src");
+    let mut found = BTreeMap::new();
+    collect(&source, &source, &mut found);
+    found
+}
+
+fn collect(folder: &Path, source: &Path, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            collect(&path, source, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(source).unwrap().to_str().unwrap().to_owned();
+            found.insert(name, fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// `text` without comments.
+pub(crate) fn without_comments(text: &str) -> String {
+    text.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect::<Vec<_>>().join("\n")
+}
+
+/// `text`, which has no comments, without the items that are compiled for tests only.
+pub(crate) fn without_tests(text: &str) -> String {
+    let mut left = text;
+    let mut kept = String::new();
+    while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().filter_map(|attribute| left.find(attribute)).min() {
+        kept.push_str(&left[..at]);
+        left = &left[at + item_length(&left[at..])..];
+    }
+    kept + left
+}
+
+/// Bytes of the item that `text` begins with: up to its semicolon, or the end of its braces.
+fn item_length(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth == 1 => return at + 1,
+            '}' => depth -= 1,
+            ';' if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+fn is_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+/// True if `word` stands in `text` by itself.
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|letter| !is_word(letter)).any(|other| other == word)
+}
+
+#[test]
+fn every_file_of_tests_is_run() {
+    for package in ["switch/daemon", "rig"] {
+        let folder = top().join(package).join("tests/together");
+        let program = fs::read_to_string(folder.join("main.rs")).unwrap();
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let name = entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
+            let declared = program.contains(&format!("\nmod {name};\n"));
+            assert!(name == "main" || declared, "{package}/tests/together/main.rs does not declare {name}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stands_in_few_files_and_all_are_named() {
+    let files = files();
+    for name in CRATES {
+        assert!(
+            files[&format!("{name}/lib.rs")].contains("\n#![deny(unsafe_code)]\n"),
+            "unsafe code is denied at the root of {name}"
+        );
+    }
+    let with_unsafe: BTreeSet<&String> =
+        files.iter().filter(|(_, text)| has_word(&without_comments(text), "unsafe")).map(|(name, _)| name).collect();
+    let allowing: BTreeSet<&String> = files
+        .iter()
+        .filter(|(name, text)| !name.ends_with("/lib.rs") && has_word(&without_comments(text), "unsafe_code"))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(
+        with_unsafe, allowing,
+        "a file with unsafe code says at its top why, with #![expect(unsafe_code, reason = ...)]; no other does"
+    );
+    assert!(with_unsafe.len() <= MOST_UNSAFE, "unsafe code in {} files: {with_unsafe:?}", with_unsafe.len());
+    let page = fs::read_to_string(top().join("docs/threat-model.md")).unwrap();
+    let (_, rules) = page.split_once("## How unsafe code is kept").expect("the page has the rules");
+    let rules = rules.split_once("\n## ").map_or(rules, |(rules, _)| rules);
+    let named: BTreeSet<String> = rules
+        .lines()
+        .filter_map(|line| line.strip_prefix("| [")?.split_once("](../switch/")?.1.split_once(')'))
+        .map(|(name, _)| name.replacen("/src/", "/", 1))
+        .collect();
+    assert!(with_unsafe.into_iter().eq(&named), "docs/threat-model.md names {named:?}");
+}
+
+/// The module of a file, from the crate's root on.
+fn module(file: &str) -> Vec<&str> {
+    let mut path: Vec<&str> = file.strip_suffix(".rs").unwrap().split('/').collect();
+    if matches!(path.last(), Some(&"mod" | &"lib")) {
+        path.pop();
+    }
+    path
+}
+
+/// What a `use` without its keyword and semicolon names, one path each.
+fn flat(tree: &str) -> Vec<String> {
+    let tree = tree.trim();
+    let Some((before, group)) = tree.split_once('{') else {
+        return vec![tree.split_whitespace().next().unwrap_or_default().to_owned()];
+    };
+    let group = group.rsplit_once('}').map_or(group, |(group, _)| group);
+    let (mut depth, mut parts) = (0, vec![String::new()]);
+    for letter in group.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if letter == ',' && depth == 0 { parts.push(String::new()) } else { parts.last_mut().unwrap().push(letter) }
+    }
+    parts.iter().filter(|part| !part.trim().is_empty()).flat_map(|part| flat(part)).map(|path| format!("{before}{path}")).collect()
+}
+
+/// Paths that `text` imports or names from the crate's root or from above. Who may see something (`pub(in ...)`) is not among them.
+fn paths(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = String::new();
+    let mut left = text;
+    while let Some((before, after)) = left.split_once("use ") {
+        rest.push_str(before);
+        let starts = before.chars().next_back().is_none_or(|letter| !is_word(letter));
+        let (tree, behind) = if starts { after.split_once(';').unwrap_or((after, "")) } else { ("", after) };
+        found.extend(flat(tree));
+        left = behind;
+    }
+    rest.push_str(left);
+    let rest = rest.replace("pub(in crate::", "").replace("pub(super)", "");
+    let words = rest.split(|letter: char| !is_word(letter) && letter != ':').map(|word| word.trim_end_matches(':'));
+    found.extend(words.filter(|word| word.starts_with("crate::") || word.starts_with("super::")).map(str::to_owned));
+    found
+}
+
+/// The file that `path` leads to, named in the file of module `from`.
+fn target<'a>(path: &str, from: &[&str], modules: &BTreeMap<Vec<&str>, &'a str>) -> Option<&'a str> {
+    let mut at = from.to_vec();
+    let mut parts = path.split("::").peekable();
+    match parts.peek() {
+        Some(&"crate") => {
+            at.clear();
+            parts.next();
+        }
+        Some(&"super") => {
+            while parts.next_if_eq(&"super").is_some() {
+                at.pop();
+            }
+        }
+        Some(&"self") => {
+            parts.next();
+        }
+        Some(child) => {
+            let child: Vec<&str> = from.iter().copied().chain([*child]).collect();
+            modules.get(&child)?;
+        }
+        None => return None,
+    }
+    let depth = at.len();
+    let whole: Vec<&str> = at.into_iter().chain(parts).collect();
+    // The longest part that is a file; what follows is an item in it.
+    (depth.min(1)..=whole.len()).rev().find_map(|length| modules.get(&whole[..length]).copied())
+}
+
+/// Which files each file imports from.
+fn imports(files: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>> {
+    let modules: BTreeMap<Vec<&str>, &str> =
+        files.keys().filter(|name| *name != "main.rs").map(|name| (module(name), name.as_str())).collect();
+    let of = |name: &str, text: &str| -> BTreeSet<&str> {
+        let code = without_tests(&without_comments(text));
+        let targets = paths(&code).into_iter().filter_map(|path| target(&path, &module(name), &modules)).collect::<BTreeSet<_>>();
+        targets.into_iter().filter(|target| *target != name && *target != "lib.rs").collect()
+    };
+    files.iter().filter(|(name, _)| *name != "main.rs").map(|(name, text)| (name.as_str(), of(name, text))).collect()
+}
+
+/// All that can be reached from `from`.
+fn reached<'a>(from: &'a str, imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(file) = open.pop() {
+        open.extend(imports[file].iter().filter(|&next| seen.insert(*next)));
+    }
+    seen
+}
+
+/// The largest set of files, or of modules, that can all be reached from each other; empty if there is none.
+fn largest_circle<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> = imports.keys().map(|file| (*file, reached(file, imports))).collect();
+    let circle = |file: &str| reached[file].iter().copied().filter(|other| reached[other].contains(file)).collect::<BTreeSet<_>>();
+    imports.keys().map(|file| circle(file)).max_by_key(BTreeSet::len).unwrap()
+}
+
+/// What of `imports` stays within `circle`, for the failure's message.
+fn ties(circle: &BTreeSet<&str>, imports: &BTreeMap<&str, BTreeSet<&str>>) -> String {
+    let tie = |file: &&str| format!("{file} imports {:?}", imports[file].intersection(circle).collect::<Vec<_>>());
+    circle.iter().map(tie).collect::<Vec<_>>().join("\n")
+}
+
+/// The module at the crate's root that a file belongs to.
+fn room(file: &str) -> &str {
+    file.split(['/', '.']).next().unwrap()
+}
+
+#[test]
+fn no_circle_of_imports_is_large() {
+    for name in CRATES {
+        let files = files_of(name);
+        let imports = imports(&files);
+        let largest = largest_circle(&imports);
+        assert!(
+            largest.len() <= MOST_IN_A_CIRCLE,
+            "{name}: {} files import each other in a circle:\n{}",
+            largest.len(),
+            ties(&largest, &imports)
+        );
+    }
+    // Does the reading of sources still work?
+    let of = |name: &str, file: &str, other: &str| imports(&files_of(name))[file].contains(other);
+    assert!(of("dataplane", "worker/mod.rs", "worker/mailbox.rs") && of("virtq", "ring/transmit.rs", "parcel.rs"));
+}
+
+/// Modules at a crate's root have an order: none knows one that knows it.
+#[test]
+fn no_modules_at_a_crates_root_import_each_other() {
+    for name in CRATES {
+        let files = files_of(name);
+        let mut rooms: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (file, imported) in imports(&files).into_iter().filter(|(file, _)| *file != "lib.rs") {
+            let others = imported.into_iter().map(room).filter(|other| *other != room(file));
+            rooms.entry(room(file)).or_default().extend(others);
+        }
+        let circle = largest_circle(&rooms);
+        assert!(circle.is_empty(), "{name}: modules import each other:\n{}", ties(&circle, &rooms));
+    }
+}

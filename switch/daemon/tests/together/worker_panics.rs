@@ -1,0 +1,212 @@
+//! What may panic in a worker: each `expect`, `unwrap`, assertion and index in files whose code workers run, and why it does not. A worker that panics
+//! ends the network: a new one is proved or becomes a counted drop, and is listed here. Arithmetic wraps in a release build and ends nothing; what
+//! guests' numbers reach of it is proved by harnesses (docs/adr/0031-proofs.md).
+
+use std::collections::BTreeMap;
+
+use crate::source_rules::{files, without_comments, without_tests};
+
+/// Files and folders whose code workers run; a port's own threads, the operator's side and set-up stand elsewhere.
+const RUN_BY_WORKERS: &[&str] = &[
+    "dataplane/agenda.rs",
+    "dataplane/airtime",
+    "virtq/budget.rs",
+    "virtq/copy.rs",
+    "virtq/drop_reason.rs",
+    "virtq/frame.rs",
+    "dataplane/fate.rs",
+    "dataplane/handover.rs",
+    "virtq/id.rs",
+    "dataplane/link",
+    "virtq/memory",
+    "virtq/notice.rs",
+    "virtq/offload",
+    "dataplane/outlets",
+    "virtq/parcel.rs",
+    "dataplane/policy.rs",
+    "dataplane/port/end.rs",
+    "backends/loopback.rs",
+    "backends/null.rs",
+    "backends/payload.rs",
+    "dataplane/pool.rs",
+    "backends/store.rs",
+    "backends/stream/receive.rs",
+    "backends/stream/transmit.rs",
+    "backends/stream/wire.rs",
+    "backends/tap/batch.rs",
+    "backends/tap/receive.rs",
+    "backends/tap/transmit.rs",
+    "backends/xen/receive.rs",
+    "backends/xen/transmit.rs",
+    "backends/xen/netif.rs",
+    "backends/xen/ring.rs",
+    "backends/xen/link.rs",
+    "virtq/ring",
+    "dataplane/schedule.rs",
+    "dataplane/schedule",
+    "dataplane/slots.rs",
+    "dataplane/sources",
+    "dataplane/stats.rs",
+    "dataplane/table.rs",
+    "virtq/time.rs",
+    "dataplane/verdict.rs",
+    "virtq/watchdog.rs",
+    "virtq/watchdog",
+    "dataplane/worker",
+];
+
+/// File, what may panic, indices, and why none of them does.
+const LISTED: &[(&str, usize, usize, &str)] = &[
+    ("dataplane/agenda.rs", 0, 3, "the list is grown to the slot's index before, and what is on the agenda has its place there"),
+    ("dataplane/airtime/bill.rs", 0, 1, "a pattern over all items"),
+    ("virtq/copy.rs", 0, 1, "the first of an array of fixed length"),
+    (
+        "virtq/frame.rs",
+        0,
+        23,
+        "arrays of fixed length that a checked look at the frame yielded, and what follows an offset found within the start",
+    ),
+    ("dataplane/handover.rs", 1, 3, "a queue's capacity is checked where it is made, and positions are taken modulo it"),
+    ("dataplane/link/line.rs", 0, 1, "cut to the shorter of both lengths"),
+    ("virtq/memory/mod.rs", 0, 3, "windows of two, and the span before a partition point that is not the first"),
+    ("virtq/memory/piece.rs", 2, 0, "checked by the compiler"),
+    ("virtq/memory/region.rs", 0, 1, "from a partition point of the same list on"),
+    (
+        "virtq/memory/sigbus.rs",
+        1,
+        4,
+        "a watch's number is below the table's length; whoever maps installs the handler, which is no worker",
+    ),
+    ("virtq/offload/mod.rs", 0, 1, "an array of one byte"),
+    (
+        "virtq/offload/segment.rs",
+        0,
+        19,
+        "the cutter refuses frames whose headers do not reach so far; the harness in offload/proofs.rs proves it for every frame",
+    ),
+    ("dataplane/outlets/mod.rs", 0, 2, "all of a slice, and a number modulo the length of a list that is not empty"),
+    ("dataplane/outlets/outlet.rs", 0, 2, "an array of two"),
+    (
+        "virtq/parcel.rs",
+        2,
+        21,
+        "sizes are checked by the compiler, lengths cut to the shorter of both, and a chunk's number is one that its pool lent",
+    ),
+    ("backends/loopback.rs", 0, 3, "sixty bytes of its own, in buffers that are longer"),
+    ("backends/payload.rs", 0, 3, "offsets were checked on transmit, lengths are cut to the shorter of both"),
+    ("backends/store.rs", 0, 12, "buffers are numbered by the store, and heads come from parcels that it opened"),
+    (
+        "backends/stream/receive.rs",
+        0,
+        3,
+        "what was appended begins where the bytes ended before; what was sent is no more than there was",
+    ),
+    (
+        "backends/stream/transmit.rs",
+        0,
+        4,
+        "begin, end and the stage's length follow each other; a frame was measured before it is copied",
+    ),
+    (
+        "backends/tap/batch.rs",
+        2,
+        6,
+        "it is asked right before whether it is full; heads have room for three headers; completions bear what was submitted",
+    ),
+    ("backends/tap/receive.rs", 0, 1, "a segment's headers are within their array"),
+    ("backends/tap/transmit.rs", 0, 1, "as many rooms as were filled in"),
+    ("backends/xen/receive.rs", 0, 5, "copies and answers are counted where they are appended"),
+    (
+        "backends/xen/transmit.rs",
+        0,
+        16,
+        "records are numbered by the transmit itself, a start's length is that of its array at most",
+    ),
+    ("backends/xen/netif.rs", 0, 2, "a request has at least its first part"),
+    ("backends/xen/link.rs", 0, 1, "a place was taken from the same pages"),
+    ("virtq/ring/ahead.rs", 0, 2, "positions are taken modulo the array's length"),
+    ("virtq/ring/control.rs", 0, 3, "a command without a byte for the answer is refused before"),
+    ("virtq/ring/receive.rs", 0, 3, "header and headers have their lengths in arrays of the longest"),
+    (
+        "virtq/ring/transmit.rs",
+        0,
+        6,
+        "a head is below the ring's size where it was read; a start's length is that of its array at most",
+    ),
+    ("virtq/ring/notify.rs", 0, 1, "an array of one"),
+    ("virtq/ring/rooms.rs", 0, 2, "an offset is within what is written, and there is a first room"),
+    ("dataplane/schedule.rs", 0, 1, "the position of one that was found or just added"),
+    ("dataplane/schedule/flows.rs", 0, 8, "buckets are numbered by a byte, or by a list of them that is not empty"),
+    ("dataplane/schedule/parking.rs", 0, 6, "spots are numbered by the parking itself and freed once"),
+    ("dataplane/schedule/race.rs", 0, 1, "the position of one that was found or just added"),
+    (
+        "dataplane/slots.rs",
+        1,
+        1,
+        "a network has no more rings than slots (`const` in network/mod.rs), and an index is one that was made",
+    ),
+    ("dataplane/sources/mod.rs", 0, 1, "the list is grown to the port's index before"),
+    ("dataplane/stats.rs", 0, 2, "one counter for each reason"),
+    (
+        "dataplane/table.rs",
+        1,
+        19,
+        "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, and the size of ports is checked by the compiler",
+    ),
+    ("dataplane/worker/directory.rs", 0, 2, "the list is grown to the index before"),
+    ("dataplane/worker/pass.rs", 0, 4, "a worker's own number, and others' below their count"),
+    ("dataplane/worker/peers.rs", 0, 6, "workers' numbers below their count, when they are connected"),
+    (
+        "dataplane/worker/rest.rs",
+        0,
+        4,
+        "a worker's own number; a place below the length that was just asked; as many events as the kernel filled in",
+    ),
+    ("dataplane/worker/turn.rs", 0, 1, "below the count of others"),
+];
+
+const PANICS: [&str; 7] = [".expect(\"", ".unwrap()", "panic!(", "unreachable!(", "assert!(", "assert_eq!(", "assert_ne!("];
+
+/// Assertions and the like in `code`, those of debug builds apart.
+fn panics(code: &str) -> usize {
+    let count = |pattern: &str| code.matches(pattern).count();
+    PANICS.iter().map(|pattern| count(pattern)).sum::<usize>()
+        - ["debug_assert!(", "debug_assert_eq!(", "debug_assert_ne!("].iter().map(|pattern| count(pattern)).sum::<usize>()
+}
+
+/// Places in `code` where something is indexed: a bracket that follows a name or another bracket.
+fn indices(code: &str) -> usize {
+    let follows = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'_' | b')' | b']');
+    code.as_bytes().windows(2).filter(|pair| pair[1] == b'[' && follows(pair[0])).count()
+}
+
+#[test]
+fn what_may_panic_in_a_worker_is_listed_with_the_reason_why_it_does_not() {
+    let is_run = |name: &str| {
+        RUN_BY_WORKERS.iter().any(|part| name == *part || name.starts_with(&format!("{part}/"))) && !name.ends_with("proofs.rs")
+    };
+    let files = files();
+    let found: BTreeMap<&str, (usize, usize)> = files
+        .iter()
+        .filter(|(name, _)| is_run(name))
+        .map(|(name, text)| (name.as_str(), without_tests(&without_comments(text))))
+        .map(|(name, code)| (name, (panics(&code), indices(&code))))
+        .filter(|(_, counts)| *counts != (0, 0))
+        .collect();
+    let listed: BTreeMap<&str, (usize, usize)> =
+        LISTED.iter().map(|&(name, panics, indices, _)| (name, (panics, indices))).collect();
+    for (name, counts) in &found {
+        let most = listed.get(name).copied().unwrap_or_default();
+        assert!(
+            counts.0 <= most.0 && counts.1 <= most.1,
+            "{name} has {} expects, unwraps and assertions and {} indices; {} and {} are listed with a reason",
+            counts.0,
+            counts.1,
+            most.0,
+            most.1
+        );
+    }
+    assert!(LISTED.iter().all(|(name, _, _, why)| files.contains_key(*name) && !why.is_empty()));
+    // Does the reading of sources still work?
+    assert_eq!(found["virtq/memory/piece.rs"], (2, 0));
+}

@@ -1,0 +1,59 @@
+//! A slice: what is done at a time, bounded by effort, which is known beforehand, and by time, which is not: the first touch of a page of a guest's
+//! memory is a page fault, a thousand times as dear as the next one.
+
+use super::effort::STEP;
+use crate::time::{Cycles, SLICE, cycles, in_cycles};
+
+/// See the module. The clock is read once a [`STEP`] of effort: a batch of small frames is hardly longer.
+#[derive(Debug)]
+pub struct Slice {
+    enough: u64,
+    /// The effort after which the clock is read next.
+    next_look: u64,
+    /// When it is over; `None` before the first look.
+    until: Option<Cycles>,
+}
+
+impl Slice {
+    /// Of `most` effort, after `effort` so far.
+    #[inline]
+    pub fn new(effort: u64, most: u64) -> Self {
+        Self { enough: effort + most, next_look: effort + STEP, until: None }
+    }
+
+    /// Whether it is over after `effort`.
+    #[inline]
+    pub fn is_over(&mut self, effort: u64) -> bool {
+        effort >= self.enough || (effort >= self.next_look && self.look(effort, cycles()))
+    }
+
+    #[inline(never)]
+    fn look(&mut self, effort: u64, now: Cycles) -> bool {
+        self.next_look = effort + STEP;
+        let until = *self.until.get_or_insert_with(|| now.saturating_add(in_cycles(SLICE)));
+        now >= until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_ends_by_effort_or_by_time() {
+        let mut slice = Slice::new(1000, 10 * STEP);
+        assert!(!slice.is_over(1000) && !slice.is_over(999 + 10 * STEP) && slice.is_over(1000 + 10 * STEP));
+        let mut slice = Slice::new(0, u64::MAX);
+        let late = in_cycles(SLICE);
+        assert!(!slice.look(STEP, 7) && !slice.look(2 * STEP, 6 + late) && slice.look(3 * STEP, 7 + late));
+    }
+
+    #[test]
+    fn the_clock_is_read_once_a_step() {
+        let mut slice = Slice::new(0, u64::MAX);
+        (0..STEP).for_each(|effort| assert!(!slice.is_over(effort)));
+        assert_eq!((slice.until, slice.next_look), (None, STEP));
+        assert!(!slice.is_over(STEP + 5) && slice.until.is_some());
+        assert_eq!(slice.next_look, 2 * STEP + 5);
+    }
+}

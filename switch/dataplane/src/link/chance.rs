@@ -1,0 +1,123 @@
+//! What is left to chance on a link: losses and delays.
+
+use fastrand::Rng;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::quantity;
+
+/// How a delay strays from its mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// Evenly, up to the jitter to either side.
+    #[default]
+    Uniform,
+    /// As a normal distribution, with the jitter as standard deviation.
+    Normal,
+    /// With a long tail to later (Pareto, shape 3), with the jitter as standard deviation.
+    Pareto,
+}
+
+impl Distribution {
+    /// How far this time, in units of the jitter.
+    pub fn draw(self, rng: &mut Rng) -> f64 {
+        match self {
+            Self::Uniform => 2.0 * rng.f64() - 1.0,
+            Self::Normal => normal(rng),
+            Self::Pareto => pareto(rng),
+        }
+    }
+}
+
+/// Standard normal (Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958).
+fn normal(rng: &mut Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.f64()).cos()
+}
+
+/// Pareto of shape 3, moved and scaled to mean 0 and standard deviation 1.
+fn pareto(rng: &mut Rng) -> f64 {
+    const MEAN: f64 = 1.5;
+    // The square root of 3/4.
+    const DEVIATION: f64 = 0.866_025_403_784_438_6;
+    ((1.0 - rng.f64()).powf(-1.0 / 3.0) - MEAN) / DEVIATION
+}
+
+/// Losses in bursts: a chain of a good and a bad state, each with its own loss (Gilbert 1960, Elliott 1963). All four are shares, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{ "p": "1%", "r": "50%" }]))]
+pub struct GilbertElliott {
+    /// From good to bad, a frame.
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
+    pub p: f64,
+    /// From bad to good, a frame.
+    #[serde(deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
+    pub r: f64,
+    /// Loss in the bad state, by default 1.
+    #[serde(default = "one", deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
+    pub bad: f64,
+    /// Loss in the good state, by default 0.
+    #[serde(default, deserialize_with = "quantity::read_share")]
+    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
+    pub good: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl GilbertElliott {
+    /// Whether the next frame is lost; `bad` is the state, which changes.
+    pub fn loses(&self, bad: &mut bool, rng: &mut Rng) -> bool {
+        let change = if *bad { self.r } else { self.p };
+        *bad ^= happens(change, rng);
+        happens(if *bad { self.bad } else { self.good }, rng)
+    }
+}
+
+/// True in that share of cases.
+#[inline]
+pub fn happens(share: f64, rng: &mut Rng) -> bool {
+    share > 0.0 && rng.f64() < share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANY: usize = 200_000;
+
+    fn moments(distribution: Distribution) -> (f64, f64) {
+        let mut rng = Rng::with_seed(1);
+        let drawn: Vec<f64> = (0..MANY).map(|_| distribution.draw(&mut rng)).collect();
+        let mean = drawn.iter().sum::<f64>() / MANY as f64;
+        (mean, (drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / MANY as f64).sqrt())
+    }
+
+    #[test]
+    fn distributions_have_the_mean_and_the_width_that_they_promise() {
+        for (distribution, width) in [(Distribution::Uniform, 1.0 / 3.0_f64.sqrt()), (Distribution::Normal, 1.0)] {
+            let (mean, deviation) = moments(distribution);
+            assert!(mean.abs() < 0.01 && (deviation - width).abs() < 0.01, "{distribution:?}: {mean} {deviation}");
+        }
+        // The variance of a Pareto of shape 3 has itself no variance: it converges slowly.
+        let (mean, deviation) = moments(Distribution::Pareto);
+        assert!(mean.abs() < 0.02 && (deviation - 1.0).abs() < 0.2, "{mean} {deviation}");
+    }
+
+    #[test]
+    fn bursts_have_the_loss_and_the_length_that_they_promise() {
+        let bursts = GilbertElliott { p: 0.01, r: 0.25, bad: 1.0, good: 0.0 };
+        let (mut rng, mut bad) = (Rng::with_seed(2), false);
+        let lost: Vec<bool> = (0..MANY).map(|_| bursts.loses(&mut bad, &mut rng)).collect();
+        let share = lost.iter().filter(|&&lost| lost).count() as f64 / MANY as f64;
+        let begun = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
+        assert!((share - 0.01 / 0.26).abs() < 0.003, "{share}");
+        assert!((share * MANY as f64 / begun - 4.0).abs() < 0.2, "mean length of a burst is 1 / r");
+    }
+}

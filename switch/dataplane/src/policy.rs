@@ -1,0 +1,490 @@
+//! What the operator allows a port: its weight among senders, and its rates; all may change while the network runs.
+//!
+//! A **limiter** is a token bucket kept as one moment: the one at which the bucket would be full again (the generic cell rate algorithm,
+//! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. What a limiter holds back
+//! is not lost: it waits in its sender's ring.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::{self, Quantity, parse_rate};
+use crate::stats::DropReason;
+use crate::time::{Cycles, frequency};
+
+/// Least burst, so that a limit never cuts what hardware and kernels send at once: one frame of the longest.
+const LEAST_BURST_BYTES: u64 = 65_536;
+const LEAST_BURST_PACKETS: u64 = 32;
+/// Milliseconds of its rate that a limit lets pass at once: as long as a guest may have to wait for a CPU, so that it has its rate all the same.
+const DEFAULT_BURST_MS: u64 = 20;
+/// Flooded frames a second that a port may send unless its configuration says otherwise: more than uncompressed video in high definition takes
+/// (SMPTE ST 2110-20, 1080p60: 190 000 packets a second), and little enough that the other guests can throw them away.
+pub const DEFAULT_STORM: u64 = 200_000;
+/// Parts of a second whose flooded frames may come at once.
+const STORM_BURSTS: u64 = 10;
+/// Flooded frames a second of a port that is part of a loop, it seems: what guests need to find each other.
+const SUSPECT_FLOODS: u64 = 100;
+/// Least burst of them.
+const LEAST_STORM_BURST: u64 = 2_000;
+
+/// What one direction of a port may carry; what is left out is not limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[schemars(extend("examples" = [{ "rate": "100Mbit" }]))]
+pub struct Limit {
+    /// Bits a second of whole Ethernet frames, as "100Mbit" or "2.5Gbit".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "rate"))]
+    pub rate: Option<String>,
+    /// Frames a second. One that is to be cut counts once for its sender, and each segment for the receiver that it is cut for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000000))]
+    pub packets: Option<u64>,
+    /// Milliseconds of either rate that may come at once after a silence, by default 20; never less than the longest frame.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity::read_some_milliseconds")]
+    #[schemars(range(min = 1, max = 10000), transform = quantity::or_text("milliseconds"))]
+    pub burst_ms: Option<u64>,
+}
+
+impl Limit {
+    /// Bytes a second; `None` for no limit, and for a rate that is none.
+    pub fn bytes(&self) -> Option<u64> {
+        self.rate.as_deref().and_then(|rate| parse_rate(rate).ok()).map(|bits| bits.div_ceil(8))
+    }
+
+    /// Reads a table, or text as "100Mbit".
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a table or a limit")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
+                Limit::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    /// Reads a rate, packets a second, or both: "100Mbit", "10kpps", "100Mbit,10kpps"; "none" for no limit.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (rate, packets) =
+            quantity::limit(text).ok_or_else(|| format!("\"{text}\" is no limit: it must be {}", Quantity::Limit.must_be()))?;
+        Ok(Self { rate: rate.map(str::to_owned), packets, ..Self::default() })
+    }
+}
+
+impl fmt::Display for Limit {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packets = self.packets.map(|packets| format!("{packets}pps"));
+        let parts: Vec<String> = self.rate.clone().into_iter().chain(packets).collect();
+        f.write_str(&if parts.is_empty() { "none".into() } else { parts.join(",") })
+    }
+}
+
+/// A token bucket; unlimited until it is set.
+#[derive(Debug, Default)]
+struct Bucket {
+    /// Units a second; 0 for no limit.
+    rate: AtomicU64,
+    /// Cycles that it takes to fill.
+    burst: AtomicU64,
+    /// When it is full again, in sixteenths of cycles.
+    full_at: AtomicU64,
+}
+
+impl Bucket {
+    fn set(&self, rate: Option<u64>, burst: u64) {
+        let rate = rate.unwrap_or(0);
+        let fill = u128::from(burst) * u128::from(frequency()) / u128::from(rate.max(1));
+        self.burst.store(fill.min(u128::from(u64::MAX >> 8)) as u64, Ordering::Relaxed);
+        self.full_at.store(0, Ordering::Relaxed);
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.rate.load(Ordering::Relaxed) != 0
+    }
+
+    /// When the next unit may pass; at once if that is over.
+    fn opens_at(&self) -> Cycles {
+        (self.full_at.load(Ordering::Relaxed) >> 4).saturating_sub(self.burst.load(Ordering::Relaxed))
+    }
+
+    /// Takes `units` away in moment `now`, more than there are if need be.
+    fn charge(&self, units: u64, now: Cycles) {
+        let rate = self.rate.load(Ordering::Relaxed);
+        if rate == 0 {
+            return;
+        }
+        let span = span(units, rate, frequency());
+        // Cannot fail: the closure always gives a value.
+        let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full| Some(charged(full, now, span)));
+    }
+}
+
+/// How long `units` take at `rate` a second, on a clock of `frequency`: in sixteenths of cycles, rounded down.
+fn span(units: u64, rate: u64, frequency: u64) -> u64 {
+    let span = u128::from(units) * (u128::from(frequency) << 4) / u128::from(rate);
+    u64::try_from(span).unwrap_or(u64::MAX)
+}
+
+/// When a bucket that would be full at `full` is full again once `span` more was taken in moment `now`; both in sixteenths of cycles.
+fn charged(full: u64, now: Cycles, span: u64) -> u64 {
+    full.max(now.saturating_mul(16)).saturating_add(span)
+}
+
+/// What holds one direction of a port to its [`Limit`].
+#[derive(Debug, Default)]
+pub struct Limiter {
+    bytes: Bucket,
+    packets: Bucket,
+    /// Nothing passes.
+    shut: AtomicBool,
+}
+
+impl Limiter {
+    /// Holds to `limit` from now on; one that makes no sense limits nothing.
+    pub fn set(&self, limit: &Limit) {
+        let burst = Duration::from_millis(limit.burst_ms.unwrap_or(DEFAULT_BURST_MS));
+        let within = |rate: u64| (u128::from(rate) * burst.as_micros() / 1_000_000) as u64;
+        let bytes = limit.bytes();
+        self.bytes.set(bytes, within(bytes.unwrap_or(0)).max(LEAST_BURST_BYTES));
+        self.packets.set(limit.packets, within(limit.packets.unwrap_or(0)).max(LEAST_BURST_PACKETS));
+    }
+
+    fn set_packets(&self, rate: Option<u64>, burst: u64) {
+        self.packets.set(rate, burst);
+    }
+
+    /// True if anything is limited.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.bytes.is_set() || self.packets.is_set() || self.is_shut()
+    }
+
+    /// True if a frame may pass in moment `now`.
+    #[inline]
+    pub fn is_open(&self, now: Cycles) -> bool {
+        !self.is_set() || self.opens_at() <= now
+    }
+
+    /// Lets nothing pass from now on, or what the limit does.
+    pub fn set_shut(&self, shut: bool) {
+        self.shut.store(shut, Ordering::Relaxed);
+    }
+
+    fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed)
+    }
+
+    /// When the next frame may pass; [`Cycles::MAX`] while it is shut.
+    pub fn opens_at(&self) -> Cycles {
+        if self.is_shut() {
+            return Cycles::MAX;
+        }
+        self.bytes.opens_at().max(self.packets.opens_at())
+    }
+
+    /// Notes that a frame of `bytes` passed in moment `now`, be it as so many `packets`.
+    #[inline]
+    pub fn charge(&self, bytes: u64, packets: u64, now: Cycles) {
+        if self.is_set() {
+            self.bytes.charge(bytes, now);
+            self.packets.charge(packets, now);
+        }
+    }
+}
+
+/// Which frames of a guest are dropped for their source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AntiSpoof {
+    /// Those from addresses that are tied to other ports.
+    #[default]
+    Off,
+    /// Those that are not from the address that is tied to the port.
+    Mac,
+}
+
+/// Everything that the operator allows a port, as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Allowance {
+    /// Its share of a busy receiver, compared with other senders'.
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: u16,
+    /// What it may send.
+    pub transmit: Limit,
+    /// What it may be sent.
+    pub receive: Limit,
+    /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit. By default 200000, and no limit on a segment of
+    /// two ports, where they reach one receiver.
+    pub storm: u64,
+    /// Which of its frames are dropped for their source.
+    pub anti_spoof: AntiSpoof,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { weight: 1, transmit: Limit::default(), receive: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
+    }
+}
+
+/// A frame that a port is to flood.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    /// It reaches one receiver at most.
+    pub reaches_one: bool,
+    /// Stations moved between the port and another too often lately: [`Table::is_suspect`](crate::table::Table::is_suspect).
+    pub suspect: bool,
+    /// When.
+    pub now: Cycles,
+}
+
+/// An [`Allowance`] at work; see the module.
+#[derive(Debug)]
+pub struct Policy {
+    weight: AtomicU16,
+    /// What the port sends.
+    pub transmit: Limiter,
+    /// What it is sent.
+    pub receive: Limiter,
+    /// What it floods.
+    storm: Limiter,
+    /// Nothing else was configured, so frames that reach one receiver only are not limited.
+    usual_storm: AtomicBool,
+    /// What it floods while it is a suspect.
+    suspect: Limiter,
+    /// It may send from its own address only.
+    guarded: AtomicBool,
+}
+
+impl Policy {
+    /// A policy by `allowance`.
+    pub fn new(allowance: &Allowance) -> Self {
+        let policy = Self {
+            weight: AtomicU16::new(1),
+            transmit: Limiter::default(),
+            receive: Limiter::default(),
+            storm: Limiter::default(),
+            usual_storm: AtomicBool::new(true),
+            suspect: Limiter::default(),
+            guarded: AtomicBool::new(false),
+        };
+        policy.suspect.set_packets(Some(SUSPECT_FLOODS), SUSPECT_FLOODS);
+        policy.set(allowance);
+        policy
+    }
+
+    /// Goes by `allowance` from now on.
+    pub fn set(&self, allowance: &Allowance) {
+        self.weight.store(allowance.weight, Ordering::Relaxed);
+        self.transmit.set(&allowance.transmit);
+        self.receive.set(&allowance.receive);
+        let burst = (allowance.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
+        self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), burst);
+        self.usual_storm.store(allowance.storm == DEFAULT_STORM, Ordering::Relaxed);
+        self.guarded.store(allowance.anti_spoof == AntiSpoof::Mac, Ordering::Relaxed);
+    }
+
+    /// Counts that the port floods a frame.
+    ///
+    /// # Errors
+    /// It may not now, for this reason.
+    pub fn take_flood(&self, flood: Flood) -> Result<(), DropReason> {
+        let Flood { reaches_one, suspect, now } = flood;
+        if suspect && !self.suspect.is_open(now) {
+            return Err(DropReason::Loop);
+        }
+        let limited = !reaches_one || !self.usual_storm.load(Ordering::Relaxed);
+        if limited && !self.storm.is_open(now) {
+            return Err(DropReason::Storm);
+        }
+        if suspect {
+            self.suspect.charge(0, 1, now);
+        }
+        if limited {
+            self.storm.charge(0, 1, now);
+        }
+        Ok(())
+    }
+
+    /// Whether it may send from its own address only.
+    #[inline]
+    pub fn is_guarded(&self) -> bool {
+        self.guarded.load(Ordering::Relaxed)
+    }
+
+    /// Its weight among senders.
+    pub fn weight(&self) -> u16 {
+        self.weight.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_people_write_them() {
+        let both: Limit = "100Mbit,10kpps".parse().unwrap();
+        assert_eq!((both.rate.as_deref(), both.packets), (Some("100Mbit"), Some(10_000)));
+        assert_eq!((both.to_string(), Limit::default().to_string()), ("100Mbit,10000pps".into(), "none".into()));
+        assert_eq!("none".parse(), Ok(Limit::default()));
+        for wrong in ["quick", "xpps", "", "0pps", "1Gbit,2Gbit", "1pps,2pps", "none,1pps", "99999999999999999999kpps"] {
+            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read_as_people_write_them() {
+        assert_eq!(parse_rate("100Mbit"), Ok(100_000_000));
+        assert_eq!(parse_rate("2.5 Gbit"), Ok(2_500_000_000));
+        assert_eq!(parse_rate("64kbit"), Ok(64_000));
+        assert_eq!(parse_rate("9600bit"), Ok(9600));
+        for wrong in ["", "100", "fast", "-1Mbit", "0bit", "NaNbit", "1e99Gbit", "Mbit"] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Frames of `size` that pass in a second of steps of a microsecond, after the first burst.
+    fn passed(limit: &Limit, size: u64) -> u64 {
+        let limiter = Limiter::default();
+        limiter.set(limit);
+        let (mut count, start) = (0, 1 << 40);
+        let microsecond = frequency() / 1_000_000;
+        for step in 0..2_000_000_u64 {
+            let now = start + step * microsecond;
+            while limiter.is_open(now) {
+                limiter.charge(size, 1, now);
+                count += u64::from(step >= 1_000_000);
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_limit_holds_over_time() {
+        let bytes = Limit { rate: Some("100Mbit".into()), ..Limit::default() };
+        for size in [60, 1514, 60_000] {
+            let rate = passed(&bytes, size) * size * 8;
+            assert!(rate.abs_diff(100_000_000) < 1_000_000, "{size}: {rate}");
+        }
+        let packets = Limit { packets: Some(10_000), ..Limit::default() };
+        assert!(passed(&packets, 1514).abs_diff(10_000) < 20);
+    }
+
+    #[test]
+    fn the_stricter_limit_counts() {
+        let both = Limit { rate: Some("100Mbit".into()), packets: Some(1000), burst_ms: None };
+        assert!(passed(&both, 60).abs_diff(1000) < 5);
+    }
+
+    #[test]
+    fn floods_that_reach_one_receiver_are_limited_only_where_it_is_configured() {
+        let now = 1 << 40;
+        let flood = |reaches_one| Flood { reaches_one, suspect: false, now };
+        let passed = |policy: &Policy, reaches_one| (0..300_000).filter(|_| policy.take_flood(flood(reaches_one)).is_ok()).count();
+        let usual = Policy::new(&Allowance::default());
+        assert_eq!(
+            (passed(&usual, true), passed(&usual, false)),
+            (300_000, 20_001),
+            "a tenth of a second's, and the one that goes beyond"
+        );
+        let configured = Policy::new(&Allowance { storm: 100, ..Allowance::default() });
+        assert_eq!(passed(&configured, true), 2001);
+        let unlimited = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
+        assert_eq!(passed(&unlimited, false), 300_000);
+    }
+
+    #[test]
+    fn uncompressed_video_does_not_meet_the_usual_storm_limit() {
+        let (policy, start) = (Policy::new(&Allowance::default()), 1 << 40);
+        let frame = frequency() / 190_000;
+        let flood = |number| Flood { reaches_one: false, suspect: false, now: start + number * frame };
+        assert!((0..400_000).all(|number| policy.take_flood(flood(number)).is_ok()));
+    }
+
+    #[test]
+    fn a_suspect_floods_little() {
+        let policy = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
+        let flood = Flood { reaches_one: true, suspect: true, now: 1 << 40 };
+        let passed = (0..1000).filter(|_| policy.take_flood(flood) != Err(DropReason::Loop)).count();
+        assert_eq!(passed, 101);
+        assert_eq!(policy.take_flood(Flood { suspect: false, ..flood }), Ok(()));
+    }
+
+    #[test]
+    fn a_limiter_that_is_not_set_is_open() {
+        let limiter = Limiter::default();
+        limiter.charge(1 << 40, 1, 5);
+        assert!(limiter.is_open(0) && !limiter.is_set());
+    }
+}
+
+#[cfg(test)]
+mod proofs {
+    use super::*;
+
+    /// No number makes a limiter forget what was taken, or give more than the rate.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn what_is_taken_stays_taken() {
+        bolero::check!().with_type::<(u64, u64, u64)>().cloned().for_each(|(full, now, span)| {
+            let after = charged(full, now, span);
+            assert!(after >= full && after >= span);
+            assert!(after >= now.saturating_mul(16));
+            // A bucket that was full before is empty by exactly what was taken.
+            if full <= now && now < 1 << 59 && span < 1 << 59 {
+                assert_eq!(after, (now << 4) + span);
+            }
+        });
+    }
+
+    /// A second of the rate takes a second, whatever the clock; no unit is free but for the rounding of a sixteenth of a cycle.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn units_take_the_time_of_their_rate() {
+        // Rates as the configuration has them, frames as long as they may be, clocks of 1 MHz to 17 GHz.
+        let ranges = (0..=1_u64 << 17, 1..=1_u64 << 37, 1_u64 << 20..=1 << 34);
+        bolero::check!().with_generator(ranges).cloned().for_each(|(units, rate, frequency)| {
+            let span = u128::from(span(units, rate, frequency));
+            let wanted = u128::from(units) * u128::from(frequency) * 16;
+            assert!(span * u128::from(rate) <= wanted && wanted < (span + 1) * u128::from(rate));
+        });
+    }
+
+    /// It opens when all but the burst is there again, and never before.
+    #[test]
+    #[cfg_attr(kani, kani::proof)]
+    fn a_bucket_opens_a_burst_before_it_is_full() {
+        bolero::check!().with_type::<(u64, u64)>().cloned().for_each(|(full, burst)| {
+            let bucket = Bucket { rate: AtomicU64::new(1), burst: AtomicU64::new(burst), full_at: AtomicU64::new(full) };
+            let opens = bucket.opens_at();
+            assert_eq!(opens == 0, full >> 4 <= burst);
+            assert!(opens == 0 || opens + burst == full >> 4);
+        });
+    }
+}

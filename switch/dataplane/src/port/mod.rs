@@ -1,0 +1,567 @@
+//! A port: a guest's place on a segment, with all that is the port's own. It comes and goes while the network runs.
+//!
+//! A port is **waiting** for its front end, **speaking** with it while they agree on features and memory, **running** when at least one ring
+//! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
+
+pub mod end;
+pub mod events;
+pub mod peer;
+pub mod rings;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use crate::budget::Account;
+use crate::descriptors::USUAL;
+use crate::frame::MacAddress;
+use crate::id::{PortId, RingKey, SegmentId};
+use crate::link::{Impairment, Line, Path};
+use crate::memory::{Fetch, MemoryMap, Quota};
+use crate::policy::{Allowance, Limit, Limiter, Policy};
+use crate::ring::{Call, Called, Gate};
+use crate::segment::Segment;
+use crate::shared::Shared;
+use crate::stats::{PortCounters, PortTotals};
+use crate::time::{cycles, duration};
+use events::EventLog;
+use peer::Peer;
+use rings::Rings;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// For a front end.
+    Waiting,
+    /// Agreeing on features and memory.
+    Speaking,
+    /// At least one ring is served.
+    Running,
+    /// For this cause.
+    Quarantined(String),
+    /// The network ends.
+    Gone,
+}
+
+impl State {
+    /// The name that operators see.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Speaking => "speaking",
+            Self::Running => "running",
+            Self::Quarantined(_) => "quarantined",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// What a port offers to whoever is behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The guest's address.
+    pub mac: MacAddress,
+    /// MTU offered to the guest; `None` leaves it to the guest.
+    pub mtu: Option<u16>,
+}
+
+/// See the module. Whoever serves it holds on to it, so that nothing of it is ever taken for a later port's that has its number.
+#[derive(Debug)]
+pub struct Port {
+    /// Its number.
+    pub id: PortId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Whom it reaches.
+    pub segment: Arc<Segment>,
+    /// What the operator allows it.
+    pub policy: Policy,
+    /// What its guest may have mapped.
+    pub mapped: Quota,
+    /// Descriptors that its front end holds.
+    pub descriptors: Arc<Account>,
+    /// Who fetches for it what is only named.
+    foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
+    /// What keeps its calls back after one that blocked or dear ones, whoever connects.
+    pub calls: Arc<Gate>,
+    /// What frames to it may take while they are on links, all queues together.
+    on_links: Arc<Account>,
+    /// Of each worker.
+    counters: Box<[PortCounters]>,
+    /// Frames that came with a checksum left undone, where nothing says so.
+    undone_checksums: AtomicU64,
+    /// What frames to it go through, if it is on a link.
+    path: Mutex<Option<Arc<Path>>>,
+    /// For what chance brings on its links.
+    seed: u64,
+    /// How often its front ends and guest may have workers do something.
+    wishes: Limiter,
+    /// Log lines about its front ends.
+    events: EventLog,
+    /// Log lines of what they say.
+    conversation: EventLog,
+    /// Bytes of its guest's memory that the switch pays for.
+    paid: AtomicU64,
+    inner: Mutex<Inner>,
+    /// What of it runs.
+    rings: Mutex<Rings>,
+    /// Held by whoever stops a ring, until it is drained and its base is kept.
+    stopping: Mutex<()>,
+    /// False once it was taken away: nothing of it starts any more.
+    present: RwLock<bool>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    allowance: Allowance,
+    link: Option<Impairment>,
+    offer: Offer,
+    enabled: bool,
+    quarantines: u64,
+    /// What the operator should change.
+    advice: Option<Cow<'static, str>>,
+    /// Some advice was logged.
+    advised: bool,
+    /// The next front end is offered the configuration space, whenever it asks.
+    offers_config: bool,
+    session: u32,
+    /// The program that has the port now.
+    front_end: Option<Peer>,
+    /// Others that it kept from connecting.
+    turned_away: u64,
+    memory: Option<Arc<MemoryMap>>,
+    bases: HashMap<RingKey, u16>,
+    /// Where the front end wants to hear of a ring's errors (SET_VRING_ERR).
+    errors: HashMap<RingKey, Call>,
+}
+
+/// Things that a port's front ends and guest may have workers do a second, once a second's worth of them has been done at once: start, stop,
+/// enable, move a ring, change its call, announce an address. All guests' first starts are far less.
+const WISHES: u64 = 1000;
+/// Log lines about a port's front ends a second, see [`EventLog`].
+const EVENTS: u64 = 2;
+/// Log lines of what they say a second, where that is logged at all.
+const MESSAGES: u64 = 100;
+/// Longest pause for one of them.
+const MOST_PAUSE: Duration = Duration::from_millis(10);
+
+impl Port {
+    /// A port of `segment` that waits for its front end, and is allowed what `allowance` says.
+    pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, allowance: &Allowance, shared: &Shared) -> Arc<Self> {
+        let inner = Inner {
+            state: State::Waiting,
+            allowance: allowance.clone(),
+            link: None,
+            offer: Offer::default(),
+            enabled: true,
+            quarantines: 0,
+            advice: None,
+            advised: false,
+            offers_config: false,
+            session: 0,
+            front_end: None,
+            turned_away: 0,
+            memory: None,
+            bases: HashMap::new(),
+            errors: HashMap::new(),
+        };
+        let wishes = Limiter::default();
+        let descriptors = Account::with_floor(&shared.descriptors.budget, USUAL);
+        wishes.set(&Limit { packets: Some(WISHES), burst_ms: Some(1000), ..Limit::default() });
+        Arc::new(Self {
+            id,
+            name: name.into(),
+            segment: Arc::clone(segment),
+            policy: Policy::new(allowance),
+            mapped: Quota {
+                bytes: Account::new(&shared.guest_memory),
+                mappings: Account::new(&shared.mappings),
+                descriptors: Arc::clone(&descriptors),
+            },
+            descriptors,
+            foreign: Arc::clone(&shared.foreign),
+            calls: Arc::default(),
+            on_links: Account::new(&shared.budget),
+            counters: std::iter::repeat_with(PortCounters::default).take(shared.workers.len()).collect(),
+            undone_checksums: AtomicU64::new(0),
+            path: Mutex::default(),
+            seed: shared.key.wrapping_add(u64::from(id.0) << 16),
+            wishes,
+            events: EventLog::new(EVENTS),
+            conversation: EventLog::new(MESSAGES),
+            paid: AtomicU64::new(0),
+            inner: Mutex::new(inner),
+            rings: Mutex::default(),
+            stopping: Mutex::default(),
+            present: RwLock::new(true),
+        })
+    }
+
+    /// So many ports of one segment, for benches, fuzzers and tests, which drive workers themselves.
+    pub fn row(shared: &Shared, count: usize) -> Vec<Arc<Self>> {
+        let segment = Segment::new(SegmentId(0), "lan", count, shared.key, shared.settings.moves);
+        let port = |n| {
+            segment.join(PortId(n));
+            Self::new(PortId(n), &format!("p{n}"), &segment, &Allowance::default(), shared)
+        };
+        (0..count as u16).map(port).collect()
+    }
+
+    /// The counters that worker `worker` writes.
+    #[inline]
+    pub fn counters(&self, worker: usize) -> &PortCounters {
+        &self.counters[worker]
+    }
+
+    /// Its counters, all workers' added up.
+    pub fn totals(&self) -> PortTotals {
+        PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..PortTotals::of(&self.counters) }
+    }
+
+    /// Counts a frame that came with a checksum left undone, though nothing says so.
+    pub fn note_undone_checksum(&self) {
+        self.undone_checksums.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Frames delivered to it by all workers.
+    pub fn delivered(&self) -> u64 {
+        self.counters.iter().map(|counters| counters.receive_frames.get()).sum()
+    }
+
+    /// Bytes delivered to it by all workers.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.counters.iter().map(|counters| counters.receive_bytes.get()).sum()
+    }
+
+    /// Who fetches frames for it whose rest is only named.
+    pub fn foreign(&self) -> Option<&dyn Fetch> {
+        self.foreign.get().map(|fetch| &**fetch)
+    }
+
+    /// Stations seen behind it.
+    pub fn stations(&self) -> usize {
+        self.segment.table().held(self.id) as usize
+    }
+
+    /// Frames to it go along `path` once its outlets hear of it, see [`crate::worker::Worker::follow_path`]; a clear one is none.
+    pub fn set_path(&self, path: Path) {
+        let path = (!path.is_clear()).then(|| Arc::new(path));
+        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+
+    /// What frames to it go through, if it is on a link.
+    pub fn path(&self) -> Option<Arc<Path>> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The line before a new receive queue of queue pair `pair`, if it is on a link.
+    pub fn line(&self, pair: u16) -> Option<Line> {
+        let seed = self.seed.wrapping_add(u64::from(pair));
+        Some(Line::new(self.path()?, Arc::clone(&self.on_links), seed))
+    }
+
+    /// What of it runs at workers.
+    pub fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is there; it stays as it is for as long as the caller holds this.
+    pub fn presence(&self) -> RwLockReadGuard<'_, bool> {
+        self.present.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is taken away: what goes on is awaited, and nothing of it starts any more.
+    pub fn retire(&self) {
+        *self.present.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// What it offers to whoever connects next.
+    pub fn offer(&self) -> Offer {
+        self.inner().offer
+    }
+
+    /// It offers this from now on.
+    pub fn set_offer(&self, offer: Offer) {
+        self.inner().offer = offer;
+    }
+
+    /// Whether the operator lets it send and be sent to.
+    pub fn is_enabled(&self) -> bool {
+        self.inner().enabled
+    }
+
+    /// Notes whether the operator lets it send and be sent to.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.inner().enabled = enabled;
+    }
+
+    /// Holds up the calling thread, which is this port's own, if its front ends and guest have workers do more than [`WISHES`] things a second;
+    /// this is one more.
+    pub fn pace(&self) {
+        let now = cycles();
+        self.wishes.charge(0, 1, now);
+        let early = self.wishes.opens_at().saturating_sub(now);
+        if early > 0 {
+            std::thread::sleep(duration(early).min(MOST_PAUSE));
+        }
+    }
+
+    /// Stops of this port's rings wait for each other: who comes second finds the base that the first has kept.
+    pub fn one_stop_at_a_time(&self) -> MutexGuard<'_, ()> {
+        self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.inner().state.clone()
+    }
+
+    /// What it is allowed.
+    pub fn allowance(&self) -> Allowance {
+        self.inner().allowance.clone()
+    }
+
+    /// Notes what it is allowed.
+    pub fn set_allowance(&self, allowance: Allowance) {
+        self.inner().allowance = allowance;
+    }
+
+    /// What frames to it go through.
+    pub fn link(&self) -> Option<Impairment> {
+        self.inner().link.clone()
+    }
+
+    /// Notes what frames to it go through.
+    pub fn set_link(&self, link: Option<Impairment>) {
+        self.inner().link = link;
+    }
+
+    /// Times it was put in quarantine.
+    pub fn quarantines(&self) -> u64 {
+        self.inner().quarantines
+    }
+
+    /// Notes where the front end wants to hear of a ring's errors; nowhere if there is none.
+    pub fn set_error(&self, key: RingKey, error: Option<Call>) {
+        match error {
+            Some(error) => self.inner().errors.insert(key, error),
+            None => self.inner().errors.remove(&key),
+        };
+    }
+
+    /// Moves it to `state`. In quarantine, the front end is told where it asked for that. The first quarantine is logged, later ones are only
+    /// counted, so that no guest can fill the log.
+    pub fn set_state(&self, state: State) {
+        let (session, errors) = {
+            let mut inner = self.inner();
+            if let State::Quarantined(cause) = &state {
+                inner.quarantines += 1;
+                if inner.quarantines == 1 {
+                    tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
+                }
+            }
+            let broken = matches!(state, State::Quarantined(_));
+            inner.state = state;
+            (inner.session, if broken { std::mem::take(&mut inner.errors) } else { HashMap::new() })
+        };
+        // Whoever asks for the state meanwhile is not to wait for the front end's descriptors.
+        let errors: Vec<_> = errors.into_iter().filter(|(_, error)| error.call_if_room() != Called::Blocked).collect();
+        let mut inner = self.inner();
+        if inner.session == session {
+            for (key, error) in errors {
+                inner.errors.entry(key).or_insert(error);
+            }
+        }
+    }
+
+    /// What the operator should change.
+    pub fn advice(&self) -> Option<String> {
+        self.inner().advice.as_ref().map(|advice| advice.clone().into_owned())
+    }
+
+    /// Notes what the operator should change. A port's first advice is logged, so that no guest can fill the log.
+    pub fn set_advice(&self, advice: Option<&'static str>) {
+        let mut inner = self.inner();
+        if let Some(advice) = advice.filter(|_| !inner.advised) {
+            inner.advised = true;
+            tracing::warn!(port = %self.name, "{advice}");
+        }
+        inner.advice = advice.map(Cow::Borrowed);
+    }
+
+    /// Notes that what is behind it failed, for the `count`th time in a row. The first, the second, the fourth and so on are logged, so that one that
+    /// fails for ever does not fill the log.
+    pub fn set_trouble(&self, count: u32, trouble: String) {
+        if count.is_power_of_two() {
+            tracing::warn!(port = %self.name, "{trouble}");
+        }
+        self.inner().advice = Some(trouble.into());
+    }
+
+    /// Whether the next front end is offered the configuration space, whenever it asks.
+    pub fn offers_config(&self) -> bool {
+        self.inner().offers_config
+    }
+
+    /// Notes whether it is.
+    pub fn set_offers_config(&self, offers: bool) {
+        self.inner().offers_config = offers;
+    }
+
+    /// The guest memory in use.
+    pub fn memory(&self) -> Option<Arc<MemoryMap>> {
+        self.inner().memory.clone()
+    }
+
+    /// Notes the guest memory in use.
+    pub fn set_memory(&self, memory: Option<Arc<MemoryMap>>) {
+        self.inner().memory = memory;
+    }
+
+    /// Bytes of its guest's memory that the switch pays for, as seen last.
+    pub fn paid(&self) -> u64 {
+        self.paid.load(Ordering::Relaxed)
+    }
+
+    /// Notes that so many more are, or fewer, and no more than `most`; returns all.
+    pub fn change_paid(&self, bytes: i64, most: u64) -> u64 {
+        let after = |paid: u64| paid.saturating_add_signed(bytes).min(most);
+        self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(after(paid))).map_or(0, after)
+    }
+
+    /// Another front end begins: what is reported of those before it is not its fault.
+    pub fn begin_session(&self) {
+        let mut inner = self.inner();
+        inner.session = inner.session.wrapping_add(1);
+    }
+
+    /// Front ends so far.
+    pub fn session(&self) -> u32 {
+        self.inner().session
+    }
+
+    /// A line of the log about its front end.
+    pub fn log(&self, event: fmt::Arguments) {
+        match self.events.admit() {
+            Some(0) => tracing::info!(port = %self.name, "{event}"),
+            Some(left_out) => tracing::info!(port = %self.name, left_out, "{event}"),
+            None => {}
+        }
+    }
+
+    /// A line of the log about what its front end says, for those who ask for such (`MEMLANE_LOG=debug`).
+    pub fn log_message(&self, message: fmt::Arguments) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        match self.conversation.admit() {
+            Some(0) => tracing::debug!(port = %self.name, "{message}"),
+            Some(left_out) => tracing::debug!(port = %self.name, left_out, "{message}"),
+            None => {}
+        }
+    }
+
+    /// A front end has connected.
+    pub fn front_end_came(&self, peer: Option<Peer>) {
+        self.log(format_args!("front end connected: {}", named(peer.as_ref())));
+        let mut inner = self.inner();
+        (inner.front_end, inner.turned_away) = (peer, 0);
+    }
+
+    /// It has gone, for this reason.
+    pub fn front_end_left(&self, why: fmt::Arguments) {
+        self.log(format_args!("front end left: {why}"));
+        let mut inner = self.inner();
+        (inner.front_end, inner.turned_away) = (None, 0);
+    }
+
+    /// The program that has the port, and how many others were turned away for it.
+    pub fn front_end(&self) -> (Option<Peer>, u64) {
+        let inner = self.inner();
+        (inner.front_end.clone(), inner.turned_away)
+    }
+
+    /// Another front end has connected while the port has one, and was turned away.
+    pub fn turned_away(&self, visitor: Option<Peer>) {
+        let holder = {
+            let mut inner = self.inner();
+            inner.turned_away += 1;
+            inner.front_end.clone()
+        };
+        let (visitor, holder) = (named(visitor.as_ref()), named(holder.as_ref()));
+        self.log(format_args!(
+            "another front end was turned away: {visitor}; the port is in use by {holder}. Give each guest a port of its own, or end that program"
+        ));
+    }
+
+    /// The front end is gone, and with it everything that was its own.
+    pub fn forget_front_end(&self) {
+        self.paid.store(0, Ordering::Relaxed);
+        let mut inner = self.inner();
+        inner.memory = None;
+        inner.advice = None;
+        inner.bases.clear();
+        inner.errors.clear();
+    }
+
+    /// Keeps the base of a ring that was stopped without its front end asking, for when it asks.
+    pub fn remember_base(&self, key: RingKey, base: u16) {
+        self.inner().bases.insert(key, base);
+    }
+
+    /// Takes what [`Self::remember_base`] kept.
+    pub fn recall_base(&self, key: RingKey) -> Option<u16> {
+        self.inner().bases.remove(&key)
+    }
+}
+
+fn named(peer: Option<&Peer>) -> String {
+    peer.map_or_else(|| "a program that the kernel does not name".into(), ToString::to_string)
+}
+
+/// The address that a port offers to its guest if none is configured: locally administered, and the same in every run, so that a guest
+/// keeps it over reboots.
+pub fn default_address(network: &str, port: &str) -> MacAddress {
+    let hash = short_hash(network.bytes().chain([0]).chain(port.bytes()));
+    let [_, _, _, a, b, c, d, e] = (hash ^ hash >> 29).to_be_bytes();
+    MacAddress::new([0x02, a, b, c, d, e])
+}
+
+/// FNV-1a: short, the same in every version, and no protection against names that are chosen to collide.
+pub fn short_hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use std::time::Instant;
+
+    fn port() -> Arc<Port> {
+        Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0)
+    }
+
+    #[test]
+    fn who_wants_much_waits() {
+        let port = port();
+        let start = Instant::now();
+        (0..WISHES + 200).for_each(|_| port.pace());
+        assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn who_starts_does_not() {
+        let port = port();
+        (0..500).for_each(|_| port.pace());
+        assert!(port.wishes.is_open(cycles()));
+    }
+}

@@ -1,0 +1,56 @@
+//! What all workers and ports of a network share: settings, counters of the workers, and bounds on memory.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::budget::Budget;
+use crate::descriptors::Descriptors;
+use crate::memory::{Fetch, sigbus};
+use crate::pool::Pool;
+use crate::settings::Settings;
+use crate::stats::WorkerCounters;
+
+/// Bytes of buffers for TAPs that nobody uses, at most.
+const MOST_SPARE: u64 = 2 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Shared {
+    /// Counters of each worker.
+    pub workers: Box<[WorkerCounters]>,
+    /// What all frames from TAPs and under way on links may take.
+    pub budget: Arc<Budget>,
+    /// What all guests together may have mapped.
+    pub guest_memory: Arc<Budget>,
+    /// Mappings of guests' memory that all together may have.
+    pub mappings: Arc<Budget>,
+    /// Descriptors that ports and their front ends may hold.
+    pub descriptors: Descriptors,
+    /// Where frames lie whose sender has no memory to share.
+    pub pool: Arc<Pool>,
+    /// Who fetches what Xen guests granted, once there are any.
+    pub foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
+    /// Makes tables and chance unpredictable to guests.
+    pub key: u64,
+    /// What the operator set.
+    pub settings: Settings,
+}
+
+impl Shared {
+    /// For `workers` workers; `key` makes the tables unpredictable to guests.
+    pub fn new(workers: usize, key: u64, settings: Settings) -> Self {
+        // A part is for buffers that nobody uses, so that all of it together is what the operator set.
+        let spare = (settings.memory / 8).min(MOST_SPARE);
+        let budget = Budget::new(settings.memory - spare);
+        Self {
+            workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
+            guest_memory: Budget::new(settings.guest_memory),
+            descriptors: Descriptors::for_network(workers),
+            mappings: Budget::new(sigbus::SLOTS as u64),
+            pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
+            budget,
+            foreign: Arc::default(),
+            key,
+            settings,
+        }
+    }
+}

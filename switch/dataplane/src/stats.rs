@@ -1,0 +1,183 @@
+//! What is counted: frames, bytes, calls, kicks, and drops by reason, for each port; passes and cycles for each worker.
+//!
+//! Every worker counts into cells of its own, so a counter has one writer and needs no locked instruction; whoever asks adds the
+//! workers' cells up. Counters only grow, except where a name says otherwise.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use memlane_virtq::drop_reason::DropReason;
+use serde::{Deserialize, Serialize};
+
+/// A counter with a single writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `amount`. Only the owning worker may call this.
+    #[inline]
+    pub fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Sets a value that may also fall.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The present value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+const REASONS: usize = DropReason::ALL.len();
+
+/// Counters of one port, written by one worker.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct PortCounters {
+    /// Frames taken from the guest.
+    pub transmit_frames: Counter,
+    /// Their bytes, virtio-net headers not counted.
+    pub transmit_bytes: Counter,
+    /// Frames given to the guest; a segmented frame counts once for each segment.
+    pub receive_frames: Counter,
+    /// Bytes given to the guest, headers of added segments not counted.
+    pub receive_bytes: Counter,
+    /// Frames sent to every port of the segment.
+    pub flooded: Counter,
+    /// Kicks received.
+    pub kicks: Counter,
+    /// Calls made.
+    pub calls: Counter,
+    /// Times that a ring was found to have entries for which a kick was asked and none came, see [`crate::notice`].
+    pub missed_kicks: Counter,
+    /// Times that a driver was called for what it had been shown a while ago: it asks to hear of that, so it missed it, or took it and left its
+    /// wish as it was.
+    pub repeated_calls: Counter,
+    /// Receive chains that broke a rule.
+    pub bad_receive_chains: Counter,
+    /// Frames that wait for this port now.
+    pub waiting: Counter,
+    /// TSC cycles that workers spent on frames from this port.
+    pub cycles: Counter,
+    /// Turns that senders took while frames waited for this port.
+    pub turns: Counter,
+    /// Times that the port's transmit limit held it back.
+    pub transmit_limited: Counter,
+    /// Times that the port's receive limit held its senders back.
+    pub receive_limited: Counter,
+    drops: [Counter; REASONS],
+}
+
+impl PortCounters {
+    /// Counts a dropped frame.
+    #[inline]
+    pub fn drop_frame(&self, reason: DropReason) {
+        self.drop_frames(reason, 1);
+    }
+
+    /// Counts dropped frames.
+    #[inline]
+    pub fn drop_frames(&self, reason: DropReason, count: u32) {
+        if count > 0 {
+            self.drops[reason as usize].add(count.into());
+        }
+    }
+
+    /// Frames dropped for `reason`.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].get()
+    }
+}
+
+/// Counters of one worker.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerCounters {
+    /// Passes that moved something.
+    pub busy_passes: Counter,
+    /// Passes that found nothing.
+    pub empty_passes: Counter,
+    /// TSC cycles in busy passes.
+    pub busy_cycles: Counter,
+    /// Frames delivered or dropped in them.
+    pub frames: Counter,
+    /// Times it went to sleep.
+    pub sleeps: Counter,
+    /// Times it looked for events without sleeping.
+    pub polls: Counter,
+    /// Frames handed over to other workers.
+    pub handed_over: Counter,
+    /// Wake-ups sent to other workers.
+    pub wakes: Counter,
+}
+
+/// A port's counters, added up. What a network of an older version does not count is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct PortTotals {
+    /// See [`PortCounters`].
+    pub transmit_frames: u64,
+    /// See [`PortCounters`].
+    pub transmit_bytes: u64,
+    /// See [`PortCounters`].
+    pub receive_frames: u64,
+    /// See [`PortCounters`].
+    pub receive_bytes: u64,
+    /// See [`PortCounters`].
+    pub flooded: u64,
+    /// See [`PortCounters`].
+    pub kicks: u64,
+    /// See [`PortCounters`].
+    pub calls: u64,
+    /// See [`PortCounters`].
+    pub missed_kicks: u64,
+    /// See [`PortCounters`].
+    pub repeated_calls: u64,
+    /// See [`PortCounters`].
+    pub bad_receive_chains: u64,
+    /// See [`PortCounters`].
+    pub waiting: u64,
+    /// See [`PortCounters`].
+    pub cycles: u64,
+    /// See [`PortCounters`].
+    pub turns: u64,
+    /// See [`PortCounters`].
+    pub transmit_limited: u64,
+    /// See [`PortCounters`].
+    pub receive_limited: u64,
+    /// Frames that came over a stream with a checksum left undone.
+    pub undone_checksums: u64,
+    /// Drops by reason; reasons that never occurred are left out.
+    pub drops: std::collections::BTreeMap<String, u64>,
+}
+
+impl PortTotals {
+    /// The sum of `cells`, one of each worker.
+    pub fn of(cells: &[PortCounters]) -> Self {
+        let sum = |pick: fn(&PortCounters) -> &Counter| cells.iter().map(|cell| pick(cell).get()).sum();
+        let dropped = |reason| cells.iter().map(|cell| cell.dropped(reason)).sum::<u64>();
+        Self {
+            transmit_frames: sum(|c| &c.transmit_frames),
+            transmit_bytes: sum(|c| &c.transmit_bytes),
+            receive_frames: sum(|c| &c.receive_frames),
+            receive_bytes: sum(|c| &c.receive_bytes),
+            flooded: sum(|c| &c.flooded),
+            kicks: sum(|c| &c.kicks),
+            calls: sum(|c| &c.calls),
+            missed_kicks: sum(|c| &c.missed_kicks),
+            repeated_calls: sum(|c| &c.repeated_calls),
+            bad_receive_chains: sum(|c| &c.bad_receive_chains),
+            waiting: sum(|c| &c.waiting),
+            cycles: sum(|c| &c.cycles),
+            turns: sum(|c| &c.turns),
+            transmit_limited: sum(|c| &c.transmit_limited),
+            receive_limited: sum(|c| &c.receive_limited),
+            undone_checksums: 0,
+            drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
+
+use std::sync::Arc;
+
+use super::fate::Fates;
+use super::peers::{Back, Message, Return};
+use super::turn::Turn;
+use super::{Event, Worker};
+use crate::airtime::effort::{self, BATCH};
+use crate::airtime::slice::Slice;
+use crate::fate::Fate;
+use crate::id::{PortId, Slot};
+use crate::outlets::Sent;
+use crate::parcel::{Parcel, TransmitQueueId};
+use crate::ring::{RingFault, full_fence};
+use crate::settings::Poll;
+use crate::stats::PortCounters;
+
+/// Frames after which a long pass tells drivers before going on.
+const FLUSH: u32 = 128;
+
+/// Frames of a turn that are so few that somebody is probably waiting for them. Where drivers poll, telling them at once costs no call.
+const FEW: u32 = 4;
+
+/// A chain whose parcel was kept out and is done with.
+#[derive(Debug)]
+pub(super) struct Ended {
+    transmit: TransmitQueueId,
+    head: u16,
+    /// Whose share of the ring it took.
+    share_of: Option<PortId>,
+}
+
+impl Ended {
+    /// That of `parcel`, which was for `receiver`.
+    pub(super) fn new(parcel: &Parcel, receiver: PortId) -> Self {
+        Self { transmit: parcel.transmit, head: parcel.head, share_of: parcel.share_of(receiver) }
+    }
+}
+
+impl Worker {
+    /// One pass; returns the frames that it moved.
+    pub(super) fn pass(&mut self) -> u32 {
+        self.airtime.begin_pass(self.now);
+        self.outlets.begin_pass(self.now);
+        if !self.burdens.is_empty() {
+            self.look_at_burdens();
+        }
+        let mut frames = self.serve_peers();
+        let mut unflushed = frames;
+        let hurries = self.shared.settings.poll == Poll::Always;
+        let mut index = 0;
+        while let Some(&slot) = self.sources.awake.get(index) {
+            let served = self.serve(slot);
+            frames += served;
+            unflushed += served;
+            if unflushed >= FLUSH || (hurries && (1..FEW).contains(&served)) {
+                self.flush();
+                unflushed = 0;
+                // What telling everybody takes is not the next one's.
+                self.airtime.skip();
+            }
+            // A source that fell silent was taken from the list, and the last one moved here.
+            index += 1;
+        }
+        if self.outlets.anything_waits() {
+            frames += self.serve_waiting();
+        }
+        if self.outlets.have_arrivals() {
+            frames += self.serve_lines();
+        }
+        self.flush();
+        self.account(frames);
+        // Who sits out has work: that is no reason to rest.
+        if frames == 0 && self.airtime.anybody_sits_out() { 1 } else { frames }
+    }
+
+    fn account(&mut self, frames: u32) {
+        let counters = &self.shared.workers[usize::from(self.index)];
+        let took = self.airtime.end_pass(frames);
+        if frames == 0 {
+            counters.empty_passes.add(1);
+        } else {
+            counters.busy_passes.add(1);
+            counters.frames.add(frames.into());
+            counters.busy_cycles.add(took);
+        }
+    }
+
+    #[inline]
+    pub(super) fn counters(&self, port: PortId) -> &PortCounters {
+        self.directory.counters(port)
+    }
+
+    /// One source's turn; returns the frames it moved.
+    fn serve(&mut self, slot: Slot) -> u32 {
+        let Some(source) = self.sources.get(slot) else { return 0 };
+        let port = source.port();
+        if !self.airtime.may_spend(port) {
+            return 0;
+        }
+        self.parcel.transmit = TransmitQueueId { worker: self.index, slot };
+        self.parcel.source = port;
+        let Some((its_port, segment)) = self.directory.member(port) else { return 0 };
+        let weight = self.airtime.weight_at_receivers(port, its_port.policy.weight());
+        let turn = Turn {
+            worker: self.index,
+            segment,
+            outlets: &mut self.outlets,
+            peers: &mut self.peers,
+            fates: Fates { directory: &self.directory, bill: &mut self.airtime.bill },
+            counters: &self.shared.workers[usize::from(self.index)],
+            weight,
+            source,
+            port: its_port,
+            now: self.now,
+            second: self.second,
+        };
+        match turn.run(&mut self.parcel) {
+            Ok(0) => {
+                if self.sources.get(slot).is_some_and(|source| source.postponed.is_some()) {
+                    // It was tried in vain.
+                    self.airtime.bill.enter_effort(port, effort::TOUCH);
+                }
+                if !self.airtime.bill.is_empty() {
+                    self.charge();
+                }
+                0
+            }
+            Ok(frames) => {
+                self.sources.had_frames(slot, frames, self.now);
+                let wants_more = self.note_satisfied(slot, port);
+                self.charge();
+                if wants_more {
+                    self.airtime.wants_more(port);
+                }
+                frames
+            }
+            Err(fault) => {
+                self.sources.touch(slot);
+                self.charge();
+                self.fault(port, fault);
+                0
+            }
+        }
+    }
+
+    /// Notes what the source at `slot` wants no more of after its turn: of any receiver if it has nothing more; and of each that it has sent
+    /// something beside others, for what it has more need not be for that one. Where a frame was postponed it does want more. Returns whether it
+    /// wants more of the worker: whoever has a frame postponed waits for its receiver.
+    #[inline]
+    fn note_satisfied(&mut self, slot: Slot, port: PortId) -> bool {
+        let Some(source) = self.sources.get(slot) else { return false };
+        let (has_more, postponed) = (source.feed.has_more(), source.postponed);
+        let wants_more = has_more && postponed.is_none();
+        if has_more && !self.airtime.bill.is_mixed() {
+            return wants_more;
+        }
+        if self.outlets.have_races() {
+            let postponed =
+                postponed.filter(|postponed| postponed.entry.worker == self.index).map(|postponed| postponed.entry.slot);
+            for receiver in self.airtime.bill.receivers() {
+                self.outlets.is_satisfied(receiver, port, postponed);
+            }
+        }
+        wants_more
+    }
+
+    /// Has those who are on the bill pay for the time since somebody last did.
+    #[inline]
+    fn charge(&mut self) {
+        if !self.outlets.work.burdens.is_empty() {
+            self.enter_burdens();
+        }
+        let Self { airtime, directory, .. } = self;
+        airtime.charge(|sender| directory.weight_of(sender), |sender, cost| directory.counters(sender).cycles.add(cost));
+    }
+
+    /// Enters what receivers' buffers cost beyond what any honest guest's do: that is their own bill, not the senders'.
+    #[cold]
+    fn enter_burdens(&mut self) {
+        for (slot, port, effort) in self.outlets.work.burdens.drain(..) {
+            self.airtime.bill.enter_effort(port, effort);
+            if !self.burdens.contains(&(slot, port)) {
+                self.burdens.push((slot, port));
+            }
+        }
+    }
+
+    /// Nobody looks at the buffers of a receiver that were a burden before its port has time again.
+    #[cold]
+    fn look_at_burdens(&mut self) {
+        let Self { burdens, airtime, outlets, .. } = self;
+        burdens.retain(|&(slot, port)| {
+            let shut = !airtime.may_spend(port);
+            outlets.shut(slot, port, shut);
+            shut
+        });
+    }
+
+    /// Serves what waits here.
+    fn serve_waiting(&mut self) -> u32 {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.airtime.skip();
+        let (bill, weight_of) = self.airtime.bill_and_weights();
+        let mut fates = Fates { directory: &self.directory, bill };
+        let mut frames = 0;
+        let weight_of = |sender| weight_of(sender, self.directory.weight_of(sender));
+        self.outlets.serve_waiting(self.now, weight_of, |parcel, port, fate| {
+            fates.meet(parcel, fate);
+            frames += 1;
+            if !matches!(fate, Fate::DeliveredInPart(..)) {
+                ended.push(Ended::new(parcel, port));
+            }
+        });
+        self.give_all_back(&mut ended);
+        self.charge();
+        self.ended = ended;
+        frames
+    }
+
+    /// Delivers what has come to the end of its line.
+    fn serve_lines(&mut self) -> u32 {
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
+        self.outlets.serve_lines(&mut self.parcel, |port, reason| fates.missed(port, reason))
+    }
+
+    /// Returns all that are `ended` to their owners.
+    pub(super) fn give_all_back(&mut self, ended: &mut Vec<Ended>) {
+        ended.drain(..).for_each(|Ended { transmit, head, share_of }| self.give_back(transmit, head, share_of));
+    }
+
+    /// Returns a parcel that was kept out to its owner.
+    pub(super) fn give_back(&mut self, transmit: TransmitQueueId, head: u16, share_of: Option<PortId>) {
+        self.tell_back(transmit, head, Back::Done(share_of));
+    }
+
+    fn tell_back(&mut self, transmit: TransmitQueueId, head: u16, what: Back) {
+        let back = Return { slot: transmit.slot, head, what };
+        if transmit.worker == self.index { self.take_back(back) } else { self.peers.give_back(transmit.worker, back) }
+    }
+
+    fn take_back(&mut self, back: Return) {
+        let Some(source) = self.sources.get(back.slot) else { return };
+        match back.what {
+            Back::Held(more) => return source.feed.hold(back.head, more),
+            Back::Done(share_of) => source.come_back(back.head, share_of),
+        }
+        let awaited = source.when_back.is_some();
+        self.sources.touch(back.slot);
+        self.sources.wake(back.slot);
+        if awaited {
+            self.finish_calling_back(back.slot);
+        }
+    }
+
+    /// Takes what other workers sent. Their guests, and ours that get chains back, pay for it themselves.
+    fn serve_peers(&mut self) -> u32 {
+        let mut frames = 0;
+        while let Some(back) = self.peers.receive_return() {
+            if let Some(source) = self.sources.get(back.slot) {
+                self.airtime.bill.enter_effort(source.port(), effort::TOUCH);
+            }
+            self.take_back(back);
+        }
+        for index in 0..self.peers.others.len() {
+            let other = self.peers.others[index];
+            let mut slice = Slice::new(self.outlets.work.effort, effort::TURN);
+            for _ in 0..4 * BATCH {
+                if slice.is_over(self.outlets.work.effort) {
+                    break;
+                }
+                let Some(message) = self.peers.receive(other) else { break };
+                self.accept(other, message);
+                frames += 1;
+            }
+        }
+        if !self.airtime.bill.is_empty() {
+            self.charge();
+        }
+        frames
+    }
+
+    fn accept(&mut self, from: u8, message: Message) {
+        match message {
+            Message::Deliver(mut parcel, port, outlet) => self.deliver_for_peer(&mut parcel, port, outlet),
+            Message::Flood(mut parcel) => {
+                let before = self.outlets.work.effort;
+                let held = self.flood(&mut parcel);
+                let effort = self.outlets.work.effort - before;
+                Fates { directory: &self.directory, bill: &mut self.airtime.bill }.flooded(parcel.source, effort);
+                if held > 0 {
+                    self.tell_back(parcel.transmit, parcel.head, Back::Held(held));
+                }
+                self.give_back(parcel.transmit, parcel.head, None);
+            }
+            Message::Recall(slot) => self.recall(from, slot),
+        }
+    }
+
+    /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
+    pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
+        let Some((_, segment)) = self.directory.member(parcel.source) else { return 0 };
+        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
+        fates.flood(&mut self.outlets, parcel, &segment.ports)
+    }
+
+    fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {
+        let weight = self.airtime.weight_at_receivers(parcel.source, self.directory.weight_of(parcel.source));
+        let fate = match self.outlets.send(outlet, parcel, weight) {
+            Sent::Done => Fate::Delivered(port, parcel.segments_done),
+            Sent::MustWait => match self.outlets.park(outlet, parcel, self.now) {
+                Ok(()) => Fate::Waits(port),
+                Err(reason) => Fate::Dropped(port, reason),
+            },
+            Sent::Dropped(reason) => Fate::Dropped(port, reason),
+        };
+        Fates { directory: &self.directory, bill: &mut self.airtime.bill }.meet(parcel, fate);
+        if matches!(fate, Fate::Waits(_)) {
+            return;
+        }
+        self.give_back(parcel.transmit, parcel.head, Some(port));
+    }
+
+    /// Tells drivers and other workers what happened.
+    fn flush(&mut self) {
+        if self.sources.has_due(self.now) || self.outlets.has_due(self.now) {
+            self.look_after_due();
+        }
+        if self.outlets.publish() | self.sources.publish() {
+            full_fence();
+            let directory = &self.directory;
+            let counters = |port: PortId| directory.counters(port);
+            self.outlets.call(counters);
+            let mut faults = Vec::new();
+            self.sources.call(self.now, counters, |port, fault| faults.push((port, fault)));
+            for (port, fault) in faults {
+                self.fault(port, fault);
+            }
+        }
+        self.report_faults();
+        if !self.peers.others.is_empty() {
+            let woken = self.peers.flush();
+            self.shared.workers[usize::from(self.index)].wakes.add(woken);
+        }
+    }
+
+    /// Closes the rings of ports that broke one for delivery, and reports them.
+    pub(super) fn report_faults(&mut self) {
+        while let Some((port, fault)) = self.outlets.next_fault() {
+            self.fault(port, fault);
+        }
+    }
+
+    /// Closes the rings of a port that broke one of them here, and reports it; the control side stops the rest.
+    #[cold]
+    pub(super) fn fault(&mut self, port: PortId, fault: RingFault) {
+        let slots: Vec<Slot> = self.sources.iter().filter(|(_, source)| source.port() == port).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.sources.close(slot);
+        }
+        if let Some((port, session)) = self.directory.session(port) {
+            self.report(Event::RingFault(Arc::clone(port), session, fault));
+        }
+    }
+}

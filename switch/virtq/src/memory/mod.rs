@@ -1,0 +1,174 @@
+//! Guest memory: what a front end shares with us, and the only way to find a place in it.
+//!
+//! - A **region** is one piece of a guest's memory, mapped from a file descriptor that the front end sent ([`Region`]).
+//! - A **memory map** is the set of a port's regions at one moment; it never changes, a new table makes a new map
+//!   ([`MemoryMap`]). Whoever holds pointers into a map holds the map.
+//! - A mapping may lose its file under us, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a lost region
+//!   instead of a dead daemon.
+//!
+//! - Under Xen, guests share single pages, by **grants**: what is only named that way is [`Foreign`].
+//!
+//! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and
+//! *user addresses* (of the front end's own process) for the rings themselves.
+
+pub mod faults;
+mod foreign;
+mod mapping;
+mod piece;
+#[cfg(test)]
+pub(crate) mod proofs;
+mod region;
+pub mod sigbus;
+mod slot;
+
+use std::sync::Arc;
+
+pub use foreign::{Fetch, Foreign, Granted};
+pub(crate) use piece::HostAddress;
+pub use piece::{Piece, SharedPage};
+pub use region::{Loss, Quota, Region, RegionError, RegionTable};
+
+/// Pages of shared files that a process has mapped and touched, in one mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// One region as the data path needs it: three numbers in one place.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    guest_start: u64,
+    length: u64,
+    host_start: HostAddress,
+}
+
+/// A port's whole memory, immutable. At most [`MemoryMap::MAX_REGIONS`] regions that do not overlap.
+#[derive(Debug, Default)]
+pub struct MemoryMap {
+    /// Sorted by guest address.
+    spans: Vec<Span>,
+    regions: Vec<Arc<Region>>,
+}
+
+/// Remembers the span of one map that served last, so that the common case is one comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Hint(Span);
+
+impl Default for Hint {
+    fn default() -> Self {
+        Self(Span { guest_start: 0, length: 0, host_start: HostAddress::NONE })
+    }
+}
+
+impl MemoryMap {
+    /// Memory slots that a front end may use (QEMU offers up to 509 to a guest).
+    pub const MAX_REGIONS: usize = 512;
+
+    /// A map of these regions.
+    ///
+    /// # Errors
+    /// [`RegionError::TooMany`] above [`Self::MAX_REGIONS`], [`RegionError::Overlap`] where two regions share a guest address.
+    pub fn new(regions: Vec<Arc<Region>>) -> Result<Self, RegionError> {
+        if regions.len() > Self::MAX_REGIONS {
+            return Err(RegionError::TooMany);
+        }
+        let mut regions = regions;
+        regions.sort_by_key(|region| region.guest_start());
+        if regions.windows(2).any(|pair| pair[0].guest_end() > pair[1].guest_start()) {
+            return Err(RegionError::Overlap);
+        }
+        let spans = regions
+            .iter()
+            .map(|r| Span { guest_start: r.guest_start(), length: r.length(), host_start: HostAddress::new(r.host_start()) })
+            .collect();
+        Ok(Self { spans, regions })
+    }
+
+    /// Where guest address `address` lies in our memory, and how many bytes follow it in the same region (at least 1). `hint` must
+    /// have been used with this map only.
+    #[inline]
+    pub fn find(&self, address: u64, hint: &mut Hint) -> Option<(*mut u8, u64)> {
+        hint.0.place(address).or_else(|| self.find_elsewhere(address, hint))
+    }
+
+    #[cold]
+    fn find_elsewhere(&self, address: u64, hint: &mut Hint) -> Option<(*mut u8, u64)> {
+        let after = self.spans.partition_point(|span| span.guest_start <= address);
+        let span = self.spans[after.checked_sub(1)?];
+        let place = span.place(address)?;
+        hint.0 = span;
+        Some(place)
+    }
+
+    /// Where `length` bytes at the front end's own address `address` lie in our memory: for rings, which must lie in one region.
+    pub fn find_user(&self, address: u64, length: u64) -> Option<*mut u8> {
+        self.regions.iter().find_map(|region| region.place_user(address, length))
+    }
+
+    /// Why a region of this map lost its memory (see [`sigbus`]), if one did: what was read since is worthless.
+    pub fn loss(&self) -> Option<Loss> {
+        self.regions.iter().find_map(|region| region.loss())
+    }
+
+    /// By how many bytes what this process has touched of it has changed since the last look, at most, see [`Region::look_at_touched`].
+    pub fn look_at_touched(&self, all: &[Touched]) -> i64 {
+        self.regions.iter().map(|region| region.look_at_touched(all)).sum()
+    }
+
+    /// Bytes in all regions.
+    pub fn length(&self) -> u64 {
+        self.regions.iter().map(|region| region.length()).sum()
+    }
+
+    /// The regions, sorted by guest address.
+    pub fn regions(&self) -> &[Arc<Region>] {
+        &self.regions
+    }
+}
+
+impl Span {
+    #[inline]
+    fn place(&self, address: u64) -> Option<(*mut u8, u64)> {
+        let offset = address.wrapping_sub(self.guest_start);
+        if offset < self.length { Some((self.host_start.get().wrapping_add(offset as usize), self.length - offset)) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(ranges: &[(u64, u64)]) -> Result<MemoryMap, RegionError> {
+        let regions = ranges.iter().map(|&(start, length)| Arc::new(Region::anonymous(start, length).unwrap())).collect();
+        MemoryMap::new(regions)
+    }
+
+    #[test]
+    fn finds_the_first_and_last_byte_of_each_region_and_nothing_in_the_gap() {
+        let map = map(&[(0x4000, 0x1000), (0, 0x2000)]).unwrap();
+        let mut hint = Hint::default();
+        let found: Vec<_> = [0, 0x1fff, 0x2000, 0x3fff, 0x4000, 0x4fff, 0x5000, u64::MAX]
+            .iter()
+            .map(|&a| map.find(a, &mut hint).map(|p| p.1))
+            .collect();
+        assert_eq!(found, [Some(0x2000), Some(1), None, None, Some(0x1000), Some(1), None, None]);
+    }
+
+    #[test]
+    fn refuses_overlapping_regions_but_not_neighbours() {
+        assert_eq!(map(&[(0, 0x2000), (0x1000, 0x1000)]).unwrap_err(), RegionError::Overlap);
+        assert!(map(&[(0, 0x1000), (0x1000, 0x1000)]).is_ok());
+    }
+
+    #[test]
+    fn an_empty_map_has_no_place_for_anything() {
+        let map = MemoryMap::default();
+        assert!(map.find(0, &mut Hint::default()).is_none());
+        assert!(map.find_user(0, 1).is_none());
+    }
+}

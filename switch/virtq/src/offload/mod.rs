@@ -1,0 +1,178 @@
+//! Offloads: what a sender may leave to others, what a receiver can do itself, and the repair of the difference.
+//!
+//! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with what was negotiated.
+//! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need cutting?
+//! 3. [`checksum`], [`segment`]: the repair, made while the frame is delivered, for each receiver by itself.
+
+pub mod checksum;
+#[cfg(test)]
+mod proofs;
+pub mod segment;
+
+use crate::drop_reason::DropReason;
+use crate::frame::{Layers, NetHeader, Segmentation, TCP, ip_version};
+use crate::parcel::Parcel;
+
+/// Most segments of one frame: 64 KiB at the smallest segment size that Linux sends (48).
+pub const MAX_SEGMENTS: u32 = 1366;
+
+/// Offloads that one side agreed to: for a sender what it may leave undone (HOST_* and CSUM), for a receiver what it accepts
+/// undone (GUEST_*).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Partial checksums.
+    pub checksum: bool,
+    /// TCP over IPv4 in large frames.
+    pub tcp4: bool,
+    /// TCP over IPv6 in large frames.
+    pub tcp6: bool,
+    /// Large TCP frames with CWR set.
+    pub ecn: bool,
+    /// UDP over IPv4 in large frames.
+    pub udp4: bool,
+    /// UDP over IPv6 in large frames.
+    pub udp6: bool,
+}
+
+impl Offloads {
+    /// All of them.
+    pub const ALL: Self = Self { checksum: true, tcp4: true, tcp6: true, ecn: true, udp4: true, udp6: true };
+
+    fn allows(&self, kind: Segmentation, version: u8) -> bool {
+        match kind {
+            Segmentation::Tcp4 => self.tcp4,
+            Segmentation::Tcp6 => self.tcp6,
+            Segmentation::Udp if version == 4 => self.udp4,
+            Segmentation::Udp => self.udp6,
+        }
+    }
+}
+
+/// Checks the offloads that the sender of `parcel` asks for, and rewrites the header so that receivers can rely on it: unknown flags
+/// are cleared and `hdr_len` tells the truth (virtio 1.4, section 5.1.6.2).
+///
+/// # Errors
+/// The reason to drop the frame.
+pub fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
+    let header = parcel.header;
+    let kind = header.segmentation().map_err(|_| DropReason::BadSegmentation)?;
+    let needs_checksum = header.flags() & NetHeader::NEEDS_CSUM != 0;
+    parcel.header = header.cleaned(0);
+    if needs_checksum {
+        check_checksum(parcel, sender)?;
+    }
+    match kind {
+        None => Ok(()),
+        Some(_) if !needs_checksum => Err(DropReason::BadSegmentation),
+        Some(kind) => check_segmentation(parcel, kind, sender),
+    }
+}
+
+fn check_checksum(parcel: &Parcel, sender: &Offloads) -> Result<(), DropReason> {
+    if !sender.checksum {
+        return Err(DropReason::OffloadNotAgreed);
+    }
+    let header = parcel.header;
+    let field_end = u32::from(header.csum_start()) + u32::from(header.csum_offset()) + 2;
+    if usize::from(header.csum_start()) < crate::frame::ETHERNET || field_end > parcel.length {
+        return Err(DropReason::BadChecksumOffload);
+    }
+    Ok(())
+}
+
+fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads) -> Result<(), DropReason> {
+    let header = parcel.header;
+    let (protocol, field) = kind.transport();
+    let layers = Layers::said(parcel.start(), protocol, header.csum_start().into()).ok_or(DropReason::BadSegmentation)?;
+    if !kind.fits(layers.version) || header.csum_offset() != field {
+        return Err(DropReason::BadSegmentation);
+    }
+    if !sender.allows(kind, layers.version) || (header.gso_type() & NetHeader::ECN != 0 && !sender.ecn) {
+        return Err(DropReason::OffloadNotAgreed);
+    }
+    let length = header_length(parcel, &layers).ok_or(DropReason::BadSegmentation)?;
+    let payload = parcel.length.checked_sub(length.into()).ok_or(DropReason::BadSegmentation)?;
+    if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
+        return Err(DropReason::BadSegmentation);
+    }
+    // A segment is an IP packet whose length can be told; that of IPv6 is told without its header (RFC 8200, section 3).
+    let told = usize::from(length) - layers.network - if layers.version == 6 { 40 } else { 0 };
+    if told as u32 + payload.min(header.gso_size().into()) > u32::from(u16::MAX) {
+        return Err(DropReason::BadSegmentation);
+    }
+    parcel.header = header.cleaned(length);
+    Ok(())
+}
+
+/// Bytes before the payload; `None` if the transport header says what cannot be.
+fn header_length(parcel: &Parcel, layers: &Layers) -> Option<u16> {
+    let transport = match layers.protocol {
+        TCP => {
+            let mut offset = [0];
+            let place = u32::try_from(layers.transport + 12).ok()?;
+            (parcel.read(place, &mut offset) == 1).then_some(usize::from(offset[0] >> 4) * 4).filter(|&length| length >= 20)?
+        }
+        _ => 8,
+    };
+    u16::try_from(layers.transport + transport).ok()
+}
+
+/// What one receiver needs done to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing.
+    AsIs,
+    /// The checksum completed.
+    Checksum,
+    /// Cut into segments, whose checksums the receiver completes itself if `partial`.
+    Segment {
+        /// The receiver takes partial checksums.
+        partial: bool,
+    },
+}
+
+/// What `receiver` needs done to a frame with this checked `header`.
+#[inline]
+pub fn plan(parcel: &Parcel, receiver: &Offloads) -> Plan {
+    if parcel.header.is_plain() { Plan::AsIs } else { plan_offload(parcel, receiver) }
+}
+
+fn plan_offload(parcel: &Parcel, receiver: &Offloads) -> Plan {
+    let header = parcel.header;
+    match header.segmentation() {
+        Ok(Some(kind)) if !takes(receiver, kind, parcel) => Plan::Segment { partial: receiver.checksum },
+        _ if receiver.checksum => Plan::AsIs,
+        _ => Plan::Checksum,
+    }
+}
+
+fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
+    let ecn = parcel.header.gso_type() & NetHeader::ECN != 0;
+    let version = ip_version(parcel.start()).unwrap_or(0);
+    receiver.checksum && receiver.allows(kind, version) && (receiver.ecn || !ecn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A TCP/IPv4 frame with `payload` bytes that asks to be cut into segments of `size`.
+    fn parcel(payload: u32, size: u16) -> Parcel {
+        let mut parcel = Parcel::default();
+        parcel.start[12..15].copy_from_slice(&[8, 0, 0x45]);
+        parcel.start[23] = TCP;
+        parcel.start[46] = 5 << 4;
+        (parcel.length, parcel.start_length) = (54 + payload, 54);
+        let [a, b] = size.to_le_bytes();
+        parcel.header = NetHeader::from_bytes([1, 1, 0, 0, a, b, 34, 0, 16, 0, 0, 0]);
+        parcel
+    }
+
+    #[test]
+    fn no_segment_is_longer_than_an_ip_packet() {
+        let check = |payload, size| check(&mut parcel(payload, size), &Offloads::ALL);
+        assert_eq!(check(65_495, u16::MAX), Ok(()));
+        assert_eq!(check(65_496, u16::MAX), Err(DropReason::BadSegmentation));
+        assert_eq!(check(65_503, 65_495), Ok(()));
+    }
+}

@@ -1,0 +1,607 @@
+//! A parcel: a frame that still lies in its sender's memory.
+//!
+//! It carries what was copied once (the virtio-net header and the first bytes of the frame) and where the rest lies
+//! (**pieces**). Most frames have few pieces, which the parcel holds itself; the rest of a long list lies in **chunks** that the
+//! sender's transmit queue lends, a fixed number of them, so no parcel allocates. What has to wait may: a queue for each sender that waits
+//! at a receiver, and on links a copy of each frame.
+
+#![expect(unsafe_code, reason = "chunks that other workers read while the pool owns them")]
+
+use std::ptr::{self, NonNull};
+
+use crate::frame::{self, LONGEST_HEADERS, NetHeader, SHORT_START, START};
+use crate::id::{PortId, Slot};
+use crate::memory::faults::Faults;
+use crate::memory::{Fetch, Foreign, Granted, Piece};
+
+const OWN_PIECES: usize = 3;
+const CHUNK_PIECES: usize = 8;
+
+/// Which ring a parcel came from: a slot of the worker that owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TransmitQueueId {
+    /// The worker.
+    pub worker: u8,
+    /// The slot in that worker's list of transmit queues.
+    pub slot: Slot,
+}
+
+/// See the module. Four cache lines. Fields that are written singly and read soon are no smaller than what the compiler would load, so that
+/// loads never span two recent stores.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub struct Parcel {
+    /// The first `start_length` bytes of the frame, copied once.
+    pub start: [u8; START],
+    own: [Piece; OWN_PIECES],
+    more: *const Chunk,
+    /// What the sender left to others.
+    pub header: NetHeader,
+    /// Bytes of the whole frame.
+    pub length: u32,
+    /// How many of them `start` holds.
+    pub start_length: u32,
+    own_pieces: u32,
+    /// Head of the chain in the sender's ring.
+    pub head: u16,
+    /// What the sender's transmit queue lent for the rest.
+    pub loan: Loan,
+    /// The sender's ring.
+    pub transmit: TransmitQueueId,
+    /// The sender.
+    pub source: PortId,
+    /// Segments already delivered, when a receiver had room for some only.
+    pub segments_done: u16,
+    /// Who it is for.
+    pub reach: Reach,
+}
+
+/// Who a frame is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// One receiver. While it waits, it takes of that receiver's share of the sender's ring.
+    #[default]
+    One,
+    /// Everybody; where there is no room it may wait.
+    Many,
+    /// Everybody who has room now.
+    ManyNow,
+}
+
+/// A link of a long list of pieces.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Chunk {
+    pieces: [Piece; CHUNK_PIECES],
+    length: u32,
+    /// Position of the next chunk in the same [`ChunkPool`], for giving it back.
+    next_index: u32,
+    next: *const Chunk,
+}
+
+const _: () = assert!(size_of::<Parcel>() == 256);
+
+// SAFETY: the pointers of a parcel lead into memory that its transmit queue keeps alive until the parcel is completed; they are
+// only used by the copy routines. Chunks are written before the parcel is handed over and not after.
+unsafe impl Send for Parcel {}
+
+impl Parcel {
+    /// Whose share of the sender's ring it takes while it waits for `receiver`.
+    pub fn share_of(&self, receiver: PortId) -> Option<PortId> {
+        (self.reach == Reach::One).then_some(receiver)
+    }
+}
+
+impl Default for Parcel {
+    fn default() -> Self {
+        Self {
+            start: [0; START],
+            own: [Piece::NONE; OWN_PIECES],
+            more: ptr::null(),
+            header: NetHeader::default(),
+            length: 0,
+            start_length: 0,
+            own_pieces: 0,
+            head: 0,
+            loan: Loan::NONE,
+            transmit: TransmitQueueId::default(),
+            source: PortId::default(),
+            segments_done: 0,
+            reach: Reach::One,
+        }
+    }
+}
+
+const NO_CHUNK: u32 = u32::MAX;
+
+impl Parcel {
+    /// A parcel of the switch's own making: a plain frame of at most [`START`] bytes, what is longer is cut off. No chain is behind it.
+    pub fn from_bytes(source: PortId, frame: &[u8]) -> Self {
+        let length = frame.len().min(START);
+        let mut parcel = Self { source, length: length as u32, start_length: length as u32, ..Self::default() };
+        parcel.start[..length].copy_from_slice(&frame[..length]);
+        parcel
+    }
+
+    /// The copied bytes.
+    #[inline]
+    pub fn start(&self) -> &[u8] {
+        &self.start[..(self.start_length as usize).min(START)]
+    }
+
+    /// Bytes of the frame that were not copied.
+    #[inline]
+    pub fn rest_length(&self) -> u32 {
+        self.length - self.start_length
+    }
+
+    /// Where the bytes after `start` lie, in order.
+    #[inline]
+    pub fn rest(&self) -> Pieces<'_> {
+        Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
+    }
+
+    /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are, are reached by address, and take few page faults; returns how many.
+    /// The sender may have changed the bytes that were not copied on transmit.
+    pub fn read(&self, from: u32, to: &mut [u8]) -> usize {
+        let own = self.start().get(from as usize..).unwrap_or_default();
+        let mut done = own.len().min(to.len());
+        to[..done].copy_from_slice(&own[..done]);
+        let mut skip = from.saturating_sub(self.start().len() as u32);
+        let mut faults = Faults::default();
+        for piece in self.rest() {
+            let run = piece.skip(skip).first((to.len() - done) as u32);
+            skip -= skip.min(piece.length());
+            if run.length() > 0 {
+                if !faults.may_go_on() {
+                    break;
+                }
+                run.copy_in(&mut to[done..][..run.length() as usize]);
+                done += run.length() as usize;
+            } else if done == to.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// The number of its flow, see [`frame::flow_hash`].
+    #[inline]
+    pub fn flow_hash(&self) -> u32 {
+        frame::flow_hash(self.start()).unwrap_or_else(|| self.flow_hash_behind_start())
+    }
+
+    /// The same for a frame whose ports were not copied on transmit. Where [`Self::read`] does not reach the ports, the flow is that of the IP addresses.
+    #[cold]
+    #[inline(never)]
+    fn flow_hash_behind_start(&self) -> u32 {
+        let mut headers = [0; LONGEST_HEADERS];
+        let length = self.read(0, &mut headers);
+        frame::flow_hash(&headers[..length]).unwrap_or_else(|| frame::pair_hash(self.start()))
+    }
+
+    /// Makes this a parcel of the whole `frame`, which lies in our memory and must stay there until the parcel is completed.
+    pub fn set_frame(&mut self, header: NetHeader, frame: &mut [u8]) {
+        self.header = header;
+        let start_length = frame.len().min(if header.is_plain() { SHORT_START } else { START });
+        self.start[..start_length].copy_from_slice(&frame[..start_length]);
+        self.length = frame.len() as u32;
+        self.start_length = start_length as u32;
+        let rest = &mut frame[start_length..];
+        // SAFETY: the caller keeps the frame where it is.
+        self.set_single_rest(unsafe { Piece::new(rest.as_mut_ptr(), rest.len() as u32) });
+    }
+
+    /// Sets the rest to this one `piece`; nothing if it is empty.
+    #[inline]
+    pub fn set_single_rest(&mut self, piece: Piece) {
+        self.own[0] = piece;
+        self.own_pieces = u32::from(piece.length() > 0);
+        self.more = ptr::null();
+        self.loan = Loan::NONE;
+    }
+
+    /// Notes where copies by grant find the whole frame, unchanged, whose rest is a single piece: whoever makes such copies needs neither that nor
+    /// the copied bytes.
+    pub fn set_granted(&mut self, place: Granted) {
+        self.own[OWN_PIECES - 1] = Piece::naming(Foreign { place, length: self.length });
+        self.loan = Loan::GRANTED;
+    }
+
+    /// The whole frame where copies by grant find it, if that is known.
+    #[inline]
+    pub fn granted(&self) -> Option<Foreign> {
+        if self.loan == Loan::GRANTED { self.own[OWN_PIECES - 1].named() } else { None }
+    }
+
+    /// Sets the rest to `pieces`, of which the first `skip` bytes are left out. What it borrows is to be given back with
+    /// [`ChunkPool::give_back`].
+    ///
+    /// # Errors
+    /// The pool has too few chunks left; nothing is lent then, and the parcel is of no use.
+    pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        let (index, within) = position(pieces, skip);
+        match pieces.get(index) {
+            Some(first) => self.borrow(first.skip(within), &pieces[index + 1..], pool),
+            None => {
+                self.set_single_rest(Piece::NONE);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the rest to `pieces` that only [name](Piece::named) memory; otherwise as [`Self::set_rest`].
+    ///
+    /// # Errors
+    /// As [`Self::set_rest`].
+    pub fn set_named_rest(&mut self, pieces: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        match pieces.split_first() {
+            Some((first, rest)) => self.borrow(*first, rest, pool),
+            None => {
+                self.set_single_rest(Piece::NONE);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the rest is only named: all of it is, or nothing. Who reaches by address has it [fetched](Fetch) first.
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.own_pieces > 0 && self.own[0].named().is_some()
+    }
+
+    /// The same frame, its rest fetched into `memory`, which must stay as it is until the parcel is completed; `None` if that fails.
+    pub fn fetched(&self, fetch: &dyn Fetch, memory: &mut Vec<u8>) -> Option<Self> {
+        let names: Vec<Foreign> = self.rest().filter_map(|piece| piece.named()).collect();
+        memory.clear();
+        memory.resize(self.rest_length() as usize, 0);
+        if !fetch.fetch(&names, memory) {
+            return None;
+        }
+        let mut parcel = self.clone();
+        // SAFETY: the caller keeps the memory as it is.
+        parcel.set_single_rest(unsafe { Piece::new(memory.as_mut_ptr(), memory.len() as u32) });
+        Some(parcel)
+    }
+
+    /// Sets the rest to `first` and then `rest`, of which what does not fit is lent by `pool`.
+    fn borrow(&mut self, first: Piece, rest: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        self.set_single_rest(first);
+        let direct = rest.len().min(OWN_PIECES - 1);
+        if rest.len() > direct {
+            self.loan = pool.lend(&rest[direct..])?;
+            self.more = pool.chunk(self.loan.0);
+        }
+        self.own[1..=direct].copy_from_slice(&rest[..direct]);
+        self.own_pieces = 1 + direct as u32;
+        Ok(())
+    }
+}
+
+/// The piece that holds byte `skip`, and how far into it that is; past the end, the number of pieces.
+#[inline]
+fn position(pieces: &[Piece], skip: u32) -> (usize, u32) {
+    let mut skip = skip;
+    for (index, piece) in pieces.iter().enumerate() {
+        if skip < piece.length() {
+            return (index, skip);
+        }
+        skip -= piece.length();
+    }
+    (pieces.len(), 0)
+}
+
+/// Walks a parcel's pieces.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    own: &'a [Piece],
+    more: *const Chunk,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece> {
+        if let Some((first, rest)) = self.own.split_first() {
+            self.own = rest;
+            return Some(*first);
+        }
+        if self.more.is_null() {
+            return None;
+        }
+        // SAFETY: the chunk belongs to the pool of the parcel's transmit queue, which lives, and neither writes to the chunk nor makes a unique
+        // reference to it, until the parcel is completed; the iterator borrows the parcel.
+        let chunk = unsafe { &*self.more };
+        self.more = chunk.next;
+        self.own = &chunk.pieces[..(chunk.length as usize).min(CHUNK_PIECES)];
+        self.next()
+    }
+}
+
+/// A borrowed list of chunks, by the position of its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan(u32);
+
+impl Loan {
+    /// Nothing was lent.
+    pub const NONE: Self = Self(NO_CHUNK);
+    /// Nothing was lent, and the last of the parcel's own pieces, which is none of the rest, says where the [whole frame](Parcel::granted) lies.
+    const GRANTED: Self = Self(NO_CHUNK - 1);
+}
+
+/// The pool has too few chunks left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoChunk;
+
+/// The chunks of one transmit queue.
+///
+/// They are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would say that nobody else
+/// reads there, while parcels, other workers' too, read those that are lent.
+#[derive(Debug)]
+pub struct ChunkPool {
+    /// Owned by the pool, which alone writes them, and only those that are free.
+    chunks: NonNull<[Chunk]>,
+    /// Head of the list of free chunks, linked by `next_index`.
+    free: u32,
+    left: u32,
+}
+
+// SAFETY: see `Parcel`; the pool itself is used by one thread.
+unsafe impl Send for ChunkPool {}
+
+impl ChunkPool {
+    /// A pool for a transmit queue of `ring_size` entries: enough for one frame of as many pieces as an indirect table may have, and in
+    /// the common case for a ring full of frames of a few pieces.
+    pub fn new(ring_size: u16) -> Self {
+        Self::of((u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32))
+    }
+
+    /// A pool of `count` chunks, at least 1.
+    fn of(count: u32) -> Self {
+        let chunk = |index: u32| Chunk {
+            pieces: [Piece::NONE; CHUNK_PIECES],
+            length: 0,
+            next_index: if index + 1 == count { NO_CHUNK } else { index + 1 },
+            next: ptr::null(),
+        };
+        let chunks: Box<[Chunk]> = (0..count).map(chunk).collect();
+        Self { chunks: NonNull::from(Box::leak(chunks)), free: 0, left: count }
+    }
+
+    /// Where chunk `index` lies.
+    fn chunk(&self, index: u32) -> *mut Chunk {
+        assert!((index as usize) < self.chunks.len(), "a chunk of this pool");
+        self.chunks.cast::<Chunk>().as_ptr().wrapping_add(index as usize)
+    }
+
+    /// Lends chunks that hold `pieces`, of which there is at least one.
+    fn lend(&mut self, pieces: &[Piece]) -> Result<Loan, NoChunk> {
+        if pieces.len().div_ceil(CHUNK_PIECES) > self.left as usize {
+            return Err(NoChunk);
+        }
+        let first = self.free;
+        let mut runs = pieces.chunks(CHUNK_PIECES).peekable();
+        while let Some(run) = runs.next() {
+            let chunk = self.chunk(self.free);
+            // SAFETY: a chunk of this pool; nobody writes `next_index` but we.
+            let next_index = unsafe { (*chunk).next_index };
+            let is_last = runs.peek().is_none();
+            let next = if is_last { ptr::null() } else { self.chunk(next_index).cast_const() };
+            // SAFETY: a free chunk, which nobody reads before it is lent; a run is no longer than a chunk.
+            unsafe {
+                ptr::copy_nonoverlapping(run.as_ptr(), (&raw mut (*chunk).pieces).cast(), run.len());
+                (*chunk).length = run.len() as u32;
+                (*chunk).next = next;
+                if is_last {
+                    (*chunk).next_index = NO_CHUNK;
+                }
+            }
+            self.free = next_index;
+            self.left -= 1;
+        }
+        Ok(Loan(first))
+    }
+
+    /// Takes back what [`Parcel::set_rest`] borrowed.
+    pub fn give_back(&mut self, loan: Loan) {
+        let mut index = loan.0;
+        while index < Loan::GRANTED.0 {
+            let chunk = self.chunk(index);
+            // SAFETY: a chunk of this pool that was lent; its parcel is completed, so that nobody reads it any more.
+            let next = unsafe { std::mem::replace(&mut (*chunk).next_index, self.free) };
+            self.free = index;
+            self.left += 1;
+            index = next;
+        }
+    }
+
+    /// Chunks not lent.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+}
+
+impl Drop for ChunkPool {
+    fn drop(&mut self) {
+        // SAFETY: made from a box; whoever drops the pool has all its parcels back.
+        drop(unsafe { Box::from_raw(self.chunks.as_ptr()) });
+    }
+}
+
+/// Most pieces that a parcel may have.
+pub const MAX_PIECES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::faults::faults;
+    use crate::memory::{Hint, MemoryMap, Region};
+
+    fn pieces(lengths: &[u32]) -> Vec<Piece> {
+        let mut place = 0x1000_usize;
+        lengths
+            .iter()
+            .map(|&length| {
+                let piece = Piece::nowhere(place, length);
+                place += 0x10000;
+                piece
+            })
+            .collect()
+    }
+
+    fn rest_of(parcel: &Parcel) -> Vec<(usize, u32)> {
+        parcel.rest().map(|p| (p.as_ptr() as usize, p.length())).collect()
+    }
+
+    #[test]
+    fn keeps_every_piece_in_order_however_many() {
+        let mut pool = ChunkPool::new(256);
+        let all = pool.left();
+        for count in [0, 1, 3, 4, 5, 12, 13, 30, 1000] {
+            let list = pieces(&vec![7; count]);
+            let mut parcel = Parcel::default();
+            parcel.set_rest(&list, 0, &mut pool).unwrap();
+            assert_eq!(rest_of(&parcel), list.iter().map(|p| (p.as_ptr() as usize, p.length())).collect::<Vec<_>>());
+            pool.give_back(parcel.loan);
+            assert_eq!(pool.left(), all);
+        }
+    }
+
+    #[test]
+    fn leaves_out_the_skipped_bytes() {
+        let mut pool = ChunkPool::new(2);
+        let mut parcel = Parcel::default();
+        let list = pieces(&[10, 20, 30]);
+        for (skip, expected) in [
+            (0, vec![(0x1000, 10), (0x11000, 20), (0x21000, 30)]),
+            (10, vec![(0x11000, 20), (0x21000, 30)]),
+            (35, vec![(0x21005, 25)]),
+            (60, vec![]),
+        ] {
+            parcel.set_rest(&list, skip, &mut pool).unwrap();
+            assert_eq!(rest_of(&parcel), expected, "skip {skip}");
+        }
+    }
+
+    /// A TCP packet whose headers, of `HEADERS` bytes, go on behind the copied bytes, in buffer segments of two bytes: each first byte on one page, each
+    /// second on the next, none of them in memory yet.
+    fn on_many_pages(map: &MemoryMap, pool: &mut ChunkPool) -> Parcel {
+        const COUNT: u32 = 1000;
+        let mut parcel = Parcel { start_length: SHORT_START as u32, length: SHORT_START as u32 + 2 * COUNT, ..Parcel::default() };
+        // IPv4 with 60 bytes of headers, DF, TCP: the ports are bytes 74 to 78.
+        parcel.start[12..15].copy_from_slice(&[8, 0, 0x4f]);
+        parcel.start[20] = 0x40;
+        parcel.start[23] = 6;
+        parcel.start[29] = 1;
+        parcel.start[33] = 2;
+        let piece = |page: u32| map.piece(u64::from(page) * 4096 - 1, 2, &mut Hint::default()).unwrap();
+        let pieces: Vec<Piece> = (1..=COUNT).map(piece).collect();
+        parcel.set_rest(&pieces, 0, pool).unwrap();
+        parcel
+    }
+
+    #[test]
+    fn reading_behind_the_copied_bytes_ends_with_many_page_faults() {
+        let map = MemoryMap::new(vec![Arc::new(Region::anonymous(0, 1002 * 4096).unwrap())]).unwrap();
+        let mut pool = ChunkPool::new(256);
+        let parcel = on_many_pages(&map, &mut pool);
+        let before = faults();
+        assert_eq!(parcel.flow_hash(), frame::pair_hash(parcel.start()), "ports that were not reached");
+        let taken = faults() - before;
+        // Where they are quick they are looked at later.
+        assert!((1..400).contains(&taken), "{taken} page faults");
+        let mut bytes = [0; LONGEST_HEADERS];
+        assert!(parcel.read(0, &mut bytes) < parcel.length as usize);
+        // Each read brings some pages in; once they are there, nothing is left out.
+        let reads = (0..1000).take_while(|_| parcel.read(0, &mut bytes) < parcel.length as usize).count();
+        assert!(reads < 100, "{reads}");
+        pool.give_back(parcel.loan);
+    }
+
+    #[test]
+    fn an_empty_pool_lends_nothing_and_recovers() {
+        let mut pool = ChunkPool::new(2);
+        let mut loans = Vec::new();
+        let list = pieces(&[1; 100]);
+        let mut parcel = Parcel::default();
+        while parcel.set_rest(&list, 0, &mut pool).is_ok() {
+            loans.push(parcel.loan);
+        }
+        assert_eq!(loans.len(), pool.chunks.len() / 13);
+        loans.into_iter().for_each(|loan| pool.give_back(loan));
+        assert_eq!(pool.left() as usize, pool.chunks.len());
+        assert!(parcel.set_rest(&list, 0, &mut pool).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod proofs {
+    use super::*;
+
+    /// Pieces that nobody else has: where, and how long.
+    fn fresh(count: usize, from: &mut usize) -> Vec<Piece> {
+        let piece = |n: usize| Piece::nowhere(n, n as u32);
+        *from += count;
+        (*from - count..*from).map(piece).collect()
+    }
+
+    /// Whatever is lent and given back in whatever order: no chunk has two borrowers, each borrower reads what it was lent, all chunks return.
+    #[test]
+    #[cfg_attr(kani, kani::proof, kani::unwind(20))]
+    fn no_chunk_has_two_borrowers() {
+        const CHUNKS: u32 = 4;
+        // How many pieces to lend, or, from `MOST` on, which loan to end.
+        const MOST: u8 = 20;
+        bolero::check!().with_type::<[u8; 6]>().cloned().for_each(|steps| {
+            let (mut pool, mut out, mut number) = (ChunkPool::of(CHUNKS), Vec::new(), 1);
+            for step in steps {
+                if step < MOST {
+                    let pieces = fresh(usize::from(step), &mut number);
+                    let mut parcel = Parcel::default();
+                    let needed = pieces.len().saturating_sub(OWN_PIECES).div_ceil(CHUNK_PIECES);
+                    let fits = needed <= pool.left() as usize;
+                    assert_eq!(parcel.set_rest(&pieces, 0, &mut pool).is_ok(), fits);
+                    if fits {
+                        out.push((parcel, pieces));
+                    }
+                } else if !out.is_empty() {
+                    let (parcel, _) = out.swap_remove(usize::from(step) % out.len());
+                    pool.give_back(parcel.loan);
+                }
+                for (parcel, pieces) in &out {
+                    let place_and_length = |piece: &Piece| (piece.as_ptr(), piece.length());
+                    assert!(parcel.rest().map(|piece| place_and_length(&piece)).eq(pieces.iter().map(place_and_length)));
+                }
+            }
+            out.into_iter().for_each(|(parcel, _)| pool.give_back(parcel.loan));
+            assert_eq!(pool.left(), CHUNKS);
+        });
+    }
+
+    /// What is left out and what is kept are all bytes, in order.
+    #[test]
+    #[cfg_attr(kani, kani::proof, kani::unwind(8))]
+    fn what_is_skipped_and_what_is_left_are_all_bytes() {
+        bolero::check!().with_type::<([u16; 4], u32, bool)>().cloned().for_each(|(lengths, skip, small)| {
+            let lengths = lengths.map(|length| if small { length % 3 } else { length });
+            let mut from = 1_usize << 20;
+            let pieces = lengths.map(|length| {
+                from += 1 << 17;
+                Piece::nowhere(from, u32::from(length) + 1)
+            });
+            let total: u32 = pieces.iter().map(|piece| piece.length()).sum();
+            let skip = skip % (total + 2);
+            let (index, within) = position(&pieces, skip);
+            let before: u32 = pieces[..index].iter().map(|piece| piece.length()).sum();
+            if skip < total {
+                assert!(within < pieces[index].length());
+                assert_eq!(before + within, skip);
+            } else {
+                assert_eq!((index, within), (pieces.len(), 0));
+            }
+        });
+    }
+}

@@ -1,0 +1,356 @@
+//! Receive: the guest's receive ring. Parcels go in: the one payload copy is made here.
+//!
+//! In order: [`ReceiveQueue::place`] asks what this receiver needs done to the frame, **collects** buffers that hold it, copies
+//! straight from the sender's memory into them, repairing on the way, and completes them; [`Ring::publish`] shows the driver, once a
+//! pass.
+
+use super::chain::{Access, Walk};
+use super::rooms::{Reader, Writer};
+use super::shared::Descriptor;
+use super::{Ring, RingFault};
+use crate::copy::Block;
+use crate::drop_reason::DropReason;
+use crate::frame::{ETHERNET, NetHeader, SHORT_START};
+use crate::memory::Piece;
+use crate::offload::checksum::Sum;
+use crate::offload::segment::{Cutter, Segment};
+use crate::offload::{Offloads, Plan, plan};
+use crate::parcel::{Loan, MAX_PIECES, Parcel};
+
+/// Chains that break a rule after which the look for room ends: the guest gets them back at once, and could make them available again for ever.
+const BAD_CHAINS: u32 = 8;
+/// Descriptors after which it ends: far more than an honest guest's buffers have for the longest frame.
+const WALK: u64 = 4096;
+/// Descriptors to be walked for a frame's room beyond which its receiver's buffers are a burden, one more for some hundred bytes each: no honest
+/// guest's buffers need so many.
+pub const BURDEN: u64 = 64;
+
+/// What became of a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// Delivered whole, as this many frames.
+    Whole(u32),
+    /// Not now: the receiver has too few buffers. Segments delivered so far are noted in the parcel.
+    NoRoom,
+    /// Never, for this reason.
+    Refused(DropReason),
+}
+
+/// Why a frame could not be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Too few buffers now.
+    NoRoom,
+    /// This frame cannot be delivered to this receiver.
+    Drop(DropReason),
+    /// The ring broke a rule.
+    Fault(RingFault),
+}
+
+impl From<RingFault> for Refusal {
+    fn from(fault: RingFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// A buffer collected for a frame.
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    head: u16,
+    capacity: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    pub(super) ring: Ring,
+    receiver: Offloads,
+    mergeable: bool,
+    rooms: Vec<Piece>,
+    buffers: Vec<Buffer>,
+    bad_chains: u32,
+    walked: u64,
+}
+
+impl ReceiveQueue {
+    /// A receive queue on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers.
+    pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
+        let most = usize::from(ring.size()).max(MAX_PIECES);
+        let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        Self { ring, receiver, mergeable, rooms, buffers, bad_chains: 0, walked: 0 }
+    }
+
+    /// The ring, for arming, publishing and moving.
+    pub fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    /// Receive chains that broke a rule since this was last asked.
+    pub fn take_bad_chains(&mut self) -> u32 {
+        std::mem::take(&mut self.bad_chains)
+    }
+
+    /// Descriptors that were walked to find room since this was last asked: what the receiver's buffers cost beside the copy. At most a few
+    /// thousand for each [`Self::place`]; buffers of one descriptor that hold the frame alone are not counted.
+    pub fn take_walked(&mut self) -> u64 {
+        std::mem::take(&mut self.walked)
+    }
+
+    /// Reads ahead what the next `count` frames will be written to; returns how many buffers are known then.
+    ///
+    /// # Errors
+    /// A [`RingFault`], after which the ring must not be used.
+    #[inline]
+    pub fn read_ahead(&mut self, count: u16) -> Result<u16, RingFault> {
+        if self.ring.untaken() == 0 {
+            self.ring.look()?;
+        }
+        self.ring.read_ahead::<true>(count)?;
+        Ok(self.ring.known())
+    }
+
+    /// Delivers `parcel`, whose header was checked on transmit.
+    ///
+    /// # Errors
+    /// A [`RingFault`] of the receiver, after which the ring must not be used.
+    pub fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+        if parcel.header.is_plain() && self.place_in_one(parcel)? { Ok(Placed::Whole(1)) } else { self.place_otherwise(parcel) }
+    }
+
+    fn place_otherwise(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+        let result = match plan(parcel, &self.receiver) {
+            Plan::AsIs => self.place_as_is(parcel).map(|()| 1),
+            Plan::Checksum => self.place_checksummed(parcel).map(|()| 1),
+            Plan::Segment { partial } => self.place_segments(parcel, partial),
+        };
+        match result {
+            Ok(frames) => Ok(Placed::Whole(frames)),
+            Err(Refusal::NoRoom) => Ok(Placed::NoRoom),
+            Err(Refusal::Drop(reason)) => Ok(Placed::Refused(reason)),
+            Err(Refusal::Fault(fault)) => Err(fault),
+        }
+    }
+
+    fn place_in_one(&mut self, parcel: &Parcel) -> Result<bool, RingFault> {
+        if !self.has_chain()? {
+            return Ok(false);
+        }
+        let chain = self.ring.next_chain();
+        let (head, needed) = (chain.head, parcel.length + u32::from(self.ring.options.header_length));
+        // What lies in many pieces is copied by the general way, which looks after page faults.
+        let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| parcel.loan == Loan::NONE) else {
+            return Ok(false);
+        };
+        self.write_to_one(room, parcel);
+        self.ring.advance(1);
+        self.ring.complete(head, needed);
+        Ok(true)
+    }
+
+    /// Has the next chain read, if there is one.
+    fn has_chain(&mut self) -> Result<bool, RingFault> {
+        if self.ring.untaken() == 0 && self.ring.look()? == 0 {
+            return Ok(false);
+        }
+        self.ring.has_chain::<true>()
+    }
+
+    fn place_as_is(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
+        self.collect(parcel.length)?;
+        self.write_to_many(parcel.header, parcel)?;
+        self.complete(parcel.length);
+        Ok(())
+    }
+
+    /// Writes header and frame to `room`, which holds both.
+    fn write_to_one(&self, room: Piece, parcel: &Parcel) {
+        let header = parcel.header.in_buffers(1);
+        let length = self.ring.options.header_length;
+        if length == NetHeader::SIZE as u8 {
+            room.write_header(header.words());
+        } else {
+            room.write(&header.bytes()[..usize::from(length)]);
+        }
+        let (mut room, start) = (room.skip(length.into()), parcel.start());
+        match start.first_chunk() {
+            Some(block) if start.len() == SHORT_START => room.write_block(&Block::of(block)),
+            _ => room.write(start),
+        }
+        room = room.skip(start.len() as u32);
+        for piece in parcel.rest() {
+            piece.copy_to(room);
+            room = room.skip(piece.length());
+        }
+    }
+
+    fn write_to_many(&mut self, header: NetHeader, parcel: &Parcel) -> Result<(), Refusal> {
+        let mut writer = self.write_header(header);
+        writer.write(parcel.start());
+        Reader::new(parcel.rest()).copy_to(&mut writer, parcel.rest_length());
+        self.check(&writer)
+    }
+
+    /// Refuses a frame whose copy was given up. Its buffers stay the ring's. Where the room has more runs than honest guests' have, it is the
+    /// receiver's.
+    fn check(&self, writer: &Writer) -> Result<(), Refusal> {
+        if !writer.has_given_up() {
+            return Ok(());
+        }
+        let of_receiver = self.rooms.len() as u64 > BURDEN;
+        Err(Refusal::Drop(if of_receiver { DropReason::ReceiverMemory } else { DropReason::SenderMemory }))
+    }
+
+    /// Writes the virtio-net header; returns the writer that stands behind it.
+    fn write_header(&self, header: NetHeader) -> Writer<'_> {
+        let header = header.in_buffers(self.buffers.len() as u16);
+        let mut writer = Writer::new(&self.rooms, 0);
+        writer.write(&header.bytes()[..usize::from(self.ring.options.header_length)]);
+        writer
+    }
+
+    fn place_checksummed(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
+        self.collect(parcel.length)?;
+        self.write_to_many(NetHeader::default(), parcel)?;
+        let start = u32::from(parcel.header.csum_start());
+        let field = start + u32::from(parcel.header.csum_offset());
+        self.complete_checksum(start, field, parcel.length);
+        self.complete(parcel.length);
+        Ok(())
+    }
+
+    /// Sums the delivered frame from `start` to its `length`, the partial sum in `field` included, and stores the checksum there. The
+    /// receiver could change its memory meanwhile, and would spoil its own checksum.
+    fn complete_checksum(&self, start: u32, field: u32, length: u32) {
+        let header_length = u32::from(self.ring.options.header_length);
+        let mut sum = Sum::default();
+        Writer::new(&self.rooms, header_length + start).sum(length - start, &mut sum);
+        let checksum = match sum.finish() {
+            // Zero means "no checksum" in UDP (RFC 768); to TCP both zeroes are alike.
+            [0, 0] => [0xff, 0xff],
+            other => other,
+        };
+        Writer::new(&self.rooms, header_length + field).write(&checksum);
+    }
+
+    /// Cuts the frame and delivers as many segments as there is room for.
+    fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Result<u32, Refusal> {
+        let mut cutter = Cutter::new(parcel, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
+        let before = self.walked;
+        while u32::from(parcel.segments_done) < cutter.count() {
+            if self.walked - before >= WALK {
+                // The rest another time: who has such buffers is served slowly.
+                return Err(Refusal::NoRoom);
+            }
+            let segment = cutter.segment(parcel.segments_done.into());
+            self.place_segment(parcel, &segment)?;
+            parcel.segments_done += 1;
+        }
+        Ok(cutter.count())
+    }
+
+    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> Result<(), Refusal> {
+        let length = segment.headers.len() as u32 + segment.payload_length;
+        self.collect(length)?;
+        let mut writer = self.write_header(segment.header);
+        writer.write(segment.headers);
+        write_payload(parcel, segment, &mut writer);
+        self.check(&writer)?;
+        if let Some((start, field)) = segment.complete {
+            self.complete_checksum(start, field, length);
+        }
+        self.complete(length);
+        Ok(())
+    }
+
+    /// Fills `rooms` and `buffers` with what a frame of `length` bytes needs, taking nothing yet. The guest may make more available meanwhile, so
+    /// what bounds the look is what was done.
+    fn collect(&mut self, length: u32) -> Result<(), Refusal> {
+        let needed = length + u32::from(self.ring.options.header_length);
+        self.rooms.clear();
+        self.buffers.clear();
+        let (mut capacity, mut bad) = (0, 0);
+        let enough = self.walked + WALK;
+        while capacity < needed {
+            if bad == BAD_CHAINS || self.walked >= enough {
+                return Err(Refusal::Drop(if bad > 0 { DropReason::BadReceiveChains } else { DropReason::TooLongForReceiver }));
+            }
+            let ahead = self.buffers.len() as u16;
+            if ahead == self.ring.untaken() && self.ring.look()? == ahead {
+                return Err(self.too_little(ahead));
+            }
+            let chain = self.ring.chain::<true>(ahead)?;
+            let room = match self.resolve(chain.first, needed - capacity) {
+                Some(room) => room,
+                None => {
+                    self.give_back_bad(chain.head);
+                    bad += 1;
+                    capacity = 0;
+                    continue;
+                }
+            };
+            self.buffers.push(Buffer { head: chain.head, capacity: room });
+            capacity += room;
+            if !self.mergeable && capacity < needed {
+                return Err(Refusal::Drop(DropReason::TooLongForReceiver));
+            }
+        }
+        Ok(())
+    }
+
+    /// All `buffers` of the ring are collected and do not suffice: wait for more, unless there can be no more.
+    #[cold]
+    fn too_little(&self, buffers: u16) -> Refusal {
+        if buffers == self.ring.size() { Refusal::Drop(DropReason::TooLongForReceiver) } else { Refusal::NoRoom }
+    }
+
+    /// Appends the rooms of the chain that begins with `first`, `wanted` bytes at most; `None` if it breaks a rule. Every buffer must hold at least the
+    /// header (virtio 1.4, section 5.1.6.3.1).
+    fn resolve(&mut self, first: Descriptor, wanted: u32) -> Option<u32> {
+        let Ring { split, memory, hint, options, .. } = &mut self.ring;
+        let shortest = u32::from(options.header_length) + if self.mergeable { 0 } else { ETHERNET as u32 };
+        let limit = wanted.max(shortest);
+        let mut walk = Walk { ring: split, memory, hint, access: Access::Write, indirect: options.indirect, limit, walked: 0 };
+        let room = walk.resolve(first, &mut self.rooms).ok();
+        self.walked += u64::from(walk.walked.max(1));
+        room.filter(|&room| room >= shortest)
+    }
+
+    /// A bad chain goes back empty, and with it those collected before it: what a guest breaks, it pays for once.
+    #[cold]
+    fn give_back_bad(&mut self, head: u16) {
+        self.bad_chains += 1;
+        for head in self.buffers.iter().map(|buffer| buffer.head).chain([head]) {
+            self.ring.complete(head, 0);
+        }
+        self.ring.advance(self.buffers.len() as u16 + 1);
+        self.buffers.clear();
+        self.rooms.clear();
+    }
+
+    /// Takes the collected buffers and completes them with a frame of `length` bytes.
+    fn complete(&mut self, length: u32) {
+        let mut left = length + u32::from(self.ring.options.header_length);
+        for buffer in &self.buffers {
+            let used = left.min(buffer.capacity);
+            self.ring.split.put_used(self.ring.next_used, buffer.head, used);
+            self.ring.next_used = self.ring.next_used.wrapping_add(1);
+            left -= used;
+        }
+        self.ring.advance(self.buffers.len() as u16);
+    }
+}
+
+/// Copies the payload of `segment`: what of it lies in the copied start, then the rest from the sender's memory.
+fn write_payload(parcel: &Parcel, segment: &Segment<'_>, writer: &mut Writer) {
+    let copied = parcel.start();
+    let from = segment.headers.len() + segment.payload_offset as usize;
+    let to = from + segment.payload_length as usize;
+    if from < copied.len() {
+        writer.write(&copied[from..to.min(copied.len())]);
+    }
+    if to > copied.len() {
+        let mut reader = Reader::new(parcel.rest());
+        reader.skip(from.saturating_sub(copied.len()) as u32);
+        reader.copy_to(writer, (to - from.max(copied.len())) as u32);
+    }
+}

@@ -1,0 +1,328 @@
+//! Transmit: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
+//!
+//! In order: [`TransmitQueue::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it is
+//! disposed of. [`TransmitQueue::finish`] gives it back, its parcel being delivered or dropped; [`TransmitQueue::leave`] lets it be, to be opened
+//! again; [`TransmitQueue::keep_out`] moves on without it, until whoever holds the parcel lets it [come back](TransmitQueue::come_back).
+//! [`Ring::publish`] shows the driver, once a pass.
+//!
+//! A driver that agreed to VIRTIO_F_IN_ORDER gets its chains back in the order in which it gave them: those that are done wait in `order` for
+//! those before them (virtio 1.4, section 2.7.9).
+
+use std::collections::VecDeque;
+
+use super::chain::{Access, ChainFault, Walk};
+use super::shared::Descriptor;
+use super::{Ring, RingFault};
+use crate::drop_reason::DropReason;
+use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
+use crate::memory::Piece;
+use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
+
+/// A head whose parcel is kept out.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    /// Parties that hold the parcel; 0 when it is not out.
+    holders: u16,
+    loan: Loan,
+    /// With IN_ORDER, which one it is in the order, counted since the ring began.
+    number: u32,
+}
+
+/// What [`TransmitQueue::open`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A parcel, to be disposed of.
+    Parcel,
+    /// A chain that cannot be a frame: it went back, for this reason.
+    Dropped(DropReason),
+    /// Nothing, or nothing that can be opened before others come back.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct TransmitQueue {
+    pub(super) ring: Ring,
+    out: Box<[Out]>,
+    out_count: u16,
+    /// With IN_ORDER, and something out: heads in the order in which they came, and whether each is done.
+    order: VecDeque<(u16, bool)>,
+    /// How many went through `order` before its first.
+    gone: u32,
+    chunks: ChunkPool,
+    scratch: Vec<Piece>,
+    walked: u64,
+}
+
+impl TransmitQueue {
+    /// A transmit queue on `ring`.
+    pub fn new(ring: Ring) -> Self {
+        let size = ring.size();
+        Self {
+            ring,
+            out: vec![Out { holders: 0, loan: Loan::NONE, number: 0 }; usize::from(size)].into_boxed_slice(),
+            out_count: 0,
+            order: VecDeque::new(),
+            gone: 0,
+            chunks: ChunkPool::new(size),
+            scratch: Vec::with_capacity(MAX_PIECES),
+            walked: 0,
+        }
+    }
+
+    /// The ring, for arming, publishing and moving.
+    pub fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    /// Heads that cannot go back yet: their parcels are out, or, with IN_ORDER, those before them. No more than the ring holds, which is what
+    /// [`Self::check_room`] is for.
+    pub fn out_count(&self) -> u16 {
+        if self.is_orderly() { self.out_count } else { self.order.len() as u16 }
+    }
+
+    /// Chains that can be taken now, at most `most`, which are read ahead.
+    ///
+    /// # Errors
+    /// A [`RingFault`] after which the ring must not be used.
+    #[inline]
+    pub fn look(&mut self, most: u16) -> Result<u16, RingFault> {
+        let mut left = self.ring.untaken();
+        if left == 0 {
+            left = self.ring.look()?;
+        }
+        let count = left.min(most);
+        self.ring.read_ahead::<false>(count)?;
+        Ok(count)
+    }
+
+    /// Opens the next chain into `parcel` (all fields but `transmit`, `source` and `segments_done`).
+    ///
+    /// # Errors
+    /// A [`RingFault`] after which the ring must not be used.
+    #[inline]
+    pub fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+        if !self.ring.has_chain::<false>()? {
+            return Ok(Taken::Nothing);
+        }
+        self.check_room()?;
+        let head = self.ring.next_chain().head;
+        if self.is_out(head) {
+            self.give_back(head);
+            return Ok(Taken::Dropped(DropReason::HeadTwice));
+        }
+        if !self.open_single(parcel) {
+            let taken = self.open_chain(parcel);
+            if taken != Taken::Parcel {
+                if taken != Taken::Nothing {
+                    self.give_back(head);
+                }
+                return Ok(taken);
+            }
+        }
+        parcel.head = head;
+        Ok(Taken::Parcel)
+    }
+
+    /// A driver that has not got back as many chains as the ring holds has none to make available: what it does make available would be counted
+    /// as out beyond any bound.
+    #[inline]
+    fn check_room(&mut self) -> Result<(), RingFault> {
+        if usize::from(self.out_count()) < self.out.len() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyOut)) }
+    }
+
+    /// True if the parcel of `head` is out.
+    #[inline(always)]
+    pub(super) fn is_out(&self, head: u16) -> bool {
+        self.out[usize::from(head)].holders != 0
+    }
+
+    /// Gives the next chain, whose head is `head`, back.
+    #[inline]
+    fn give_back(&mut self, head: u16) {
+        self.ring.advance(1);
+        if self.order.is_empty() {
+            self.ring.complete_unwritten(head);
+        } else {
+            self.order.push_back((head, true));
+        }
+    }
+
+    /// True if what is done can go back at once.
+    #[inline]
+    pub(super) fn is_orderly(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Gives the next chain back unread, which a ring that is started but disabled owes ("consumed and discarded"); false if there is none.
+    ///
+    /// # Errors
+    /// A [`RingFault`] after which the ring must not be used.
+    pub fn discard(&mut self) -> Result<bool, RingFault> {
+        let any = self.ring.has_chain::<false>()?;
+        if any {
+            self.check_room()?;
+            self.give_back(self.ring.next_chain().head);
+        }
+        Ok(any)
+    }
+
+    /// The common case: the whole frame, behind a header of twelve bytes, in one buffer. False if it is another case.
+    #[inline(always)]
+    fn open_single(&mut self, parcel: &mut Parcel) -> bool {
+        const HEADER: u32 = NetHeader::SIZE as u32;
+        let Some(buffer) = self.ring.next_chain().single() else { return false };
+        if !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&buffer.length())
+            || self.ring.options.header_length != NetHeader::SIZE as u8
+        {
+            return false;
+        }
+        let Some(header) = buffer.header() else { return false };
+        let frame = buffer.skip(HEADER);
+        parcel.length = frame.length();
+        parcel.header = NetHeader::from_words(header);
+        let start_length = start_length(parcel);
+        if start_length == SHORT_START as u32
+            && let (Some(block), Some(start)) = (frame.block(), parcel.start.first_chunk_mut())
+        {
+            block.store_in(start);
+        } else {
+            frame.copy_in(&mut parcel.start[..start_length as usize]);
+        }
+        parcel.start_length = start_length;
+        parcel.set_single_rest(frame.skip(start_length));
+        true
+    }
+
+    /// Any chain.
+    #[inline(never)]
+    fn open_chain(&mut self, parcel: &mut Parcel) -> Taken {
+        match self.resolve(self.ring.next_chain().first) {
+            Ok(length) => self.fill(parcel, length),
+            Err(fault) => Taken::Dropped(DropReason::from(fault)),
+        }
+    }
+
+    /// Resolves the chain that begins with `first` into `scratch`; returns its bytes.
+    fn resolve(&mut self, first: Descriptor) -> Result<u32, ChainFault> {
+        self.scratch.clear();
+        let Ring { split, memory, hint, options, .. } = &mut self.ring;
+        let limit = MAX_FRAME + u32::from(options.header_length);
+        let mut walk = Walk { ring: split, memory, hint, access: Access::Read, indirect: options.indirect, limit, walked: 0 };
+        let length = walk.resolve(first, &mut self.scratch);
+        self.walked += u64::from(walk.walked);
+        length
+    }
+
+    /// Descriptors that were walked since this was last asked: what its driver's chains cost beside the copy. Chains of one descriptor that hold a
+    /// frame alone are not counted.
+    #[inline]
+    pub fn take_walked(&mut self) -> u64 {
+        std::mem::take(&mut self.walked)
+    }
+
+    /// Copies the headers of the resolved chain of `total` bytes, and notes where the rest lies.
+    fn fill(&mut self, parcel: &mut Parcel, total: u32) -> Taken {
+        let header_length = u32::from(self.ring.options.header_length);
+        if total < header_length + ETHERNET as u32 {
+            return Taken::Dropped(DropReason::Runt);
+        }
+        let mut header = [0; NetHeader::SIZE];
+        gather(&self.scratch, 0, &mut header[..header_length as usize]);
+        parcel.header = NetHeader::from_bytes(header);
+        parcel.length = total - header_length;
+        let start_length = start_length(parcel);
+        gather(&self.scratch, header_length, &mut parcel.start[..start_length as usize]);
+        parcel.start_length = start_length;
+        match parcel.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) {
+            Ok(()) => Taken::Parcel,
+            // The pool holds at least one frame's worth, so others are out and will bring chunks back.
+            Err(_) => Taken::Nothing,
+        }
+    }
+
+    /// Gives the chain of an opened parcel back.
+    #[inline]
+    pub fn finish(&mut self, parcel: &Parcel) {
+        self.postpone(parcel);
+        self.give_back(parcel.head);
+    }
+
+    /// Leaves the chain of an opened parcel where it is.
+    #[inline]
+    pub fn postpone(&mut self, parcel: &Parcel) {
+        if parcel.loan != Loan::NONE {
+            self.chunks.give_back(parcel.loan);
+        }
+    }
+
+    /// Moves on without the chain of an opened parcel, until `holders` parties let it come back.
+    pub fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+        self.ring.advance(1);
+        let number = self.gone.wrapping_add(self.order.len() as u32);
+        self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan, number };
+        self.out_count += 1;
+        if self.ring.options.in_order {
+            self.order.push_back((parcel.head, false));
+        }
+    }
+
+    /// So many `more` parties hold the parcel of `head`, which is out.
+    pub fn hold(&mut self, head: u16, more: u16) {
+        if let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) {
+            out.holders += more;
+        }
+    }
+
+    /// One holder lets the parcel of `head` go; with the last one its chain goes back.
+    pub fn come_back(&mut self, head: u16) {
+        let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) else { return };
+        out.holders -= 1;
+        if out.holders > 0 {
+            return;
+        }
+        self.chunks.give_back(out.loan);
+        self.out_count -= 1;
+        if self.ring.options.in_order {
+            let number = out.number;
+            self.come_back_in_order(number);
+        } else {
+            self.ring.complete_unwritten(head);
+        }
+    }
+
+    fn come_back_in_order(&mut self, number: u32) {
+        if let Some((_, done)) = self.order.get_mut(number.wrapping_sub(self.gone) as usize) {
+            *done = true;
+        }
+        while let Some(&(head, true)) = self.order.front() {
+            self.order.pop_front();
+            self.gone = self.gone.wrapping_add(1);
+            self.ring.complete_unwritten(head);
+        }
+    }
+}
+
+/// How much of a frame is copied on transmit.
+#[inline]
+fn start_length(parcel: &Parcel) -> u32 {
+    let most = if parcel.header.is_plain() { SHORT_START } else { START };
+    parcel.length.min(most as u32)
+}
+
+/// Copies `to.len()` bytes that begin `skip` bytes into `pieces`, which hold at least so many, each byte once.
+fn gather(pieces: &[Piece], skip: u32, to: &mut [u8]) {
+    let (mut skip, mut to) = (skip, to);
+    for piece in pieces {
+        let part = piece.skip(skip).first(to.len() as u32);
+        skip -= skip.min(piece.length());
+        if part.length() == 0 {
+            continue;
+        }
+        part.copy_in(to);
+        to = &mut to[part.length() as usize..];
+        if to.is_empty() {
+            return;
+        }
+    }
+}
