@@ -1,7 +1,7 @@
 //! The fastest wrong switch: it forwards between two ports with no check, no table, no feature but the plainest.
 //!
-//! It is here to find the generator's own limit: what `memlane-rig blast` reaches against it, no switch that does its work
-//! will make it exceed. Never run it with a guest that you do not trust.
+//! It finds the generator's own limit: no switch that does its work exceeds the rate that `memlane-rig blast` reaches against it.
+//! Never run it with a guest that you do not trust.
 //!
 //! `null_switch A.sock B.sock`, then `memlane-rig blast -p vu:A.sock -p vu:B.sock`. It ends when a guest hangs up.
 
@@ -75,7 +75,7 @@ impl Port {
                 (ring.descriptors, ring.used, ring.available) = (descriptors.cast(), used, available.cast());
             }
             11 => {
-                // What comes after the first stop is of no interest: the run is over.
+                // Frames after the first stop (GET_VRING_BASE) do not matter: the run is over.
                 self.kicked[ring] = false;
                 answer(stream, message, word(0) | u64::from(self.rings[ring].next) << 32);
             }

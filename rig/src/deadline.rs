@@ -39,7 +39,7 @@ impl From<Duration> for Deadline {
     }
 }
 
-/// How often a condition that nobody announces is looked at.
+/// Interval of the checks of a condition that comes without a notification.
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// Looks every 2 ms whether `condition` holds, until it does (`true`) or the deadline is over (`false`).
@@ -74,7 +74,7 @@ pub fn retry<T>(deadline: Deadline, mut attempt: impl FnMut() -> io::Result<T>) 
 /// Waits until `fd` is readable (or hung up): `true`; or until the deadline is over: `false`.
 ///
 /// # Errors
-/// What poll(2) says.
+/// The error of poll(2).
 pub fn readable(fd: &impl AsFd, deadline: Deadline) -> io::Result<bool> {
     any_readable(&[fd.as_fd()], deadline)
 }
@@ -82,7 +82,7 @@ pub fn readable(fd: &impl AsFd, deadline: Deadline) -> io::Result<bool> {
 /// Waits until any of `fds` is readable (or hung up): `true`; or until the deadline is over: `false`.
 ///
 /// # Errors
-/// What poll(2) says.
+/// The error of poll(2).
 pub fn any_readable(fds: &[std::os::fd::BorrowedFd<'_>], deadline: Deadline) -> io::Result<bool> {
     let mut polled: Vec<_> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     loop {

@@ -1,4 +1,4 @@
-//! What can be plugged into a vhost-user switch without a virtual machine.
+//! Guests for a vhost-user switch without a virtual machine.
 //!
 //! ```text
 //!   ToyGuest ──┬── GuestMemory   a memfd, shared with the back end
@@ -24,19 +24,19 @@
 //! # Ok::<(), memlane_rig::guest::GuestError>(())
 //! ```
 
-// What is sent, and what carries it.
+// Frames, and the memory and rings that carry them.
 pub mod frames;
 pub mod memory;
 pub mod ring;
 
-// Who speaks with the back end, and the whole guest.
+// The front end that speaks with the back end, and the whole guest.
 pub mod frontend;
 pub mod guest;
 
-// What is done with guests.
+// Traffic generator and hostile guests.
 pub mod blast;
 pub mod villain;
 
-// What all of these share.
+// Shared by all of these.
 pub mod clock;
 pub mod deadline;

@@ -1,5 +1,5 @@
-//! What the machine itself takes to wake somebody: a thread that sleeps on an eventfd, and nothing else. The least that any switch which
-//! sleeps can take.
+//! Wake-up latency of the machine itself: a thread that sleeps on an eventfd, and nothing else. A switch whose worker sleeps cannot
+//! be faster.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Sleeper {
     /// A thread that sleeps on processor `cpu`, or where it likes.
     ///
     /// # Errors
-    /// What eventfd(2) and clone(2) say, and sched_setaffinity(2) of the processor.
+    /// The error of eventfd(2) or clone(2), or of sched_setaffinity(2) for the processor.
     pub fn new(cpu: Option<usize>) -> std::io::Result<Self> {
         let bell = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
         let woke = Arc::new(AtomicU64::new(0));
@@ -51,7 +51,7 @@ impl Sleeper {
         Ok(Self { bell, woke, thread: Some(thread), took: meter::times() })
     }
 
-    /// Wakes it once, from its sleep. The caller sleeps meanwhile, or polls as one who waits for a frame.
+    /// Wakes the thread once. The caller sleeps meanwhile, or polls as a receiver does that waits for a frame.
     pub fn wake(&mut self, sleeps: bool) {
         self.woke.store(0, Ordering::Relaxed);
         let begin = ticks();

@@ -54,7 +54,7 @@ pub enum BedError {
         port: usize,
         /// Names of features.
         lacking: String,
-        /// What for.
+        /// The option of the run that needs them.
         purpose: &'static str,
     },
 }
@@ -102,7 +102,7 @@ pub struct Bed {
     pub lengths: Vec<Vec<u32>>,
     /// How many frames of each flow arrive for one that is sent.
     pub parts: Vec<u32>,
-    /// What frames are made from.
+    /// Templates and payload from which frames are made.
     pub mould: Mould,
     /// Features agreed on, by port; 0 for TAP.
     pub features: Vec<Features>,
@@ -173,7 +173,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Cuts the templates of a flow; how its frames arrive depends on what its receiver has agreed to.
+    /// Cuts the templates of a flow; the receiver's negotiated features decide whether its frames arrive as GSO frames or as
+    /// segments.
     fn cut(&mut self, plan: &Plan, flow: usize) -> Result<(), BedError> {
         let way = self.ways[flow];
         let sizes = plan.sizes(way.from);
@@ -216,7 +217,7 @@ impl Bed {
 }
 
 fn connect(plan: &Plan, port: usize, place: &PortPlace) -> Result<ToyGuest, GuestError> {
-    // The rings get buffers of our own; the guest's are kept out of the way.
+    // The rings get the generator's own buffers; the guest posts none.
     let none = ReceiveBuffers { count: Some(0), size: 0, piece: 1, repost: false };
     let builder = ToyGuest::builder()
         .mac(host(port).mac)
@@ -236,7 +237,7 @@ fn connect(plan: &Plan, port: usize, place: &PortPlace) -> Result<ToyGuest, Gues
     }
 }
 
-/// Memory for both rings with all their buffers, whatever features will be agreed on.
+/// Memory for both rings with all their buffers, for any set of negotiated features.
 fn memory_plan(plan: &Plan) -> MemoryPlan {
     let size = u64::from(plan.port.ring_size);
     let receive = VuSink::stride(receive_bytes(plan, false).max(receive_bytes(plan, true)) + 12);

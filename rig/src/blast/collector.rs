@@ -31,7 +31,7 @@ pub struct Books {
     pub flooded: u64,
     /// Frames that arrived as they were sent.
     pub frames: u64,
-    /// What was measured.
+    /// Rates and latencies of the measurement.
     pub meter: Meter,
     arrivals: Option<Arrivals>,
     /// How many frames arrive for one that is sent, by flow.
@@ -49,7 +49,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A side that receives what comes in at `inlets`.
+    /// A receiving side that polls the receive queues of `inlets`.
     pub fn new(
         plan: &Plan,
         inlets: Vec<Inlet>,
@@ -103,10 +103,10 @@ impl Collector {
         Ok(seen)
     }
 
-    /// Asks every inlet to call and waits until one does, or until `patience` is over.
+    /// Asks every inlet for an interrupt and waits until one comes, or until `patience` is over.
     ///
     /// # Errors
-    /// What poll(2) says.
+    /// The error of poll(2).
     pub fn wait(&mut self, patience: Duration) -> std::io::Result<()> {
         if self.inlets.iter_mut().any(|inlet| inlet.sink.arm()) {
             return Ok(());

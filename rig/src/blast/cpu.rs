@@ -12,7 +12,7 @@ use crate::clock;
 /// Binds the calling thread to a processor.
 ///
 /// # Errors
-/// What the kernel says, for instance that there is no such processor.
+/// The error of sched_setaffinity(2), for instance that there is no such processor.
 pub fn bind(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
@@ -22,7 +22,7 @@ pub fn bind(cpu: usize) -> io::Result<()> {
 /// A thread on processor `cpu`, or where it likes.
 ///
 /// # Errors
-/// What the kernel says to the thread, or to the processor.
+/// The error of clone(2), or of sched_setaffinity(2) for the processor.
 pub fn spawn(name: &str, cpu: Option<usize>, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     // A thread begins where its parent may run.
     let before = sched_getaffinity(Pid::from_raw(0))?;

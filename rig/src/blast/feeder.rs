@@ -1,4 +1,4 @@
-//! The sending side of a run: whose turn it is, and how much may go.
+//! The sending side of a run: which flow sends next, and how many frames pacer and window allow it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use super::flow::Source;
 use super::plan::{Load, Plan};
 use super::port::{Mould, PortError};
 
-/// What both sides know of each flow: how many of its frames have arrived.
+/// Frames of each flow that have arrived, shared by both sides.
 pub type Arrivals = Arc<[AtomicU64]>;
 
-/// A window whose frames do not arrive for so long is taken for lost.
+/// Seconds without an arrival after which the frames in flight of a window count as lost.
 const FORGIVE_AFTER: f64 = 0.1;
 
 /// Tokens of one sender.
@@ -63,7 +63,7 @@ impl Pacer {
     }
 }
 
-/// What is known of a flow's window.
+/// State of a flow's window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Window {
     /// Frames given up for lost.
@@ -76,7 +76,7 @@ struct Window {
 /// The sending side; see the module's page.
 pub struct Feeder {
     outlets: Vec<Outlet>,
-    /// Whose flow's turn it is, by outlet.
+    /// Index of the flow that sends next, by outlet.
     turns: Vec<usize>,
     sources: Vec<Source>,
     mould: Mould,
@@ -128,7 +128,7 @@ impl Feeder {
         Ok(sent)
     }
 
-    /// Sends what the outlet's next flow may send, and passes the turn on.
+    /// Sends as many frames of the outlet's next flow as pacer and window allow, and moves on to the flow after it.
     #[inline]
     fn serve(&mut self, index: usize, now: u64) -> Result<usize, PortError> {
         let outlet = &mut self.outlets[index];
@@ -146,7 +146,7 @@ impl Feeder {
             return Ok(0);
         }
         let bytes = source.bytes;
-        // The round began a while ago: what is stamped is when these frames go.
+        // The stamp is the time at which these frames are sent: the round began a while ago.
         let sent = outlet.source.push(&self.mould, source, count, clock::ticks())?;
         pacer.spend(sent as u64, source.bytes - bytes);
         Ok(sent)
@@ -178,7 +178,7 @@ impl Feeder {
         }
     }
 
-    /// What frames are made from.
+    /// Templates and payload from which frames are made.
     pub fn mould(&self) -> &Mould {
         &self.mould
     }

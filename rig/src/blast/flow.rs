@@ -1,4 +1,4 @@
-//! The two ends of a flow: what was sent, and what became of it.
+//! The two ends of a flow: frames sent, and frames received, lost, reordered or duplicated.
 
 use super::stamp::Stamp;
 
@@ -17,7 +17,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A flow whose frames have these templates (and lengths) in turn.
+    /// A flow that takes these templates (with their lengths) in turn.
     pub fn new(flow: u16, schedule: Vec<(u32, u32)>) -> Self {
         Self { flow, next: 0, bytes: 0, schedule, turn: 0 }
     }
@@ -117,7 +117,7 @@ impl Sink {
             }
             return true;
         }
-        // Too old to be remembered: nobody sends twice with so much in between, so it is late.
+        // Older than the remembered sequence numbers: counted as late, for no switch repeats a frame after so many others.
         let remembered = self.expected - sequence <= MEMORY;
         if remembered && get(arrived, sequence) {
             self.duplicated += 1;

@@ -18,7 +18,7 @@ pub fn times() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_LATENCY, 3).expect("bounds that the crate allows")
 }
 
-/// What is measured between warm-up and stop.
+/// Rates, shares and latencies between warm-up and stop.
 pub struct Meter {
     /// Begin and end of the measurement, in ticks; 0 before it begins.
     span: (u64, u64),
@@ -94,7 +94,7 @@ impl Meter {
     /// Ends the measurement.
     pub fn end(&mut self, now: u64, sinks: &[Sink]) {
         self.span.1 = now;
-        // What is left of a window counts if it is most of one.
+        // The last, incomplete window counts if more than half of it has passed.
         if (now - self.series_since) * 2 > self.series_ticks {
             self.close_window(now, sinks);
         }
@@ -126,7 +126,7 @@ impl Meter {
     }
 }
 
-/// Jain's fairness index of what several got: 1 when all got the same, 1/n when one got all.
+/// Jain's fairness index of several shares: 1 when all are equal, 1/n when one has everything.
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();

@@ -1,4 +1,4 @@
-//! What the operator wants blast to do, and whether it can be done.
+//! The options of a run, and whether they can be satisfied.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -58,7 +58,7 @@ impl std::fmt::Display for PortPlace {
     }
 }
 
-/// Who sends to whom.
+/// Which port sends to which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -143,7 +143,7 @@ pub enum Load {
     Bits(f64),
 }
 
-/// What the ports' rings and features shall be like.
+/// Rings and features of the ports.
 #[derive(Debug, Clone)]
 pub struct PortPlan {
     /// Queue pairs.
@@ -169,13 +169,13 @@ pub struct PortPlan {
 pub struct Plan {
     /// The ports.
     pub ports: Vec<PortPlace>,
-    /// What they are like.
+    /// Their rings and features.
     pub port: PortPlan,
-    /// Who sends to whom.
+    /// Which port sends to which.
     pub pattern: Pattern,
     /// Frame sizes.
     pub sizes: SizeMix,
-    /// Other sizes for what some ports send.
+    /// Frame sizes of single ports that differ from `sizes`.
     pub sizes_of: Vec<(usize, SizeMix)>,
     /// How hard.
     pub load: Load,
@@ -244,7 +244,7 @@ impl Plan {
         mistakes
     }
 
-    /// What port `port` sends.
+    /// Frame sizes that port `port` sends.
     pub fn sizes(&self, port: usize) -> &SizeMix {
         self.sizes_of.iter().find(|(of, _)| *of == port).map_or(&self.sizes, |(_, sizes)| sizes)
     }

@@ -1,4 +1,4 @@
-//! A run: find the way, warm up, measure, let what is in flight arrive.
+//! A run: find the way, warm up, measure, let the frames in flight arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,7 +53,7 @@ pub enum RunError {
     /// A back end went away.
     #[error("the switch hung up on the guest with MAC address {}", mac_text(mac))]
     Lost {
-        /// Whose connection it was.
+        /// MAC address of the port that lost it.
         mac: Mac,
     },
     /// Waiting for calls failed.
@@ -101,7 +101,7 @@ impl Effort {
     }
 }
 
-/// What was sent when: snapshots of the flows' frame counts.
+/// Frames sent: snapshots of the flows' counts.
 #[derive(Debug, Clone, Default)]
 pub struct Sent {
     /// How busy the sending thread was.
@@ -112,11 +112,11 @@ pub struct Sent {
     pub end: Vec<u64>,
 }
 
-/// What a run leaves behind.
+/// Result of a run.
 pub struct Outcome {
-    /// What was sent during the measurement, by flow.
+    /// Frames sent during the measurement, by flow.
     pub sent: Sent,
-    /// What was sent in all, warm-up included, by flow.
+    /// Frames sent in all, warm-up included, by flow.
     pub sent_in_all: Vec<u64>,
     /// The receiving ends at the measurement's begin.
     pub begin: Vec<Sink>,
@@ -150,7 +150,7 @@ struct Run<'a> {
     stop: u64,
 }
 
-/// Does what `plan` says. `progress` is shown the books whenever a window of the time series closes.
+/// Runs `plan`. `progress` is shown the books whenever a window of the time series closes.
 ///
 /// # Errors
 /// [`RunError`].
@@ -185,7 +185,7 @@ pub fn run(plan: &Plan, quit: &AtomicBool, progress: &(dyn Fn(&Collector) + Sync
     })
 }
 
-/// What the receiving thread notes: the receiving ends at the measurement's begin, and its effort.
+/// Notes of the receiving thread: the receiving ends at the measurement's begin, and how busy the thread was.
 #[derive(Default)]
 struct Received {
     begin: Vec<Sink>,
@@ -277,7 +277,7 @@ impl Run<'_> {
         Ok(received)
     }
 
-    /// Between two rounds: keeps the meter going. `moved` is what the last one did. `true` when the measurement begins.
+    /// Between two rounds: keeps the meter going. `moved` counts the frames of the last one. `true` when the measurement begins.
     #[inline(always)]
     fn measure(&self, now: u64, collector: &mut Collector, received: &mut Received, moved: usize) -> Result<bool, RunError> {
         let books = &mut collector.books;

@@ -1,4 +1,4 @@
-//! What makes a frame ours: its headers, and the 18 bytes by which the sink knows it again.
+//! The generator's frames: their headers, and the 18 bytes by which the sink recognises them.
 //!
 //! Shape of a frame: Ethernet, IPv4, UDP (or TCP with `--tso`), then the [`Stamp`]: flow u16, sequence number u64, time of
 //! sending in ticks u64. The shortest frame is so 14 + 20 + 8 + 18 = 60 bytes.
@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 use crate::frames::{GsoKind, Host, NetHeader, Packet, Transport};
 
-/// Destination port of every frame of ours ("ml"): what has another is foreign.
+/// Destination port of every frame of ours ("ml"): frames with another one are foreign.
 pub const MARK: u16 = 0x6d6c;
 /// Bytes of a stamp.
 pub const STAMP_BYTES: usize = 18;
@@ -45,7 +45,7 @@ impl Carrier {
 /// The longest frame: IPv4 allows 65535 bytes after the Ethernet header.
 pub const LONGEST: usize = 14 + 65535;
 
-/// What the sink learns from a frame.
+/// The fields that the sink reads from a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Index of the flow.
@@ -167,7 +167,7 @@ fn segmented(packet: Packet, mss: u16) -> (NetHeader, Vec<u8>) {
     (NetHeader { gso: GsoKind::None, gso_size: 0, header_length: 0, ..header }, frame)
 }
 
-/// Who port `index` is: 02:00:00:00:hh:ll with hhll counted from 1, and 10.0.hh.ll.
+/// MAC and IP address of port `index`: 02:00:00:00:hh:ll with hhll counted from 1, and 10.0.hh.ll.
 pub fn host(index: usize) -> Host {
     Host::v4(index as u16 + 1)
 }

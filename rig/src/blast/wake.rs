@@ -1,4 +1,5 @@
-//! How long a sleeping switch takes: one frame each interval, long enough apart for everybody to fall asleep in between.
+//! Wake-up latency of a sleeping switch: one frame each interval, long enough apart for worker and receiver to fall asleep in
+//! between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,17 +24,17 @@ use super::way::find_ways;
 /// A frame that has not arrived after so long is given up.
 const GIVE_UP: Duration = Duration::from_secs(1);
 
-/// A sender is awake for so long before it sends: it runs what makes the frame. Its own waking is not what is measured.
+/// A sender is awake for so long before it sends, and runs the code that makes the frame: its own wake-up is not measured.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// What came out.
+/// Result of a wake-up run.
 #[derive(Debug, Serialize)]
 pub struct WakeReport {
     /// Version of the JSON's shape.
     pub schema: u32,
     /// Where it ran.
     pub machine: Machine,
-    /// What else went on.
+    /// State of the machine around the run.
     pub surroundings: Surroundings,
     /// Milliseconds between frames.
     pub interval_ms: f64,
@@ -47,11 +48,11 @@ pub struct WakeReport {
     pub delivery_us: Option<Latency>,
     /// From just before the kick to the receiver's sight of the frame, microseconds.
     pub latency_us: Latency,
-    /// What the machine took to wake a thread that does nothing else, measured in turn with the frames, microseconds.
+    /// The machine's own time to wake a thread that does nothing else, measured in turn with the frames, microseconds.
     pub bare_us: Latency,
 }
 
-/// What a run is to do.
+/// Options of a wake-up run.
 #[derive(Debug, Clone, Copy)]
 pub struct WakePlan {
     /// Time between frames.
@@ -119,7 +120,7 @@ fn sleep_until(moment: Instant) {
     }
 }
 
-/// Uses every buffer once: what a switch takes to map a page of a guest's memory is not what is measured.
+/// Uses every buffer once: the switch's page faults at the first access to guest memory are not measured.
 fn go_once_around(plan: &Plan, feeder: &mut Feeder, collector: &mut Collector) -> Result<(), RunError> {
     for _ in 0..plan.port.ring_size {
         let count = feeder.round(ticks())? as u64;

@@ -31,7 +31,7 @@ impl Watcher {
     /// Watches `rings` from processor `cpu`, which has nothing else to do from now on.
     ///
     /// # Errors
-    /// What clone(2) says, and sched_setaffinity(2) of the processor.
+    /// The error of clone(2), or of sched_setaffinity(2) for the processor.
     pub fn new(cpu: usize, rings: Vec<SharedRing>) -> std::io::Result<Self> {
         let seen = Arc::new(Seen::default());
         let its = Arc::clone(&seen);
@@ -40,7 +40,7 @@ impl Watcher {
         Ok(Self { seen, thread: Some(thread), took: meter::times() })
     }
 
-    /// Forgets what was seen: from now on the first change counts.
+    /// Forgets earlier changes: from now on the first change counts.
     pub fn begin(&self) {
         self.seen.at.store(0, Ordering::Release);
     }
@@ -69,7 +69,7 @@ fn watch(rings: &[SharedRing], mut indices: Vec<u16>, seen: &Seen) {
             let now = ring.used_index();
             if now != *index {
                 *index = now;
-                // Whatever came before is kept: only the first one counts.
+                // An earlier change is kept: only the first one counts.
                 let _ = seen.at.compare_exchange(0, ticks(), Ordering::Release, Ordering::Relaxed);
             }
         }

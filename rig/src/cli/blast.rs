@@ -24,13 +24,13 @@ pub(super) struct Arguments {
     /// A port: vu:/path.sock, vu-listen:/path.sock or tap:NAME[@NETNS][,bridge=NAME]. Give two or more; the first is port 0.
     #[arg(short, long = "port", value_name = "PORT", required = true)]
     ports: Vec<PortPlace>,
-    /// Who sends to whom.
+    /// Which port sends to which.
     #[arg(long, value_enum, default_value_t = Pattern::BothWays)]
     pattern: Pattern,
     /// Frame sizes in bytes without virtio-net header (60 to 65549): one, several in turn, or a mix by weight (64:7,570:4,1518:1).
     #[arg(short, long, default_value = "64", value_name = "SIZES")]
     sizes: SizeMix,
-    /// Other sizes for what one port sends: PORT=SIZES.
+    /// Other sizes for the frames of one port: PORT=SIZES.
     #[arg(long, value_name = "PORT=SIZES", value_parser = size_of)]
     size_of: Vec<(usize, SizeMix)>,
     /// At most so many frames a second and sender (suffixes k, M, G).
@@ -108,8 +108,8 @@ pub(super) struct Arguments {
     /// Milliseconds between frames with --wake.
     #[arg(long, default_value_t = 5.0, value_name = "MS", requires = "wake")]
     interval_ms: f64,
-    /// With --wake: a processor that has nothing else to do, from which the receivers' rings are watched. So the delivery is told apart
-    /// from the receiver's own waking.
+    /// With --wake: a processor that has nothing else to do, from which the receivers' used rings are watched. So the switch's
+    /// receive latency is told apart from the receiver's own wake-up.
     #[arg(long, value_name = "CPU", requires = "wake")]
     watch: Option<usize>,
     /// Seconds of the measurement.

@@ -61,7 +61,7 @@ struct Session<'a> {
     arguments: &'a Arguments,
     guest: ToyGuest,
     me: Identity,
-    /// MAC address of the one whom we ping, once we know it.
+    /// MAC address of the pinged host, once it is known.
     pinged: Option<Mac>,
     asked: u16,
     last: Instant,

@@ -1,4 +1,4 @@
-//! `memlane-rig idle`: guests that are there and do nothing, to measure what an idle network costs.
+//! `memlane-rig idle`: guests that are connected and do nothing, to measure the cost of an idle network.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -76,7 +76,7 @@ fn connect(path: &PathBuf, ring_size: u16, patience: Duration) -> Result<ToyGues
         .connect(path)
 }
 
-/// How many guests are connected, and how often they were called (nobody should have).
+/// How many guests are connected, and how many interrupts they got (there should be none).
 fn tell(json: bool, state: &str, guests: &mut [ToyGuest]) -> anyhow::Result<()> {
     let connected = guests.iter().filter(|guest| guest.connected()).count();
     let calls: u64 = guests.iter_mut().flat_map(ToyGuest::queues).map(|queue| queue.call.drain()).sum();

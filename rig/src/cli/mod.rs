@@ -1,7 +1,7 @@
 //! Arguments to actions, errors to one sentence and an exit code.
 //!
-//! Exit codes: 0 all went well; 1 something failed, the last line on standard error says what; 2 the command line is wrong;
-//! 3 the run was done, but its result is bad (corrupt, repeated or reordered frames; a misbehaviour that hurt).
+//! Exit codes: 0 all went well; 1 something failed, and the last line on standard error tells the error; 2 the command line is
+//! wrong; 3 the run was done, but its result is bad (corrupt, repeated or reordered frames; a misbehaviour that hurt).
 
 mod blast;
 mod guest;
@@ -18,7 +18,7 @@ use memlane_rig::guest::Habit;
 /// The run was done, its result is bad.
 const BAD_RESULT: u8 = 3;
 
-/// Plugs into a vhost-user switch what is no virtual machine: traffic, idle guests, hostile guests.
+/// Connects to a vhost-user switch without a virtual machine: traffic, idle guests, hostile guests.
 #[derive(Parser)]
 #[command(name = "memlane-rig", version, max_term_width = 110)]
 struct Arguments {
@@ -30,7 +30,7 @@ struct Arguments {
 enum Action {
     /// Sends and receives traffic over two or more ports and measures it.
     Blast(Box<blast::Arguments>),
-    /// Connects guests that do nothing, to measure what an idle network costs.
+    /// Connects guests that do nothing, to measure the cost of an idle network.
     Idle(idle::Arguments),
     /// A guest that answers ARP and ping, to try a port without a virtual machine.
     Guest(guest::Arguments),
@@ -45,7 +45,7 @@ enum Action {
     },
 }
 
-/// What an action came to.
+/// Result of an action.
 enum Verdict {
     Good,
     Bad,

@@ -1,4 +1,4 @@
-//! `memlane-rig placement`: how far two processors are apart, for those who compare measurements like with like.
+//! `memlane-rig placement`: how far two processors are apart, so that only measurements of the same placement are compared.
 
 use clap::Args;
 use memlane_rig::blast::cpu::{self, Distance};

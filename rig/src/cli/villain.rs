@@ -19,13 +19,13 @@ pub(super) struct Arguments {
     /// All of them, one after the other.
     #[arg(long)]
     all: bool,
-    /// Tell what there is.
+    /// List the misbehaviours.
     #[arg(long)]
     list: bool,
     /// Socket of the villain's port.
     #[arg(short, long, value_name = "PATH", required_unless_present = "list")]
     socket: Option<PathBuf>,
-    /// Socket of an honest guest's port, to whom the villain sends and who sends to it.
+    /// Socket of an honest guest's port: it exchanges frames with the villain.
     #[arg(long, value_name = "PATH", required_unless_present = "list")]
     friend: Option<PathBuf>,
     /// Socket of another honest guest's port: whether the two still reach each other tells whether others were hurt.

@@ -1,4 +1,4 @@
-//! Is a received frame sound? Lengths, checksums, and what its virtio-net header promises.
+//! Checks of a received frame: lengths, checksums, and the promises of its virtio-net header.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use etherparse::{IpNumber, Ipv6ExtensionsSlice, NetSlice, SlicedPacket, Transpor
 use super::packet::final_destination;
 use super::{GsoKind, NetHeader, SHORTEST_FRAME, checksum, pseudo_header_sum};
 
-/// What is wrong with a frame.
+/// A flaw of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// A header is cut off or contradicts itself.
@@ -32,7 +32,7 @@ pub enum Flaw {
     PartialChecksum {
         /// The field.
         found: u16,
-        /// What it ought to be.
+        /// The right value.
         wanted: u16,
     },
     /// The virtio-net header contradicts the frame.
@@ -40,7 +40,7 @@ pub enum Flaw {
     Header(&'static str),
 }
 
-/// What a sound frame is.
+/// Kind of a sound frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sound {
     /// Not IP: nothing more was looked at.
@@ -61,7 +61,7 @@ pub enum Sound {
     },
 }
 
-/// What the transport checksum is made of.
+/// The fields that enter the transport checksum.
 struct Carried<'a> {
     name: &'static str,
     source: IpAddr,
@@ -107,7 +107,7 @@ struct Routed {
     end: usize,
 }
 
-/// What IP says; `None` for other protocols.
+/// Addresses and end of the IP packet; `None` for other protocols.
 fn network(net: &NetSlice<'_>, frame: &[u8]) -> Result<Option<Routed>, Flaw> {
     let (source, destination, payload): (IpAddr, IpAddr, &[u8]) = match net {
         NetSlice::Ipv4(ip) => {

@@ -17,8 +17,8 @@ pub fn checksum(sum: u16, bytes: &[u8]) -> u16 {
     !(folded(sum.into(), bytes) as u16)
 }
 
-/// The sum (not inverted) of the pseudo header that TCP and UDP checksums begin with (RFC 9293 section 3.1, RFC 8200
-/// section 8.1): what a partial checksum field holds.
+/// The sum (not inverted) of the pseudo header that TCP and UDP checksums begin with (RFC 9293 section 3.1, RFC 8200 section 8.1):
+/// the content of a partial checksum field (checksum offload).
 ///
 /// # Panics
 /// When the addresses are of different families.

@@ -9,7 +9,7 @@ use etherparse::{
 
 use super::{BROADCAST, ETHERNET_BYTES, Mac, SHORTEST_FRAME};
 
-/// Who answers.
+/// Addresses of the host that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// Ethernet address.
@@ -20,14 +20,14 @@ pub struct Identity {
     pub v6: Ipv6Addr,
 }
 
-/// What was asked, for people who watch.
+/// Kind of an answered question, to be shown to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Who has my IPv4 address?
+    /// ARP request for our IPv4 address.
     Arp,
-    /// Who has my IPv6 address?
+    /// Neighbour solicitation for our IPv6 address.
     Neighbour,
-    /// Are you there?
+    /// Echo request from this address.
     Ping(IpAddr),
 }
 
@@ -41,7 +41,7 @@ pub fn announcement(mac: Mac, ip: Ipv4Addr) -> Vec<u8> {
     arp(BROADCAST, ArpOperation::REQUEST, (mac, ip), ([0; 6], ip))
 }
 
-/// A frame of 60 bytes that says nothing but whose it is: broadcast, with the EtherType for local experiments.
+/// A broadcast frame of 60 bytes that tells its sender's MAC address and nothing else, with the EtherType for local experiments.
 pub fn hello(mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; SHORTEST_FRAME];
     frame[..6].fill(0xff);
@@ -59,7 +59,7 @@ pub fn ping(from: (Mac, Ipv4Addr), to: (Mac, Ipv4Addr), number: u16, payload: &[
     padded(frame)
 }
 
-/// What `me` answers to a frame, if it asks anything.
+/// The answer of `me` to a frame, if that asks anything.
 pub fn answer(me: &Identity, frame: &[u8]) -> Option<(Question, Vec<u8>)> {
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
     let asker: Mac = frame.get(6..12)?.try_into().ok()?;
@@ -82,7 +82,7 @@ pub fn answer(me: &Identity, frame: &[u8]) -> Option<(Question, Vec<u8>)> {
     }
 }
 
-/// What somebody answered to us.
+/// An answer to one of our questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// This is my MAC address.
@@ -91,7 +91,7 @@ pub enum Answer {
     Ping(u16),
 }
 
-/// What `from` answers with this frame, if it does.
+/// The answer of `from` in this frame, if there is one.
 pub fn answered(frame: &[u8], from: Ipv4Addr) -> Option<Answer> {
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
     match (sliced.net.as_ref()?, sliced.transport.as_ref()) {

@@ -2,7 +2,7 @@
 
 use virtio_bindings::virtio_net as net;
 
-/// What the device shall segment (or, towards the guest, has left unsegmented).
+/// Segmentation that is left to the device (or, towards the guest, was left undone: unsegmented GSO frames).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GsoKind {
     /// Nothing: one frame as it goes over the wire.
@@ -48,7 +48,7 @@ pub struct NetHeader {
     pub data_valid: bool,
     /// Further flag bits as they are.
     pub other_flags: u8,
-    /// What to segment.
+    /// Kind of the GSO frame.
     pub gso: GsoKind,
     /// The ECN bit of the type field.
     pub ecn: bool,

@@ -1,10 +1,10 @@
 //! Frames: building them, describing their offloads, judging them.
 //!
 //! Nouns, in the order in which a test meets them:
-//! 1. [`Host`]: who speaks (MAC, IP address, port). [`Packet`]: what is said: a TCP or UDP packet with all its headers.
-//! 2. [`NetHeader`]: what the virtio-net header before the frame promises or asks for.
+//! 1. [`Host`]: MAC address, IP address and port of one end. [`Packet`]: a TCP or UDP packet with all its headers.
+//! 2. [`NetHeader`]: the virtio-net header before the frame: offload requests and promises.
 //! 3. `Packet` makes frames: [`Packet::frame`] complete, [`Packet::partial`] with a checksum left to the device,
-//!    [`Packet::gso`] with the segmentation left to it; [`Packet::segments`] says what must come out of that.
+//!    [`Packet::gso`] with the segmentation left to it; [`Packet::segments`] are the segments that must come out of that.
 //! 4. [`check`]: whether a received frame (with its header) is sound: lengths, checksums, promises.
 //! 5. [`control`]: ARP, neighbour discovery and ping, as far as a toy guest answers them.
 
@@ -22,7 +22,7 @@ pub use packet::{Host, Network, Packet, Transport, complete_checksum};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Everybody.
+/// The broadcast address.
 pub const BROADCAST: Mac = [0xff; 6];
 /// Bytes of an Ethernet header without a VLAN tag.
 pub const ETHERNET_BYTES: usize = 14;

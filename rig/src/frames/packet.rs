@@ -9,7 +9,7 @@ use etherparse::{
 
 use super::{ETHERNET_BYTES, GsoKind, Mac, NetHeader, checksum, pseudo_header_sum};
 
-/// Who speaks.
+/// MAC address, IP address and port of one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
     /// Ethernet address.
@@ -50,7 +50,7 @@ pub enum Network {
     V6(Ipv6Header, Box<Ipv6Extensions>),
 }
 
-/// What IP carries; lengths and checksum are filled in later.
+/// The transport header; lengths and checksum are filled in later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transport {
     /// UDP.
@@ -79,7 +79,7 @@ pub struct Packet {
     pub network: Network,
     /// The TCP or UDP header.
     pub transport: Transport,
-    /// What is said.
+    /// The bytes behind the transport header.
     pub payload: Vec<u8>,
 }
 

@@ -15,7 +15,7 @@ macro_rules! features {
 }
 
 features! {
-    /// The device finishes partial checksums of what the guest sends.
+    /// Checksum offload: the device completes partial checksums of transmit frames.
     CSUM = net::VIRTIO_NET_F_CSUM;
     /// The guest takes frames with partial checksums.
     GUEST_CSUM = net::VIRTIO_NET_F_GUEST_CSUM;
@@ -83,10 +83,10 @@ features! {
     RING_RESET = config::VIRTIO_F_RING_RESET;
 }
 
-/// Receive and transmit offloads for TCP, with what they depend on.
+/// Receive and transmit offloads for TCP, with the features that they depend on.
 pub const TCP_OFFLOADS: Features = CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
 
-/// What a guest with a Linux driver of today takes if it is offered; split rings only.
+/// Features that a guest with a current Linux driver takes if they are offered; split rings only.
 pub const LINUX: Features = TCP_OFFLOADS
     | GUEST_USO4
     | GUEST_USO6

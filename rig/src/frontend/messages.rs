@@ -148,7 +148,7 @@ impl Frontend {
         self.say("GET_INFLIGHT_FD", |vhost| vhost.get_inflight_fd(&request).map(|(reply, _)| reply.mmap_size))
     }
 
-    /// RESET_OWNER, which nobody should send any more.
+    /// RESET_OWNER, which is deprecated.
     pub fn reset_owner(&mut self) -> Result<()> {
         self.say("RESET_OWNER", |vhost| vhost.reset_owner())
     }
@@ -181,13 +181,13 @@ impl Frontend {
     }
 }
 
-/// An `EventFd` of a duplicate of `fd`, whatever kind of descriptor that is: the crate only passes it on.
+/// An `EventFd` of a duplicate of `fd`, of any kind: the crate only passes it on.
 fn event(fd: RawFd) -> Result<EventFd> {
     // SAFETY: `fd` is open during this call (the callers hold its owner); the duplicate is ours alone.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(socket("duplicating a kick or call descriptor", io::Error::last_os_error()));
     }
-    // SAFETY: `copy` was opened just now and belongs to nobody else.
+    // SAFETY: `copy` was opened just now and has no other owner.
     Ok(unsafe { EventFd::from_raw_fd(copy) })
 }

@@ -1,11 +1,11 @@
 //! The vhost-user front end: the conversation by which a guest hands its memory and rings to a back end.
 //!
 //! Nouns, in the order of a handshake:
-//! 1. [`Frontend`]: one connection. Its methods are one message each; every one returns within the front end's patience,
-//!    or the connection is cut.
+//! 1. [`Frontend`]: one connection. Its methods are one message each; every one returns within the front end's timeout, or the
+//!    connection is cut.
 //! 2. [`features`]: the bits that the two sides agree on.
 //! 3. [`notify`]: the file descriptors of kicks and calls.
-//! 4. [`wire`]: the same messages byte by byte, for what the `vhost` crate lacks and for malformed ones.
+//! 4. [`wire`]: the same messages byte by byte, for those that the `vhost` crate lacks and for malformed ones.
 //!
 //! Which messages are sent in which order is not decided here but by a guest's [`Habit`](crate::guest::Habit).
 
@@ -41,7 +41,7 @@ pub enum FrontendError {
         path: String,
         /// How long we tried.
         waited: Duration,
-        /// What the last attempt met.
+        /// The error of the last attempt.
         cause: io::Error,
     },
     /// The back end refused a message, answered nonsense, hung up, or did not answer in time.
@@ -49,7 +49,7 @@ pub enum FrontendError {
     Message {
         /// Which message.
         message: &'static str,
-        /// What happened, in the words of the `vhost` crate.
+        /// The error in the words of the `vhost` crate.
         cause: String,
         /// How long we waited for the answer.
         after: Duration,
@@ -67,9 +67,9 @@ pub enum FrontendError {
     /// The socket itself failed.
     #[error("{step}: {cause}")]
     Socket {
-        /// What we were about.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
@@ -82,7 +82,7 @@ type Result<T> = std::result::Result<T, FrontendError>;
 pub enum Acknowledge {
     /// For none.
     Nothing,
-    /// For what changes the memory, and for a few more: QEMU and DPDK do so.
+    /// For messages that change the memory, and for a few more: QEMU and DPDK do so.
     Memory,
     /// For every message: User Mode Linux does so. Mistakes show at once.
     Everything,
@@ -172,7 +172,7 @@ impl Frontend {
         deadline::hung_up(&self.stream)
     }
 
-    /// One message through the `vhost` crate, bounded by the patience.
+    /// One message through the `vhost` crate, bounded by the timeout.
     fn say<T>(&mut self, message: &'static str, act: impl FnOnce(&mut VhostFrontend) -> vhost::Result<T>) -> Result<T> {
         let begun = Instant::now();
         let flags = match self.acknowledge.wanted_for(message) {
@@ -213,10 +213,10 @@ impl Frontend {
     }
 }
 
-/// Connects or fails, but never waits: an ordinary connect(2) waits for ever at a socket whose owner accepts nobody.
+/// Connects or fails, but never waits: a blocking connect(2) waits for ever at a socket where connections are not accepted.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` when too many wait there already.
+/// The kernel's error; `WouldBlock` when too many connections wait there already.
 pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

@@ -1,7 +1,7 @@
-//! Kicks (guest to back end: look at the ring) and calls (back end to guest: look at the ring).
+//! Notifications: kicks (guest to back end: look at the ring) and interrupts (back end to guest: look at the ring).
 //!
-//! A kick is an eventfd. A call is an eventfd from QEMU and DPDK, but a socket pair from User Mode Linux,
-//! because SIGIO knows no eventfds; so a back end must write eight bytes to whatever it was given.
+//! A kick is an eventfd. Interrupts go through the call descriptor: an eventfd from QEMU and DPDK, but a socket pair from User Mode
+//! Linux, because SIGIO knows no eventfds; so a back end must write eight bytes, whichever kind it was given.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// What carries the calls of a ring.
+/// Kind of a ring's call descriptor, which carries its interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallKind {
     /// An eventfd.
@@ -23,13 +23,13 @@ pub enum CallKind {
     None,
 }
 
-/// What carries the kicks of a ring.
+/// Kind of a ring's kick descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KickKind {
     /// An eventfd.
     #[default]
     Eventfd,
-    /// An eventfd that blocks the one who reads it empty or writes it full.
+    /// An eventfd in blocking mode: a thread that reads it empty or writes it full is blocked.
     BlockingEventfd,
     /// Nothing: the back end shall poll (payload bit 8).
     None,
@@ -43,7 +43,7 @@ impl Kick {
     /// A new one of that kind.
     ///
     /// # Errors
-    /// What eventfd(2) says.
+    /// The error of eventfd(2).
     pub fn new(kind: KickKind) -> io::Result<Self> {
         let flags = match kind {
             KickKind::None => return Ok(Self(None)),
@@ -80,7 +80,7 @@ impl Call {
     /// A new one of that kind.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(kind: CallKind) -> io::Result<Self> {
         let (ours, theirs): (OwnedFd, OwnedFd) = match kind {
             CallKind::None => {
@@ -133,14 +133,14 @@ impl Call {
         let blocking = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap_or(0));
         let nonblocking = fcntl(fd, FcntlArg::F_SETFL(blocking | OFlag::O_NONBLOCK));
         while nonblocking.is_ok() && nix::unistd::write(fd, &1u64.to_ne_bytes()).is_ok() {}
-        // The flags are those of the open file, which the back end shares: put back what it was given.
+        // The flags are those of the open file, which the back end shares: restore them.
         let _ = fcntl(fd, FcntlArg::F_SETFL(blocking));
     }
 
-    /// Writes one call ourselves, as the back end would (hostile tests fill the descriptor with it).
+    /// Writes one interrupt ourselves, as the back end would (hostile tests fill the descriptor with it).
     ///
     /// # Errors
-    /// What write(2) says.
+    /// The error of write(2).
     pub fn ring(&self) -> io::Result<()> {
         match &self.theirs {
             Some(fd) => File::from(fd.try_clone()?).write_all(&1u64.to_ne_bytes()),

@@ -1,4 +1,4 @@
-//! Cuts a connection whose back end does not answer in time.
+//! Cuts the connection to a back end that does not answer in time.
 //!
 //! The `vhost` crate waits for answers without a limit (it repeats a receive that timed out). So one thread for the whole
 //! process holds the deadlines of the answers being waited for, and shuts the socket of one that is overdue: the waiting
@@ -73,7 +73,7 @@ fn watch(kennel: &'static Kennel) {
     loop {
         let now = Instant::now();
         while let Some(entry) = deadlines.first_entry().filter(|entry| entry.key().0 <= now) {
-            // An error means that the socket is closed already, which is what we want.
+            // An error means that the socket is closed already, as intended.
             let _ = entry.remove().shutdown(Shutdown::Both);
         }
         deadlines = match deadlines.first_key_value() {

@@ -1,7 +1,7 @@
 //! vhost-user messages byte by byte: header, body, file descriptors.
 //!
-//! What the `vhost` crate does not send (SEND_RARP, NET_SET_MTU, SET_STATUS) and what it rightly refuses to send
-//! (malformed messages) goes through here.
+//! Messages that the `vhost` crate does not send (SEND_RARP, NET_SET_MTU, SET_STATUS), and malformed ones, which it rightly refuses
+//! to send, go through here.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +29,7 @@ pub struct Message {
     pub code: u32,
     /// [`VERSION`], [`REPLY`], [`NEED_REPLY`].
     pub flags: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub body: Vec<u8>,
     /// The file descriptors that came along.
     pub fds: Vec<OwnedFd>,
@@ -54,7 +54,7 @@ pub fn header(code: u32, flags: u32, size: u32) -> [u8; HEADER_BYTES] {
 /// Sends a well-formed message: the size field is the body's.
 ///
 /// # Errors
-/// What the socket says.
+/// The error of sendmsg(2).
 pub fn send(stream: &UnixStream, code: u32, flags: u32, body: &[u8], fds: &[RawFd]) -> io::Result<()> {
     let mut bytes = header(code, flags, body.len() as u32).to_vec();
     bytes.extend_from_slice(body);
@@ -64,7 +64,7 @@ pub fn send(stream: &UnixStream, code: u32, flags: u32, body: &[u8], fds: &[RawF
 /// Sends `bytes` as they are, with `fds` attached to the first of them.
 ///
 /// # Errors
-/// What the socket says.
+/// The error of sendmsg(2).
 pub fn send_bytes(stream: &UnixStream, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
     let rights = [ControlMessage::ScmRights(fds)];
     let rights: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
@@ -112,7 +112,7 @@ fn receive_some(stream: &UnixStream, into: &mut [u8], fds: &mut Vec<OwnedFd>) ->
     let received = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
     for message in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(rights) = message {
-            // SAFETY: the kernel has just opened these descriptors for us; nobody else knows them.
+            // SAFETY: the kernel has just opened these descriptors for us; they have no other owner.
             fds.extend(rights.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

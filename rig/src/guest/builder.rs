@@ -1,4 +1,4 @@
-//! What a guest shall be.
+//! The settings of a guest.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -112,7 +112,7 @@ macro_rules! setters {
 }
 
 setters! {
-    /// The guest's MAC address (for what asks [`ToyGuest::mac`]; frames are the caller's).
+    /// The guest's MAC address, as [`ToyGuest::mac`] returns it; frames are the caller's.
     mac -> mac: [u8; 6];
     /// The virtio features to take if they are offered.
     features -> wanted: Features;
@@ -130,7 +130,7 @@ setters! {
     send_buffers -> send: SendBuffers;
     /// In which order the front end speaks.
     habit -> habit: Habit;
-    /// What carries the kicks.
+    /// Kind of the kick descriptors.
     kick -> kick: KickKind;
     /// How long each wait for the back end may take.
     patience -> patience: Duration;
@@ -178,7 +178,7 @@ impl GuestBuilder {
         self
     }
 
-    /// What carries the calls; by default what the habit uses.
+    /// Kind of the call descriptors; by default the habit's.
     #[must_use]
     pub fn call(mut self, kind: CallKind) -> Self {
         self.call = Some(kind);
@@ -188,7 +188,7 @@ impl GuestBuilder {
     /// Connects to the back end that listens at `path`, and starts the device.
     ///
     /// # Errors
-    /// Whatever fails on the way, see [`GuestError`].
+    /// Any [`GuestError`] of connection and handshake.
     pub fn connect(self, path: impl AsRef<Path>) -> Result<ToyGuest, GuestError> {
         let frontend = Frontend::connect(path.as_ref(), self.patience)?;
         self.on(frontend, Endpoint::Connect(path.as_ref().to_path_buf()))
@@ -197,9 +197,9 @@ impl GuestBuilder {
     /// Listens at `path` (a stale socket there is replaced) until a back end connects, and starts the device.
     ///
     /// # Errors
-    /// Whatever fails on the way, see [`GuestError`].
+    /// Any [`GuestError`] of connection and handshake.
     pub fn listen(self, path: impl AsRef<Path>) -> Result<ToyGuest, GuestError> {
-        // A socket that nobody listens on any more would make the bind fail; anything else there still does.
+        // A stale socket without a listener would make the bind fail; anything else there still does.
         if UnixStream::connect(path.as_ref()).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
             let _ = std::fs::remove_file(path.as_ref());
         }
@@ -211,7 +211,7 @@ impl GuestBuilder {
     /// Waits for a back end that connects to `listener`, and starts the device.
     ///
     /// # Errors
-    /// Whatever fails on the way, see [`GuestError`].
+    /// Any [`GuestError`] of connection and handshake.
     pub fn accept(self, listener: UnixListener) -> Result<ToyGuest, GuestError> {
         let frontend = Frontend::accept(&listener, self.patience)?;
         self.on(frontend, Endpoint::Listen(listener))
@@ -220,7 +220,7 @@ impl GuestBuilder {
     /// Speaks on a connection that stands already, and starts the device.
     ///
     /// # Errors
-    /// Whatever fails on the way, see [`GuestError`].
+    /// Any [`GuestError`] of connection and handshake.
     pub fn on_stream(self, stream: UnixStream) -> Result<ToyGuest, GuestError> {
         let frontend = Frontend::from_stream(stream, self.patience)?;
         self.on(frontend, Endpoint::Given)

@@ -13,7 +13,7 @@ use crate::frontend::notify::CallKind;
 pub enum Step {
     /// SET_OWNER.
     Owner,
-    /// GET_FEATURES; decides what will be acknowledged.
+    /// GET_FEATURES; the features to acknowledge follow from it.
     GetFeatures,
     /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES, if the back end has any.
     ProtocolFeatures,
@@ -58,10 +58,10 @@ pub enum RingStep {
     Stop,
 }
 
-/// What a front end tells as the base of a ring that starts (SET_VRING_BASE).
+/// The base that a front end states for a ring that starts (SET_VRING_BASE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToldBase {
-    /// What the back end told when the ring stopped; the used index where the back end is gone.
+    /// The base that the back end stated when the ring stopped; the used index where the back end is gone.
     Kept,
     /// The ring's available index, posted buffers that are not used included.
     Available,
@@ -72,7 +72,7 @@ pub enum ToldBase {
 /// How a kind of front end goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Habit {
-    /// Whose habit it is.
+    /// Name of the front end.
     pub name: &'static str,
     /// Sent once, when the connection stands.
     pub connect: &'static [Step],
@@ -80,13 +80,13 @@ pub struct Habit {
     pub start: &'static [Step],
     /// Sent when the device is stopped.
     pub stop: &'static [Step],
-    /// What it wants to have acknowledged.
+    /// Messages that the back end is to acknowledge.
     pub acknowledge: Acknowledge,
-    /// What it gives as call descriptor.
+    /// Kind of its call descriptors.
     pub call: CallKind,
     /// Whether its rings go on where they were after the back end has gone and come back; else they begin anew at 0.
     pub resumes: bool,
-    /// What it tells as a ring's base.
+    /// The base that it states for a ring.
     pub base: ToldBase,
 }
 

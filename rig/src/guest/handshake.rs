@@ -86,11 +86,11 @@ impl ToyGuest {
         self.told.clear();
     }
 
-    /// Connects again (or waits until the back end does) and starts the device as its habit is: rings go on at the used index, what
-    /// was in flight is read again, whatever base is told; UML's begin anew.
+    /// Connects again (or waits until the back end does) and starts the device as its habit is: rings resume at the used index, so
+    /// that chains in flight are read again, whichever base is stated; UML's begin anew.
     ///
     /// # Errors
-    /// [`GuestError::NotOffered`] when the back end has lost features; whatever else fails on the way.
+    /// [`GuestError::NotOffered`] when the back end has lost features; any other [`GuestError`] of the handshake.
     pub fn reconnect(&mut self) -> Result<()> {
         self.disconnect();
         self.frontend = Some(match &self.endpoint {
@@ -306,7 +306,7 @@ impl ToyGuest {
     }
 }
 
-/// What a front end that tells `base` says of `queue`.
+/// The base of `queue` that a front end with the habit `base` states.
 fn told_base(base: ToldBase, queue: &Queue) -> u16 {
     match base {
         ToldBase::Kept => queue.base,

@@ -1,12 +1,12 @@
 //! A guest without a machine around it: memory, queue pairs and a front end, driven by hand.
 //!
 //! Nouns, in the order in which a test meets them:
-//! 1. [`GuestBuilder`] ([`ToyGuest::builder`]): what the guest shall be; `connect` or `listen` makes it.
+//! 1. [`GuestBuilder`] ([`ToyGuest::builder`]): the guest's settings; `connect` or `listen` makes it.
 //! 2. [`Habit`]: in which order its front end speaks.
 //! 3. [`ToyGuest`]: `send` and `receive`; stop, start, reconnect; and everything inside it open for hostile hands.
-//! 4. [`Layout`]: how a sent frame lies in descriptors. [`Frame`]: what came in.
+//! 4. [`Layout`]: how a sent frame lies in descriptors. [`Frame`]: a received frame with its header.
 //!
-//! Names are the switch's: the guest fills its [`TransmitQueue`]s and reads its [`ReceiveQueue`]s.
+//! Directions are the guest's: it fills its [`TransmitQueue`]s and reads its [`ReceiveQueue`]s.
 
 mod builder;
 mod control;
@@ -50,7 +50,7 @@ pub enum GuestError {
     /// Nothing came in time.
     #[error("{what} did not happen within {waited:?}")]
     TimedOut {
-        /// What was waited for.
+        /// The event that did not come.
         what: &'static str,
         /// How long.
         waited: Duration,
@@ -72,15 +72,15 @@ pub enum GuestError {
     /// The guest has lost its back end, or never had one.
     #[error("the guest is not connected")]
     NotConnected,
-    /// The back end does not offer what the guest needs.
+    /// The back end does not offer a feature that the guest needs.
     #[error("the back end does not offer {0}")]
     NotOffered(String),
     /// The kernel refused something.
     #[error("{step}: {cause}")]
     Refused {
-        /// What we were about.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: std::io::Error,
     },
 }
@@ -108,7 +108,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The two rings without their buffers: receive and transmit queue, for those who bring buffers of their own.
+    /// The two rings without their buffers: receive and transmit queue, for callers that bring buffers of their own.
     pub fn into_queues(self) -> (Queue, Queue) {
         (self.receive.queue, self.transmit.queue)
     }
@@ -156,12 +156,12 @@ impl ToyGuest {
         &self.memory
     }
 
-    /// What the back end offered.
+    /// Features that the back end offered.
     pub fn offered(&self) -> Features {
         self.offered
     }
 
-    /// What was agreed on.
+    /// Negotiated features.
     pub fn features(&self) -> Features {
         self.features
     }
@@ -184,7 +184,7 @@ impl ToyGuest {
         &mut self.pairs[index]
     }
 
-    /// Takes the queue pairs away from a started guest, for those who drive the rings themselves. The guest keeps memory and
+    /// Takes the queue pairs away from a started guest, for callers that drive the rings themselves. The guest keeps memory and
     /// connection alive but can neither send nor receive any more.
     pub fn take_pairs(&mut self) -> Vec<Pair> {
         std::mem::take(&mut self.pairs)

@@ -16,7 +16,7 @@ pub struct Queue {
     pub kick: Kick,
     /// Back end to guest.
     pub call: Call,
-    /// What the back end signals when it gives the ring up (SET_VRING_ERR).
+    /// The back end signals it when it gives the ring up (SET_VRING_ERR).
     pub fault: Call,
     /// Available index to announce at the next start.
     pub base: u16,
@@ -33,7 +33,7 @@ impl Queue {
         Ok(Self { fault, ring, index, kick, call, base: 0, kicks: 0 })
     }
 
-    /// Shows what was offered to the back end and kicks it if it asks for that.
+    /// Shows the offered chains to the back end and kicks it if it asks for that.
     pub fn publish(&mut self) {
         self.ring.publish();
         if self.ring.kick_needed() {

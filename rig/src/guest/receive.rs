@@ -1,4 +1,4 @@
-//! Receiving: buffers are posted, frames are put together from what came back.
+//! The receive queue: posts buffers, and puts frames together from completed ones.
 
 use crate::frames::NetHeader;
 use crate::memory::GuestMemory;
@@ -63,7 +63,7 @@ impl ReceiveQueue {
         self.post(self.buffers.count.unwrap_or(u16::MAX)).map(drop)
     }
 
-    /// Forgets what is posted, after the ring was reset.
+    /// Forgets the posted receive buffers, after the ring was reset.
     pub(super) fn forget(&mut self) {
         self.free = (0..self.queue.ring.options().size).rev().collect();
     }
@@ -120,7 +120,7 @@ impl ReceiveQueue {
         Ok(true)
     }
 
-    /// What the back end wrote into a chain; the chain is released.
+    /// The bytes that the back end wrote into a descriptor chain; the chain is released.
     fn collect(&mut self, memory: &GuestMemory, used: Used) -> Result<Vec<u8>, GuestError> {
         if used.length > self.buffers.size {
             let (wrote, size) = (used.length, self.buffers.size);

@@ -8,7 +8,7 @@ use super::{GuestError, Queue};
 /// How a header and its frame lie in descriptors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
-    /// Lengths of the first pieces of header and frame taken as one string of bytes; a last piece takes what is left.
+    /// Lengths of the first buffer segments of header and frame taken as one string of bytes; a last one takes the rest.
     pub pieces: Vec<u32>,
     /// One descriptor that points to a table of the pieces (the ring must know indirect tables).
     pub indirect: bool,
@@ -22,7 +22,7 @@ impl Layout {
         Self::default()
     }
 
-    /// The first pieces have these lengths, a last one takes what is left (if anything is). Pieces lie 64 bytes apart.
+    /// The first buffer segments have these lengths, a last one takes the rest (if there is any). Segments lie 64 bytes apart.
     pub fn pieces(lengths: impl IntoIterator<Item = u32>) -> Self {
         Self { pieces: lengths.into_iter().collect(), indirect: false, gap: 64 }
     }
@@ -69,7 +69,8 @@ impl TransmitQueue {
     pub(super) fn new(mut queue: Queue, memory: &GuestMemory, count: u16, room: u32) -> Result<Self, GuestError> {
         let buffers = memory.allocate(u64::from(count) * u64::from(room), 64)?;
         let of_head = vec![None; usize::from(queue.ring.options().size)];
-        // As Linux does: what came back is seen when room is needed, or when somebody waits for it.
+        // As in Linux, transmit interrupts are off: completed chains are reclaimed when room is needed, or when a caller waits for
+        // them.
         queue.ring.set_interrupts(Interrupts::Off);
         Ok(Self { queue, buffers, room, count, free: (0..count).rev().collect(), of_head })
     }
@@ -95,7 +96,7 @@ impl TransmitQueue {
         Ok(head)
     }
 
-    /// Takes back what the back end has read: how many chains.
+    /// Reclaims the chains that the back end has completed; returns their number.
     ///
     /// # Errors
     /// [`GuestError::Ring`] when the back end broke the rules.
@@ -108,7 +109,7 @@ impl TransmitQueue {
         Ok(count)
     }
 
-    /// Forgets what is in flight, after the ring was reset.
+    /// Forgets the chains in flight, after the ring was reset.
     pub(super) fn forget(&mut self) {
         self.free = (0..self.count).rev().collect();
         self.of_head.fill(None);

@@ -17,8 +17,8 @@ pub(super) struct Mapping {
     size: usize,
 }
 
-// SAFETY: a mapping is plain shared memory without thread affinity; all access goes through raw pointers, whose
-// users answer for their own races (they race with another process anyway).
+// SAFETY: a mapping is plain shared memory without thread affinity; all access goes through raw pointers, and their users answer
+// for their own races (they race with another process anyway).
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -77,7 +77,7 @@ pub(super) fn memfd(pages: Pages, bytes: u64) -> Result<OwnedFd, MemoryError> {
     Ok(file)
 }
 
-/// Reserves address space for `size` bytes, 2 MiB-aligned; the surplus is given back.
+/// Reserves address space for `size` bytes, 2 MiB-aligned; the surplus is unmapped.
 fn reserve_aligned(size: usize) -> Result<NonZeroUsize, MemoryError> {
     let huge = HUGE_PAGE as usize;
     let total = size + huge;
@@ -101,7 +101,7 @@ fn mapping_step(pages: Pages) -> &'static str {
 
 fn give_back(start: usize, size: usize) {
     if let (Some(start), true) = (NonNull::new(start as *mut std::ffi::c_void), size > 0) {
-        // SAFETY: called only with the surplus of a reservation made a moment ago, which nobody else knows.
+        // SAFETY: called only with the surplus of a reservation made a moment ago, to which no other pointer exists.
         let _ = unsafe { munmap(start, size) };
     }
 }

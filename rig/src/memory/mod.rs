@@ -1,4 +1,4 @@
-//! Guest memory: what a guest shares with the back end, and raw access to it.
+//! Guest memory that a guest shares with the back end, and raw access to it.
 //!
 //! Nouns, in the order in which a test meets them:
 //! 1. [`MemoryPlan`]: which [`RegionPlan`]s (guest-physical ranges) there shall be, and on which [`Pages`].
@@ -42,7 +42,7 @@ pub enum MemoryError {
     Refused {
         /// The step that failed, with a remedy where one is known.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
@@ -145,7 +145,7 @@ impl GuestMemory {
         }
     }
 
-    /// Reserves `size` bytes aligned to `align` (a power of two) in the first region with room; never given back.
+    /// Reserves `size` bytes aligned to `align` (a power of two) in the first region with room; they are never freed.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`].
@@ -236,7 +236,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Cuts (or grows) the memfd to `length` bytes. Whoever touches a page beyond it, this process included, gets SIGBUS.
+    /// Cuts (or grows) the memfd to `length` bytes. An access to a page beyond it, by this process too, gets SIGBUS.
     ///
     /// # Errors
     /// [`MemoryError::Refused`].

@@ -1,6 +1,6 @@
 //! How a guest's memory shall look: ranges, file offsets, pages.
 
-/// Bytes of a small page: what file offsets and region sizes are rounded to.
+/// Bytes of a small page, to which file offsets and region sizes are rounded.
 const PAGE: u64 = 4096;
 /// Bytes of a huge page.
 pub(super) const HUGE_PAGE: u64 = 2 << 20;

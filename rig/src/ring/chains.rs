@@ -81,7 +81,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back in whatever order, no descriptor is in two chains at once.
+        /// No order of taking and releasing puts a descriptor into two chains at once.
         #[test]
         fn no_descriptor_is_in_two_chains(steps in prop::collection::vec((any::<bool>(), 1u16..6), 1..200)) {
             let mut chains = Chains::new(16);

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::memory::{GuestMemory, MemoryError};
 
-/// What a ring shall be able to do.
+/// Size and negotiated features of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingOptions {
     /// Entries: a power of two, 1 to 32768.
@@ -53,7 +53,7 @@ pub enum RingError {
     UsedIndex {
         /// The index up to which the driver has read.
         from: u16,
-        /// What it reads now.
+        /// The index that it reads now.
         to: u16,
         /// Entries of the ring.
         size: u16,
@@ -92,7 +92,7 @@ pub struct DriverRing {
     taken: u16,
     /// Used index as last read.
     seen: u16,
-    /// With IN_ORDER: what was offered and has not come back.
+    /// With IN_ORDER: the chains in flight.
     order: Option<InOrder>,
 }
 
@@ -138,7 +138,7 @@ impl DriverRing {
         &self.shared
     }
 
-    /// What the ring was made with.
+    /// The options that the ring was made with.
     pub fn options(&self) -> RingOptions {
         self.options
     }
@@ -248,7 +248,7 @@ impl DriverRing {
         }
     }
 
-    /// Whether the device asks to be kicked for what was published since the last such question (section 2.7.13.4).
+    /// Whether the device asks for a kick for the chains published since the last such question (section 2.7.13.4).
     #[inline]
     pub fn kick_needed(&mut self) -> bool {
         let (old, new) = (self.decided, self.published);

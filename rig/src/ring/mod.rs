@@ -2,11 +2,11 @@
 //!
 //! Nouns, in the order in which a buffer meets them:
 //! 1. [`SharedRing`]: the three areas in guest memory (descriptor table, available ring, used ring) and raw access to
-//!    every field of them. Hostile tests write whatever they like through it.
-//! 2. [`Piece`]: a guest address, a length, and who may write there. Several make a chain.
+//!    every field of them. Hostile tests write any value through it.
+//! 2. [`Piece`]: a buffer segment: guest address, length, and which side may write there. Several make a descriptor chain.
 //! 3. [`DriverRing`]: a well-behaved driver on a `SharedRing`: `prepare` (write a chain's descriptors), `offer` (put its
 //!    head into the available ring), `publish` (show it), `kick_needed` (does the device ask for a notification?),
-//!    `poll` (what has it used?), `release` (take the descriptors back).
+//!    `poll` (the next element of the used ring), `release` (take the descriptors back).
 //!
 //! Nothing here needs a socket: give the [`RingAddresses`] and the [`GuestMemory`](crate::memory::GuestMemory) to any
 //! device in this process.

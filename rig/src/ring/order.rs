@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::Used;
 
-/// What was offered and has not come back, oldest first.
+/// Chains in flight, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct InOrder {
     pub(super) out: VecDeque<u16>,
@@ -14,8 +14,8 @@ pub(super) struct InOrder {
 }
 
 impl InOrder {
-    /// The chain that comes back in a place of the used ring, whose element reads `element`; `None` when nothing is out.
-    /// Chains of which the device tells nothing come back with length 0.
+    /// The next completed chain, where the used ring's element reads `element`; `None` when none is in flight. Chains of a batch
+    /// for which the device wrote no element of their own have length 0.
     pub(super) fn next(&mut self, element: Used) -> Option<Used> {
         let last = *self.batch.get_or_insert(element);
         let head = u32::from(self.out.pop_front()?);

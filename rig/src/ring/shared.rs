@@ -1,7 +1,7 @@
 //! A split ring's three areas in guest memory, field by field.
 //!
-//! Every access is one volatile (indices: atomic) load or store of the whole field, because the other side reads and
-//! writes at the same time. No check is made of what is written: that is the device's duty.
+//! Every access is one volatile (indices: atomic) load or store of the whole field, because the other side reads and writes at the
+//! same time. Values are not checked before they are written: that is the device's duty.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -129,7 +129,7 @@ impl SharedRing {
         self.available_word(1).load(Ordering::Acquire)
     }
 
-    /// Writes the available index; all earlier writes are visible to whoever sees it.
+    /// Writes the available index; a side that reads it sees all earlier writes.
     #[inline]
     pub fn set_available_index(&self, index: u16) {
         self.available_word(1).store(index, Ordering::Release);

@@ -58,7 +58,7 @@ fn runts_behind(stage: &mut Stage<'_>) -> Done {
     let place = hand.place_frame(&stage.frame(1000))?;
     (0..size / 2).for_each(|index| hand.describe(index, place, HEADER as u32 + 1000, 0, 0));
     (size / 2..size).for_each(|index| hand.describe(index, place, 1, 0, 0));
-    // The peer reads nothing meanwhile: what its buffers do not hold waits.
+    // The peer reads nothing meanwhile: frames beyond its posted buffers wait.
     (0..size / 2).for_each(|index| hand.offer(index));
     hand.show(&mut guest);
     let mut shown = 0;
@@ -200,7 +200,7 @@ fn addressed(stage: &Stage<'_>, to: Mac, from: Mac) -> Vec<u8> {
     frame
 }
 
-/// A guest that sends what `next` makes, as fast as its ring takes it, for as long as the stage says.
+/// A guest that sends the frames that `next` makes, as fast as its ring takes them, for as long as the stage says.
 fn flooded(stage: &mut Stage<'_>, next: impl Fn(&Stage<'_>, u64) -> Vec<u8>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     flood(stage, &mut guest, next)?;

@@ -85,7 +85,7 @@ fn many_in_one(stage: &mut Stage<'_>) -> Done {
 fn connection_flood(stage: &mut Stage<'_>) -> Done {
     let mut crowd = Vec::new();
     for _ in 0..400 {
-        // A back end whose queue is full takes no more; the crowd is large enough then.
+        // The back end's queue of connections is full: the crowd is large enough.
         match connect_at_once(stage.path) {
             Ok(stream) => crowd.push(stream),
             Err(_) => break,

@@ -165,7 +165,7 @@ impl Bed {
         Descriptor { address: self.frame, length: self.length, flags: 0, next: 0 }
     }
 
-    /// A descriptor of the ring that nobody uses yet, and its successor too.
+    /// A descriptor of the ring that is not used yet; neither is its successor.
     fn head(&self) -> u16 {
         2 * self.hand.offered()
     }

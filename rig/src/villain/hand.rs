@@ -11,7 +11,7 @@ pub(super) const HEADER: usize = 12;
 /// An address that lies in no guest's memory.
 pub(super) const NOWHERE: u64 = 0x7fff_dead_0000;
 
-/// A hand in one ring. What it writes the driver's own half does not know; [`Hand::leave`] tells it at the end.
+/// A hand in one ring. The driver's own half does not know its writes; [`Hand::leave`] tells it at the end.
 pub struct Hand {
     memory: GuestMemory,
     ring: SharedRing,
@@ -110,8 +110,8 @@ impl Hand {
         kick_all(guest);
     }
 
-    /// Offers `head`, shows it, and waits until it has come back or there is nobody any more who could return it.
-    /// One chain after the other is easier to tell apart than many at once.
+    /// Offers `head`, shows it, and waits until it is returned on the used ring or the back end has cut the connection. One chain
+    /// after the other is easier to tell apart than many at once.
     pub fn offer_and_show(&mut self, guest: &mut ToyGuest, head: u16) {
         self.offer(head);
         self.show(guest);
@@ -130,7 +130,7 @@ impl Hand {
         self.offered
     }
 
-    /// Takes the hand out of the transmit queue; what it left.
+    /// Takes the hand out of the transmit queue; returns its traces.
     pub fn leave(self, mut guest: ToyGuest) -> Traces {
         guest.pair(0).transmit.queue.ring.resume_at(self.index);
         Traces::chains(guest, self.offered, self.used_before)

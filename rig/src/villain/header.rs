@@ -1,4 +1,4 @@
-//! virtio-net headers that are cut off, that lie, or that ask for what was not agreed on.
+//! virtio-net headers that are cut off, that lie, or that ask for offloads that were not negotiated.
 
 use crate::frames::control;
 use crate::frames::{GsoKind, Host, NetHeader, Packet};

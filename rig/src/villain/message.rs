@@ -1,4 +1,4 @@
-//! Messages that are malformed, out of place, or carry what they should not.
+//! Messages that are malformed, out of place, or carry values or descriptors that they should not.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;

@@ -3,13 +3,13 @@
 //! Nouns, in the order in which a test meets them:
 //! 1. [`Case`]: a name, a group, one line about it, the [`Worst`] that it may cost, and the function that does it.
 //!    [`cases`] lists all of them, [`by_name`] finds one.
-//! 2. [`Stage`]: where to misbehave (a port's socket), towards whom (a peer's MAC), with whose help (a friend: an honest
-//!    guest on another port, which some cases need to send something to the villain).
-//! 3. [`Traces`]: what the misbehaviour left behind: the guest, still connected if it still is, and how many of its chains
-//!    must come back.
+//! 2. [`Stage`]: the villain's port (a socket), the peer to which it sends (a MAC), and a friend (an honest guest on another port,
+//!    which some cases need to send something to the villain).
+//! 3. [`Traces`]: left behind by the misbehaviour: the guest, still connected if it still is, and how many of its chains must be
+//!    returned on the used ring.
 //!
-//! What every case demands of a switch: it lives on, it touches no memory but the villain's, others do not notice, and
-//! whatever the case may cost at worst is the villain's own.
+//! Every case demands of a switch that it lives on, touches no memory but the villain's, and lets other guests notice nothing: the
+//! cost that a case may have at worst is the villain's own.
 
 mod abuse;
 mod connection;
@@ -32,7 +32,7 @@ pub use hand::Hand;
 pub use stage::{Stage, Traces, VillainError};
 pub use trial::{Judgement, Trial};
 
-/// What kind of thing is done wrong.
+/// Kind of misbehaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
@@ -54,7 +54,7 @@ pub enum Group {
     Abuse,
 }
 
-/// What a case may cost at worst.
+/// The worst that a case may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Worst {
@@ -71,11 +71,11 @@ pub enum Worst {
 pub struct Case {
     /// Its name, in words with dashes.
     pub name: &'static str,
-    /// What kind of thing it does.
+    /// Kind of misbehaviour.
     pub group: Group,
-    /// One line about it, with who fell for it where that is known.
+    /// One line about it, with the switch that had this bug where that is known.
     pub about: &'static str,
-    /// What it may cost.
+    /// The worst that it may cost.
     pub worst: Worst,
     /// Whether it needs a friend to send something to the villain.
     pub needs_friend: bool,

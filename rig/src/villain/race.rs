@@ -38,7 +38,7 @@ case_table! { Race:
     "race-truncate-receive" race_truncate_receive Port + friend "The memory file is cut under receive buffers while a friend sends: SIGBUS"
 }
 
-/// What the flipping thread works on.
+/// The rings and buffers that the flipping thread works on.
 struct Field<'a> {
     memory: &'a GuestMemory,
     ring: &'a SharedRing,
@@ -210,7 +210,7 @@ fn race_memory_region(stage: &mut Stage<'_>) -> Done {
 }
 
 fn race_truncate(stage: &mut Stage<'_>) -> Done {
-    // The second region, the end of the file, holds what is sent; the rings are in the first.
+    // The second region, the end of the file, holds the transmit buffers; the rings are in the first.
     with_spare_region(stage, |guest| {
         let keep = guest.memory().regions()[1].file_offset();
         guest.memory().truncate(keep).map_err(Into::into)
@@ -220,7 +220,7 @@ fn race_truncate(stage: &mut Stage<'_>) -> Done {
 fn race_truncate_under_ring(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder)?;
     kick_all(&mut guest);
-    // From here on nobody may touch this memory: not we either.
+    // From here on this memory must not be touched, not by this process either.
     guest.memory().truncate(0)?;
     kick_all(&mut guest);
     Ok(Traces::without_memory(guest))
@@ -289,7 +289,7 @@ fn receive(stage: &mut Stage<'_>, flip: impl Fn(&SharedRing, usize) + Sync) -> D
         let mut sent = Ok(());
         while !deadline.is_over() && sent.is_ok() {
             sent = stage.friend_sends(16, 1000);
-            // Errors are expected: the villain's own driver trips over what the villain did.
+            // Errors are expected: the villain's own driver trips over its hand's writes.
             while let Ok(Some(_)) = guest.try_receive() {}
             kick_all(&mut guest);
         }

@@ -1,4 +1,4 @@
-//! Memory tables and regions that cannot be, or that are not what they say.
+//! Memory tables and regions that are impossible, or that say something false of their file.
 
 use std::os::fd::{AsRawFd, RawFd};
 

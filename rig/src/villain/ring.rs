@@ -278,7 +278,7 @@ pub(super) fn say(guest: &mut ToyGuest, request: Request, body: &[u8], fds: &[i3
     Ok(())
 }
 
-/// Leaves the guest as it is; nothing is owed to it.
+/// Leaves the guest as it is; none of its chains must be returned.
 fn finish(guest: ToyGuest) -> Done {
     Ok(Traces::none(Some(guest)))
 }

@@ -1,4 +1,4 @@
-//! Where misbehaviours take place, and what they leave behind.
+//! The stage on which misbehaviours take place, and their traces.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -21,15 +21,15 @@ pub enum VillainError {
     /// The raw socket failed before the misbehaviour began.
     #[error("{step}: {cause}")]
     Socket {
-        /// What we were about.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: std::io::Error,
     },
-    /// The back end does not offer what the case is about.
+    /// The back end does not offer the feature that the case misuses.
     #[error("the back end does not offer {0}, without which there is nothing to misuse")]
     NotOffered(String),
-    /// There is nobody to send to the villain.
+    /// There is no friend that could send to the villain.
     #[error("{0} needs a friend: an honest guest on another port that sends to the villain")]
     NeedsFriend(&'static str),
 }
@@ -58,7 +58,7 @@ pub struct Stage<'a> {
     pub path: &'a Path,
     /// The villain's MAC address.
     pub mac: Mac,
-    /// Somebody on another port, to whom frames are sent.
+    /// A guest on another port, to which frames are sent.
     pub peer: Mac,
     /// An honest guest on another port that sends to the villain where a case needs it.
     pub friend: Option<&'a mut ToyGuest>,
@@ -149,7 +149,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What a misbehaviour left behind.
+/// Traces of a misbehaviour.
 #[derive(Debug)]
 pub struct Traces {
     /// The guest, if there is one: still connected if the back end has not cut it off.
@@ -171,7 +171,7 @@ impl Traces {
         Self { guest: Some(guest), offered, used_before: Some(used_before) }
     }
 
-    /// Traces of a guest whose memory is gone: whoever touches it, this process included, gets SIGBUS.
+    /// Traces of a guest without memory: any access, by this process too, gets SIGBUS.
     pub(super) fn without_memory(guest: ToyGuest) -> Self {
         Self { guest: Some(guest), offered: 0, used_before: None }
     }

@@ -11,14 +11,14 @@ use crate::guest::{GuestBuilder, GuestError, Habit, ToyGuest};
 
 use super::{Case, Group, Stage, VillainError, Worst};
 
-/// What came out of a trial.
+/// Result of a trial.
 #[derive(Debug, Clone, Serialize)]
 pub struct Judgement {
     /// The case's name.
     pub case: &'static str,
     /// Its group.
     pub group: Group,
-    /// What it may cost.
+    /// The worst that it may cost.
     pub worst: Worst,
     /// Why it could not take place, if it could not.
     pub not_done: Option<String>,
@@ -28,7 +28,7 @@ pub struct Judgement {
     pub cut_off: bool,
     /// The back end signalled a fault of a ring.
     pub fault_signalled: bool,
-    /// What is wrong now; empty when the back end stood it.
+    /// The harm done; empty when the back end withstood the case.
     pub harm: Vec<String>,
     /// Milliseconds that all took.
     pub milliseconds: u64,
@@ -58,7 +58,7 @@ impl Trial {
     /// `patience`.
     ///
     /// # Errors
-    /// When they do not.
+    /// When they do not reach each other.
     pub fn new(villain: &Path, friend: &Path, observer: &Path, patience: Duration) -> Result<Self, VillainError> {
         Self::with_habit(Habit::QEMU, [villain, friend, observer], patience)
     }
@@ -84,7 +84,7 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Lets `case` happen and looks at what it did.
+    /// Lets `case` happen and judges its effects.
     pub fn run(&mut self, case: &Case) -> Judgement {
         let begun = Instant::now();
         let mut judgement = Judgement {
@@ -119,7 +119,7 @@ impl Trial {
                 return;
             }
         };
-        // What waits for the friend comes back when the friend reads.
+        // Frames that wait for the friend are completed when the friend reads.
         let friend = &mut self.friend;
         let all = traces.wait_returned_while(self.patience, || while let Ok(Some(_)) = friend.try_receive() {});
         judgement.chains = (traces.offered, traces.returned());
@@ -157,7 +157,7 @@ impl Trial {
 /// may have its next frame dropped, and rightly so.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// One guest sends a frame that is like no other, until the other sees it among whatever else comes.
+/// One guest sends a unique frame, until the other finds it among the frames that come.
 fn pass(from: &mut ToyGuest, to: &mut ToyGuest, round: u32, patience: Duration) -> Result<(), VillainError> {
     let host = |guest: &ToyGuest, number| Host { mac: guest.mac(), ..Host::v4(number) };
     let payload = format!("honest frame number {round}").into_bytes();

@@ -1,4 +1,4 @@
-//! Short blasts through an independent hub: what is sent arrives, and the books are right.
+//! Short blasts through an independent hub: every sent frame arrives, and the books are right.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

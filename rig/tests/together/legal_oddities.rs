@@ -1,4 +1,4 @@
-//! What villains do that is legal must be served: an independent hub does so, and the trial says so.
+//! Legal misbehaviour of villains must be served: an independent hub does so, and the trial says so.
 
 use std::time::Duration;
 

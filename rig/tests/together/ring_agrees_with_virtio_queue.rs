@@ -174,8 +174,8 @@ impl Bed {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever either side does in whatever order, the device sees the chains as they were sent, and the driver gets them
-    /// back as they were returned. Indices start near the end of their range, so that they wrap.
+    /// In any order of the two sides' acts, the device sees the chains as they were sent, and the driver gets them back as they
+    /// were returned. Indices start near the end of their range, so that they wrap.
     #[test]
     fn chains_travel_unharmed(acts in prop::collection::vec(act(), 1..300), size in 0u32..7, start in 65_400u16..=65_535) {
         let options = RingOptions { size: 1 << size, event_idx: true, indirect: 8 };

@@ -1,5 +1,5 @@
-//! Every villain does what it says, as far as a back end that stands everything can show: none fails by itself, none needs
-//! what it does not say, those with chains show some.
+//! Every villain does its misbehaviour, as far as a back end that withstands everything can show: none fails by itself, none needs
+//! anything that it does not say, those with chains show some.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ pub enum PortError {
     Ring {
         /// Which port.
         port: usize,
-        /// What it did.
+        /// The rule that it broke.
         cause: crate::ring::RingError,
     },
     /// The TAP device failed.
@@ -32,7 +32,7 @@ pub enum PortError {
     Tap {
         /// Which port.
         port: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: std::io::Error,
     },
     /// The back end announced more buffers than it used.
@@ -47,7 +47,7 @@ pub enum PortError {
     },
 }
 
-/// What every source needs to know to write a frame.
+/// Templates and payload: every source needs them to write a frame.
 #[derive(Debug)]
 pub struct Mould {
     /// The templates that flows refer to by index.
@@ -59,10 +59,10 @@ pub struct Mould {
 }
 
 impl Mould {
-    /// Writes what differs from frame to frame: the stamp (one a part), and the payload if it is touched.
+    /// Writes the parts of a frame that differ from one to the next: the stamp (one a part), and the payload if it is touched.
     ///
     /// # Safety
-    /// `frame` must be writable for the template's length, and nobody else may use it meanwhile.
+    /// `frame` must be writable for the template's length, and no other thread may use it meanwhile.
     #[inline(always)]
     pub unsafe fn finish(&self, frame: *mut u8, template: u32, stamp: Stamp) {
         let template = &self.templates[template as usize];
@@ -96,7 +96,7 @@ impl Mould {
     /// Writes stamp and payload of a frame (or part) of `length` bytes, headers included; those are left alone.
     ///
     /// # Safety
-    /// `frame` must be writable for `length` bytes, and nobody else may use them meanwhile.
+    /// `frame` must be writable for `length` bytes, and no other thread may use them meanwhile.
     #[inline(always)]
     unsafe fn finish_part(&self, frame: *mut u8, length: usize, stamp: Stamp) {
         let at = self.carrier.stamp_at();
@@ -199,7 +199,7 @@ impl SinkPort {
         }
     }
 
-    /// What becomes readable when a frame has come in.
+    /// The descriptor that becomes readable when a frame has come in.
     pub fn waitable(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Vu(port) => port.waitable(),

@@ -44,7 +44,7 @@ pub struct TapPlace {
 /// Opens the device, sets it up and puts it on its bridge.
 ///
 /// # Errors
-/// What the kernel says, with the step that failed.
+/// The kernel's error, with the step that failed.
 pub fn open(place: &TapPlace, offloads: bool) -> Result<OwnedFd, String> {
     let place = place.clone();
     // A namespace is entered by a thread, so a thread of its own does it and ends there.
@@ -239,7 +239,7 @@ impl TapSink {
         Ok(burst.into())
     }
 
-    /// What becomes readable when a frame has come.
+    /// The descriptor that becomes readable when a frame has come in.
     pub fn waitable(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }

@@ -112,7 +112,7 @@ impl VuSink {
         self.queue.ring.shared()
     }
 
-    /// What becomes readable when the back end calls.
+    /// The descriptor that becomes readable when the back end sends an interrupt.
     pub fn waitable(&self) -> Option<BorrowedFd<'_>> {
         self.queue.call.waitable()
     }
@@ -148,8 +148,8 @@ impl VuSink {
         Ok(left)
     }
 
-    /// What the back end wrote into a buffer. The slice is good until the buffer is posted again, which happens at the end
-    /// of [`VuSink::poll`].
+    /// The bytes that the back end wrote into a receive buffer. The slice is good until the buffer is posted again, which happens
+    /// at the end of [`VuSink::poll`].
     #[inline(always)]
     fn piece(&self, used: Used) -> Result<&'static [u8], PortError> {
         if used.head >= u32::from(self.queue.ring.shared().size()) || used.length as usize > self.room {

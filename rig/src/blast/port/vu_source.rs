@@ -1,8 +1,8 @@
 //! The fast way into a transmit queue: every chain is described once, its buffer is used in place for ever.
 //!
-//! A cache line that both sides touch costs a transfer between two processors each time it is written. So only what changes
-//! is written: of a short frame its stamp, of the ring its index; descriptors, headers and (when chains come back in order)
-//! even the entries of the available ring stay as they are, in both caches.
+//! A cache line that both sides touch costs a transfer between two processors each time it is written. So only changing fields are
+//! written: the stamp of a short frame, the index of the available ring; descriptors, headers and (when the back end completes
+//! chains in order) even the entries of the available ring stay as they are, in both caches.
 
 use crate::guest::Queue;
 use crate::memory::{GuestMemory, MemoryError};
@@ -17,7 +17,7 @@ const HEADER: usize = 12;
 const LINE: usize = 64;
 /// Lines of a frame that are asked for ahead; beyond them the processor's own prefetcher has understood.
 const PREFETCHED: usize = 32;
-/// No template: whatever comes next must be written whole.
+/// No template: the next frame must be written in full.
 const NONE: u32 = u32::MAX;
 
 /// How a frame lies in descriptors.
@@ -85,7 +85,7 @@ impl VuSource {
             heads.push(head);
         }
         let free = Heads::new(heads, size);
-        // What came back is seen when room is needed; nobody waits for it.
+        // Transmit interrupts are off: completed chains are reclaimed when room is needed, and no thread waits for them.
         queue.ring.set_interrupts(Interrupts::Off);
         let header_in_frame = shape == Shape::Whole;
         Ok(Self { port, queue, slots, free, header_in_frame, in_order })
@@ -144,7 +144,7 @@ impl VuSource {
         Ok(true)
     }
 
-    /// Frames that the back end has not given back.
+    /// Frames in flight: not yet returned on the used ring.
     pub fn in_flight(&self) -> u16 {
         self.queue.ring.in_flight()
     }
@@ -186,12 +186,12 @@ impl VuSource {
         }
     }
 
-    /// What the frame's descriptor says of a frame of `length` bytes.
+    /// The length that the descriptor of a frame of `length` bytes states.
     fn described(&self, length: u32) -> u32 {
         if self.header_in_frame { length + HEADER as u32 } else { length }
     }
 
-    /// Takes back what the back end has read.
+    /// Reclaims the chains that the back end has completed.
     #[inline]
     fn reclaim(&mut self) -> Result<(), PortError> {
         let ring = &mut self.queue.ring;

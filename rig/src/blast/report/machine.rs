@@ -1,4 +1,4 @@
-//! Where a run ran, and what disturbed it.
+//! The machine of a run, and the disturbances during it.
 
 use std::time::Instant;
 
@@ -37,10 +37,10 @@ impl Machine {
     }
 }
 
-/// What went on around a run.
+/// State of the machine around a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Surroundings {
-    /// The two processors whose distance was probed.
+    /// The two processors between which the distance was probed.
     pub probed_cpus: (usize, usize),
     /// Their distance before the run; none when there is only one processor.
     pub distance_before: Option<Distance>,

@@ -1,4 +1,4 @@
-//! What a run tells in the end: as data ([`Report`], JSON) and as a table for people.
+//! The results of a run: as data ([`Report`], JSON) and as a table for people.
 
 mod machine;
 mod table;
@@ -26,7 +26,7 @@ pub struct Report {
     pub schema: u32,
     /// Where it ran.
     pub machine: Machine,
-    /// What else went on.
+    /// State of the machine around the run.
     pub surroundings: Surroundings,
     /// Seconds measured.
     pub seconds: f64,
@@ -40,9 +40,9 @@ pub struct Report {
     pub directions: Vec<FlowReport>,
     /// Each flow, if there are several a direction.
     pub flows: Vec<FlowReport>,
-    /// What became of all frames, warm-up included, once the last had arrived.
+    /// Outcome of all frames, warm-up included, once the last had arrived.
     pub fate: Fate,
-    /// What the generator itself cost.
+    /// CPU time of the generator itself.
     pub generator: Generator,
     /// Frames a second in slices of a millisecond.
     pub slices: Slices,
@@ -88,11 +88,11 @@ pub struct FlowReport {
     /// How much.
     #[serde(flatten)]
     pub rates: Rates,
-    /// What became of the frames.
+    /// Outcome of the frames.
     pub fate: Fate,
 }
 
-/// What became of frames.
+/// Outcome of frames.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Fate {
     /// Sent.
@@ -120,7 +120,7 @@ impl Fate {
     }
 }
 
-/// What the generator itself cost: if it was never idle, it was the limit.
+/// CPU time of the generator itself: a generator that was never idle was the bottleneck.
 #[derive(Debug, Serialize)]
 pub struct Generator {
     /// Share of its time in which it found nothing to do.
@@ -138,7 +138,7 @@ pub struct Slices {
     pub count: usize,
     /// The middle one.
     pub median_mpps: f64,
-    /// Better than nine in ten: what an undisturbed machine does.
+    /// Better than nine in ten: the rate of an undisturbed machine.
     pub p90_mpps: f64,
     /// The best.
     pub max_mpps: f64,
@@ -238,7 +238,7 @@ impl Latency {
 
 fn flow_reports(outcome: &Outcome, ways: &[Way], seconds: f64) -> Vec<FlowReport> {
     let report = |(flow, way): (usize, &Way)| {
-        // Where the switch must segment, what counts is the segments.
+        // Where the switch segments GSO frames, their segments are counted.
         let parts = u64::from(outcome.parts[flow]);
         let count = |counts: &[u64]| counts.get(flow).copied().unwrap_or(0) * parts;
         let (begin, end, last) = (&outcome.begin[flow], &outcome.end[flow], &outcome.last[flow]);

@@ -1,4 +1,4 @@
-//! A back end that answers every message politely and never looks at a ring: whatever a villain does to it, nothing happens.
+//! A back end that answers every message politely and never looks at a ring: no misbehaviour has any effect on it.
 
 #![allow(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! A small vhost-user hub, for tests only: what comes in at one port goes out at all others.
+//! A small vhost-user hub, for tests only: it sends each frame that comes in at one port out of all others.
 //!
 //! It is built on other people's code (`vhost` for the messages, `virtio-queue` for the rings, `vm-memory` for the guests'
 //! memory), so that the rig is tested against something that it did not bring along. One thread a port handles messages, one
@@ -27,7 +27,7 @@ use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
 pub use port::Port;
 
-/// What a hub offers.
+/// Features that a hub offers.
 pub const OFFERED: u64 =
     memlane_rig::frontend::features::LINUX & !(memlane_rig::frontend::features::MAC | memlane_rig::frontend::features::MTU);
 

@@ -1,4 +1,4 @@
-//! One port of the hub: what its guest said, and its rings.
+//! One port of the hub: its guest's settings, and its rings.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -81,7 +81,7 @@ impl Ring {
 /// See the file's page.
 pub struct Port {
     offered: u64,
-    /// What the guest acknowledged.
+    /// Features that the guest acknowledged.
     pub features: u64,
     memory: Memory,
     rings: Vec<Ring>,
@@ -172,7 +172,7 @@ impl Port {
         true
     }
 
-    /// Calls the guest for what was used, where it asks for that.
+    /// Sends the guest an interrupt for completed chains, where it asks for that.
     pub fn call(&mut self) {
         let memory = self.memory.mapped();
         for ring in self.rings.iter_mut().filter(|ring| ring.owes_call) {
