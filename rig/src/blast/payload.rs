@@ -26,7 +26,7 @@ fn eight(seed: u64, offset: usize) -> [u8; 8] {
     (first >> shift | second << (63 - shift) << 1).to_le_bytes()
 }
 
-/// Writes the pattern into a piece that starts at byte `offset` of its frame.
+/// Writes the pattern into a buffer segment that starts at byte `offset` of its frame.
 #[inline]
 pub fn fill(piece: &mut [u8], offset: usize, seed: u64) {
     let length = piece.len();
@@ -40,7 +40,7 @@ pub fn fill(piece: &mut [u8], offset: usize, seed: u64) {
     dispatch_fill(&mut piece[start..end], (offset + start) / 8, seed);
 }
 
-/// Whether a piece that starts at byte `offset` of its frame holds the pattern.
+/// Whether a buffer segment that starts at byte `offset` of its frame holds the pattern.
 #[inline]
 pub fn holds(piece: &[u8], offset: usize, seed: u64) -> bool {
     let length = piece.len();
@@ -52,7 +52,7 @@ pub fn holds(piece: &[u8], offset: usize, seed: u64) -> bool {
     edges && dispatch_holds(&piece[start..end], (offset + start) / 8, seed)
 }
 
-/// Where the whole words of a piece begin and end, in the piece.
+/// Where the whole words of a buffer segment begin and end, in the segment.
 #[inline(always)]
 fn body(offset: usize, length: usize) -> (usize, usize) {
     let start = (offset.next_multiple_of(8) - offset).min(length);
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However a frame is cut, the pieces' pattern is the whole's.
+        /// However a frame is cut into buffer segments, their pattern is the frame's.
         #[test]
         fn pieces_make_the_whole(cuts in prop::collection::vec(1usize..200, 1..8), offset in 0usize..70, seed: u64) {
             let length: usize = cuts.iter().sum();

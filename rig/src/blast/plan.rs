@@ -160,7 +160,7 @@ pub struct PortPlan {
     pub habit: Habit,
     /// Pages of the guests' memory.
     pub pages: Pages,
-    /// Wait for calls instead of polling.
+    /// Wait for interrupts instead of busy polling.
     pub interrupts: bool,
 }
 

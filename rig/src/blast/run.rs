@@ -56,7 +56,7 @@ pub enum RunError {
         /// MAC address of the port that lost it.
         mac: Mac,
     },
-    /// Waiting for calls failed.
+    /// Waiting for interrupts failed.
     #[error("waiting for calls: {0}")]
     Wait(std::io::Error),
     /// Interrupted before there was anything to report.

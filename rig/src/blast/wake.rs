@@ -134,7 +134,7 @@ fn await_frames(plan: &Plan, collector: &mut Collector, count: u64) -> Result<u6
     let wanted = collector.books.frames + count;
     let deadline = Deadline::after(GIVE_UP);
     while collector.books.frames < wanted {
-        // A receiver that waits for its call has asked for it long before the frame comes, and does nothing until then.
+        // A receiver that waits for its interrupt has asked for it long before the frame comes, and does nothing until then.
         if plan.port.interrupts {
             collector.wait(deadline.left()).map_err(RunError::Wait)?;
         }

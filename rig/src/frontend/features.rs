@@ -77,7 +77,7 @@ features! {
     ACCESS_PLATFORM = config::VIRTIO_F_ACCESS_PLATFORM;
     /// Packed rings.
     RING_PACKED = config::VIRTIO_F_RING_PACKED;
-    /// Chains come back in the order in which they were made available.
+    /// The device returns chains on the used ring in the order in which they were made available.
     IN_ORDER = config::VIRTIO_F_IN_ORDER;
     /// Single rings can be reset.
     RING_RESET = config::VIRTIO_F_RING_RESET;

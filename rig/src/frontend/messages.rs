@@ -105,7 +105,7 @@ impl Frontend {
         }
     }
 
-    /// SET_VRING_CALL; `None`: the back end shall not call.
+    /// SET_VRING_CALL; `None`: the back end shall send no interrupts.
     pub fn set_ring_call(&mut self, ring: usize, fd: Option<RawFd>) -> Result<()> {
         match fd {
             Some(fd) => {

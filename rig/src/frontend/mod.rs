@@ -4,7 +4,7 @@
 //! 1. [`Frontend`]: one connection. Its methods are one message each; every one returns within the front end's timeout, or the
 //!    connection is cut.
 //! 2. [`features`]: the bits that the two sides agree on.
-//! 3. [`notify`]: the file descriptors of kicks and calls.
+//! 3. [`notify`]: the file descriptors of kicks and interrupts.
 //! 4. [`wire`]: the same messages byte by byte, for those that the `vhost` crate lacks and for malformed ones.
 //!
 //! Which messages are sent in which order is not decided here but by a guest's [`Habit`](crate::guest::Habit).

@@ -67,7 +67,7 @@ impl Kick {
     }
 }
 
-/// The guest's end of a ring's calls.
+/// The guest's end of a ring's call descriptor: it receives interrupts.
 #[derive(Debug)]
 pub struct Call {
     /// Where we read.
@@ -110,7 +110,7 @@ impl Call {
         self.ours.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes all calls that came; how many, as far as that can be told (a socket: eight bytes each).
+    /// Takes all interrupts that came; returns their number, as far as that can be told (a socket: eight bytes each).
     pub fn drain(&self) -> u64 {
         let Some(mut file) = self.ours.as_ref() else {
             return 0;
@@ -127,7 +127,7 @@ impl Call {
         }
     }
 
-    /// Writes calls ourselves until the descriptor takes no more: the back end's next one would block.
+    /// Writes interrupts ourselves until the descriptor takes no more: the back end's next one would block.
     pub fn fill(&self) {
         let Some(fd) = &self.theirs else { return };
         let blocking = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).unwrap_or(0));

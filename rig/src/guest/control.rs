@@ -40,7 +40,7 @@ impl ToyGuest {
 }
 
 impl ControlQueue {
-    /// Gives a command, its class and number first, in one readable piece or `split` in two; returns the answer.
+    /// Gives a command, its class and number first, in one readable buffer segment or `split` in two; returns the answer.
     ///
     /// # Errors
     /// [`GuestError::TimedOut`] without an answer, [`GuestError::BadReceive`] for one that is not a byte.

@@ -271,7 +271,7 @@ impl ToyGuest {
         Ok(None)
     }
 
-    /// Waits until every sent chain has come back.
+    /// Waits until every sent chain is completed.
     ///
     /// # Errors
     /// [`GuestError::TimedOut`]; [`GuestError::Ring`] when the back end broke the rules.
@@ -292,8 +292,8 @@ impl ToyGuest {
         }
     }
 
-    /// Arms the calls of one queue of each pair and waits for one: `true` when there may be something new, `false` when
-    /// the deadline is over.
+    /// Asks for an interrupt of one queue of each pair and waits for one: `true` when there may be something new, `false` when the
+    /// deadline is over.
     fn wait_for_calls(&mut self, deadline: Deadline, which: impl Fn(&mut Pair) -> &mut Queue) -> Result<bool> {
         let mut waitable: Vec<BorrowedFd<'_>> = Vec::with_capacity(self.pairs.len());
         for pair in &mut self.pairs {

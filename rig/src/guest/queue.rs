@@ -1,4 +1,4 @@
-//! A ring with its kick and its call.
+//! A ring with its kick and call descriptors.
 
 use crate::frontend::notify::{Call, CallKind, Kick, KickKind};
 use crate::ring::DriverRing;

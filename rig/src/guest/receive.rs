@@ -31,7 +31,7 @@ pub struct ReceiveQueue {
     start: u64,
     /// Buffers that are not posted.
     free: Vec<u16>,
-    /// The buffer of each chain that is out, by head.
+    /// The buffer of each chain in flight, by head.
     of_head: Vec<u16>,
 }
 

@@ -10,14 +10,14 @@ use super::{GuestError, Queue};
 pub struct Layout {
     /// Lengths of the first buffer segments of header and frame taken as one string of bytes; a last one takes the rest.
     pub pieces: Vec<u32>,
-    /// One descriptor that points to a table of the pieces (the ring must know indirect tables).
+    /// One descriptor that points to a table of the buffer segments (INDIRECT_DESC must be negotiated).
     pub indirect: bool,
-    /// Bytes of nothing between two pieces in memory.
+    /// Unused bytes between two buffer segments in memory.
     pub gap: u32,
 }
 
 impl Layout {
-    /// Header and frame in one piece.
+    /// Header and frame in one buffer segment.
     pub fn whole() -> Self {
         Self::default()
     }
@@ -34,7 +34,7 @@ impl Layout {
         self
     }
 
-    /// Lengths of all pieces of `total` bytes.
+    /// Lengths of all buffer segments of `total` bytes.
     fn lengths(&self, total: u32) -> Vec<u32> {
         let mut left = total;
         let mut lengths: Vec<u32> = Vec::with_capacity(self.pieces.len() + 1);
@@ -61,7 +61,7 @@ pub struct TransmitQueue {
     room: u32,
     count: u16,
     free: Vec<u16>,
-    /// The buffer of each chain that is out, by head.
+    /// The buffer of each chain in flight, by head.
     of_head: Vec<Option<u16>>,
 }
 
@@ -117,7 +117,7 @@ impl TransmitQueue {
     }
 }
 
-/// Writes `bytes` from guest address `start` in pieces with gaps between them.
+/// Writes `bytes` from guest address `start` in buffer segments with gaps between them.
 fn place(memory: &GuestMemory, start: u64, bytes: &[u8], lengths: &[u32], gap: u32) -> Result<Vec<Piece>, GuestError> {
     let (mut at, mut rest) = (start, bytes);
     let mut pieces = Vec::with_capacity(lengths.len());

@@ -41,7 +41,7 @@ impl Chains {
         self.next[usize::from(index)]
     }
 
-    /// Whether a chain that starts at `head` is out.
+    /// Whether a chain that starts at `head` is in flight.
     pub(super) fn is_out(&self, head: u32) -> bool {
         self.lengths.get(head as usize).is_some_and(|&length| length > 0)
     }

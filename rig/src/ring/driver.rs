@@ -42,10 +42,10 @@ pub enum RingError {
     /// A ring's size must be a power of two up to 32768 (section 2.7).
     #[error("{0} is no ring size: a power of two from 1 to 32768 is")]
     Size(u16),
-    /// A chain must have 1 piece or more, an indirect one no more than its table holds.
+    /// A chain must have 1 buffer segment or more, an indirect one no more than its table holds.
     #[error("a chain of {0} pieces does not fit a descriptor table")]
     Pieces(usize),
-    /// The device returned a head that is not out: a fault of the back end.
+    /// The device returned a head that is not in flight: a fault of the back end.
     #[error("the back end returned head {0}, which is not out")]
     NotOut(u32),
     /// The device moved the used index by more than the ring holds: a fault of the back end.
@@ -63,10 +63,10 @@ pub enum RingError {
     Memory(#[from] MemoryError),
 }
 
-/// When the driver wants to be called.
+/// When the driver wants an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupts {
-    /// Never (a hint: the device may still call).
+    /// Never (a hint: the device may still send one).
     Off,
     /// As soon as one more chain is used.
     Next,
@@ -127,7 +127,7 @@ impl DriverRing {
         self.order = Some(InOrder::default());
     }
 
-    /// Whether chains come back in order.
+    /// Whether chains are returned in order.
     pub fn expects_in_order(&self) -> bool {
         self.order.is_some()
     }
@@ -169,7 +169,7 @@ impl DriverRing {
         self.published.wrapping_sub(self.taken)
     }
 
-    /// Writes `pieces` into the descriptor table as one chain and returns its head. The device does not see it yet.
+    /// Writes `pieces` into the descriptor table as one descriptor chain and returns its head. The device does not see it yet.
     /// A prepared chain may be offered again and again until it is released.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl DriverRing {
         Ok(head)
     }
 
-    /// The same with the pieces in an indirect table: the chain takes one descriptor.
+    /// The same with the buffer segments in an indirect table: the chain takes one descriptor.
     ///
     /// # Errors
     /// [`RingError::Full`]; [`RingError::Pieces`] when the table is too short (`RingOptions::indirect`).
@@ -265,7 +265,7 @@ impl DriverRing {
         }
     }
 
-    /// The next chain that came back, if any. Its descriptors stay taken until [`DriverRing::release`].
+    /// The next chain returned on the used ring, if any. Its descriptors stay taken until [`DriverRing::release`].
     ///
     /// # Errors
     /// [`RingError::UsedIndex`], [`RingError::NotOut`]: the back end broke the rules.
@@ -293,7 +293,7 @@ impl DriverRing {
         Ok(used)
     }
 
-    /// How many chains came back that were not taken yet; reads the device's index only when none is known.
+    /// How many chains on the used ring were not taken yet; reads the device's index only when none is known.
     ///
     /// # Errors
     /// [`RingError::UsedIndex`].
@@ -308,7 +308,7 @@ impl DriverRing {
         Ok(self.seen.wrapping_sub(self.taken))
     }
 
-    /// How many chains are known to have come back that were not taken yet, without a new look.
+    /// How many chains on the used ring are known and were not taken yet, without reading the device's index.
     #[inline]
     pub fn known(&self) -> u16 {
         self.seen.wrapping_sub(self.taken)
@@ -320,7 +320,7 @@ impl DriverRing {
         self.shared.used_entry(self.taken.wrapping_add(ahead))
     }
 
-    /// Takes the next used element without looking whether its head is out. Only after `completed()` said so.
+    /// Takes the next used element without a check that its head is in flight. Only after `completed()` said so.
     #[inline]
     pub fn take_used(&mut self) -> Used {
         let used = self.shared.used_entry(self.taken);
@@ -328,12 +328,12 @@ impl DriverRing {
         used
     }
 
-    /// Takes a chain's descriptors back; `false` when no such chain is out.
+    /// Takes a chain's descriptors back; `false` when no such chain is in flight.
     pub fn release(&mut self, head: u16) -> bool {
         self.chains.give_back(head)
     }
 
-    /// Says when the driver wants to be called. `true` means that the condition is met already: poll again, no call may come.
+    /// Says when the driver wants an interrupt. `true` means that the condition is met already: poll again, no interrupt may come.
     pub fn set_interrupts(&mut self, when: Interrupts) -> bool {
         let count = match when {
             Interrupts::Off => 0,
@@ -341,7 +341,7 @@ impl DriverRing {
             Interrupts::After(count) => count.max(1),
         };
         if self.options.event_idx {
-            // The flag must stay 0 (section 2.7.7.1); "off" is an index that lies a whole turn ahead.
+            // The flag must stay 0 (section 2.7.7.1); "off" is an index that lies a whole round of the ring ahead.
             self.shared.set_used_event(self.taken.wrapping_add(count).wrapping_sub(1));
         } else {
             self.shared.set_available_flags(if count == 0 { AVAIL_NO_INTERRUPT } else { 0 });

@@ -81,7 +81,7 @@ impl Piece {
     }
 }
 
-/// An element of the used ring: a chain that came back.
+/// An element of the used ring: a completed chain.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Used {

@@ -147,7 +147,7 @@ impl SharedRing {
         self.available_word(2 + self.slot(index)).store(head, Ordering::Relaxed);
     }
 
-    /// The driver's wish: interrupt when the used index passes this (EVENT_IDX).
+    /// The driver's request (EVENT_IDX): interrupt when the used index passes this.
     pub fn used_event(&self) -> u16 {
         self.available_word(2 + usize::from(self.size)).load(Ordering::Relaxed)
     }
@@ -192,7 +192,7 @@ impl SharedRing {
         unsafe { self.used.add(4 + 8 * self.slot(index)).cast::<Used>().write_volatile(used) }
     }
 
-    /// The device's wish: kick when the available index passes this (EVENT_IDX).
+    /// The device's request (EVENT_IDX): kick when the available index passes this.
     #[inline]
     pub fn available_event(&self) -> u16 {
         self.used_word(4 + 8 * usize::from(self.size)).load(Ordering::Relaxed)

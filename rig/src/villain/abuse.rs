@@ -44,14 +44,14 @@ fn descriptors_empty(stage: &mut Stage<'_>) -> Done {
     for index in 0..size {
         hand.describe(index, 0, 0, DESC_NEXT, (index + 1) % size);
     }
-    // A few thousand: they must come back in time on a slow machine too.
+    // A few thousand: they must be completed in time on a slow machine too.
     (0..size / 16).for_each(|index| hand.offer(index));
     hand.show(&mut guest);
     Ok(hand.leave(guest))
 }
 
 fn runts_behind(stage: &mut Stage<'_>) -> Done {
-    // Where IN_ORDER is not offered they just come back.
+    // Where IN_ORDER is not offered they are just completed.
     let mut guest = stage.guest(|builder| builder.with(IN_ORDER))?;
     let mut hand = Hand::transmit(&mut guest);
     let size = hand.ring().size();

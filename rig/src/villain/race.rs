@@ -45,7 +45,7 @@ struct Field<'a> {
     /// The honest frame with its header.
     frame: u64,
     length: u32,
-    /// A table of the frame in two pieces.
+    /// An indirect table of the frame in two buffer segments.
     table: u64,
 }
 

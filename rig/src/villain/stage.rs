@@ -154,7 +154,7 @@ impl<'a> Stage<'a> {
 pub struct Traces {
     /// The guest, if there is one: still connected if the back end has not cut it off.
     pub guest: Option<ToyGuest>,
-    /// Chains shown to the back end in the first transmit queue, good and bad: all must come back while the port lives.
+    /// Chains shown to the back end in the first transmit queue, good and bad: all must be completed while the port lives.
     pub offered: u16,
     /// The transmit queue's used index before; none when the guest's memory must not be touched any more.
     used_before: Option<u16>,
@@ -176,7 +176,7 @@ impl Traces {
         Self { guest: Some(guest), offered: 0, used_before: None }
     }
 
-    /// How many of the chains came back.
+    /// How many of the chains were completed.
     pub fn returned(&mut self) -> u16 {
         let Some(before) = self.used_before else {
             return 0;
@@ -199,7 +199,7 @@ impl Traces {
         signalled > 0
     }
 
-    /// Waits until all chains have come back (`true`), or the deadline is over or the villain is cut off (`false`).
+    /// Waits until all chains are completed (`true`), or the deadline is over or the villain is cut off (`false`).
     pub fn wait_returned(&mut self, patience: Duration) -> bool {
         self.wait_returned_while(patience, || {})
     }

@@ -22,7 +22,7 @@ pub struct Judgement {
     pub worst: Worst,
     /// Why it could not take place, if it could not.
     pub not_done: Option<String>,
-    /// Chains shown to the back end, and how many came back.
+    /// Chains shown to the back end, and how many were completed.
     pub chains: (u16, u16),
     /// The back end cut the villain off.
     pub cut_off: bool,

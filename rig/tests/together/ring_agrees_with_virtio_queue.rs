@@ -20,7 +20,7 @@ fn mapped(memory: &GuestMemory) -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges_with_files([range]).unwrap()
 }
 
-/// A chain to send: lengths of its readable and writable pieces, and whether through a table.
+/// A descriptor chain to send: lengths of its readable and writable buffer segments, and whether through an indirect table.
 #[derive(Debug, Clone)]
 struct Chain {
     readable: Vec<u32>,
@@ -185,8 +185,8 @@ proptest! {
         }
     }
 
-    /// Neither side sleeps while there is something to do: with both suppressing notifications as they like, a device that
-    /// looks only when kicked and a driver that looks only when called still finish everything.
+    /// Neither side sleeps while there is something to do: with both suppressing notifications as they like, a device that looks
+    /// only after a kick and a driver that looks only after an interrupt still finish everything.
     #[test]
     fn no_notification_is_missed(counts in prop::collection::vec(1usize..6, 1..60), event_idx in any::<bool>()) {
         let options = RingOptions { size: 8, event_idx, indirect: 0 };

@@ -111,11 +111,11 @@ impl Mould {
     }
 }
 
-/// A frame that has come in, in one piece or several.
+/// A frame that has come in, in one buffer segment or several.
 pub struct Arrival<'a> {
-    /// The first piece, from the Ethernet header on.
+    /// The first segment, from the Ethernet header on.
     pub first: &'a [u8],
-    /// Further pieces.
+    /// Further segments.
     pub rest: &'a [&'a [u8]],
 }
 
@@ -183,7 +183,7 @@ impl SinkPort {
         }
     }
 
-    /// Asks to be called for the next frame; `true` when one is there already.
+    /// Asks for an interrupt with the next frame; `true` when one is there already.
     pub fn arm(&mut self) -> bool {
         match self {
             Self::Vu(port) => port.arm(),
@@ -207,7 +207,7 @@ impl SinkPort {
         }
     }
 
-    /// Takes the calls that came.
+    /// Takes the interrupts that came.
     pub fn drain(&self) {
         if let Self::Vu(port) = self {
             port.drain();

@@ -102,7 +102,7 @@ impl VuSink {
         Ok(frames)
     }
 
-    /// Asks to be called for the next frame; `true` when one is there already.
+    /// Asks for an interrupt with the next frame; `true` when one is there already.
     pub fn arm(&mut self) -> bool {
         self.queue.ring.set_interrupts(Interrupts::Next)
     }
@@ -117,7 +117,7 @@ impl VuSink {
         self.queue.call.waitable()
     }
 
-    /// Takes the calls that came.
+    /// Takes the interrupts that came.
     pub fn drain(&self) {
         self.queue.call.drain();
     }
@@ -156,8 +156,8 @@ impl VuSink {
             return Err(PortError::Ring { port: self.port, cause: RingError::NotOut(used.head) });
         }
         let start = self.start.wrapping_add(used.head as usize * self.stride);
-        // SAFETY: head and length were checked against the buffers that `new` laid out; the back end has given the buffer
-        // back, and the slice is dropped before it is shown to it again.
+        // SAFETY: head and length were checked against the buffers that `new` laid out; the back end has returned the buffer on the
+        // used ring, and the slice is dropped before it is posted again.
         Ok(unsafe { std::slice::from_raw_parts(start, used.length as usize) })
     }
 

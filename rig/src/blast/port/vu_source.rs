@@ -202,7 +202,7 @@ impl VuSource {
             }
             for _ in 0..count {
                 let used = ring.take_used();
-                // In order: the oldest head came back, and it stands where it stood.
+                // In order: the oldest head is completed, and it stands where it stood.
                 let head = if self.in_order { None } else { Some(used.head as u16) };
                 self.free.give(head);
             }

@@ -13,7 +13,7 @@ use memlane_rig::frontend::wire;
 /// Longer than any test.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// A socket at which anybody is heard out.
+/// A socket at which every front end is heard out.
 pub struct Deaf {
     path: PathBuf,
     _folder: tempfile::TempDir,

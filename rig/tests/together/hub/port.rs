@@ -60,9 +60,9 @@ impl Ring {
 }
 
 impl Ring {
-    /// Uses several chains at once: the driver must see all buffers of a frame or none (virtio 1.4 section 5.1.6.4.1), but
-    /// the crate shows each as it comes. So all but the last are written by hand, and the last by the crate, which then
-    /// shows them all; as it counts only one of them, the driver is called in any case.
+    /// Uses several chains at once: the driver must see all buffers of a frame or none (virtio 1.4 section 5.1.6.4.1), but the
+    /// crate shows each as it comes. So all but the last are written by hand, and the last by the crate, which then shows them all;
+    /// as it counts only one of them, the driver gets an interrupt in any case.
     fn add_together(&mut self, memory: &GuestMemoryMmap, chains: &[(u16, u32)]) {
         let (last, others) = chains.split_last().unwrap();
         let (start, size) = (self.queue.next_used(), self.queue.size());
