@@ -1,4 +1,5 @@
-//! A front end that makes its call descriptor block stops its own port, not the worker. Nor does one that makes calls dear.
+//! A front end that makes its call descriptor block stops its own port, not the worker. Nor does one that makes interrupts slow:
+//! the interrupt circuit breaker bounds their time.
 
 mod common;
 
@@ -12,7 +13,7 @@ use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-/// Has the calls of a guest's receive queue block whoever makes them.
+/// Makes a guest's call descriptor of the receive queue block the thread that sends an interrupt.
 fn make_calls_block(villain: &mut ToyGuest) {
     let queue = &mut villain.pair(0).receive.queue;
     let descriptor = queue.call.fd().unwrap();
@@ -40,7 +41,7 @@ fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
     bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
     b.send(&sent).unwrap();
-    // What was for the villain is flooded if it was sent after its port was closed.
+    // A frame for the villain is flooded if it was sent after its port was closed.
     while c.receive(PATIENCE).unwrap().bytes != sent {}
 }
 
@@ -53,7 +54,7 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
     bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
     drop(villain);
-    // It comes back, with calls that block: nobody makes them.
+    // The villain comes back with a call descriptor that blocks: the switch sends no interrupts.
     let mut villain = bed.guest(0);
     villain.send(&frame(mac(0), BROADCAST, 60, 2)).unwrap();
     assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
@@ -64,7 +65,7 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     b.wait_sent(PATIENCE).unwrap();
     assert_eq!(bed.state(0), State::Running);
     drop(villain);
-    // An honest guest at that port is called late, but is called.
+    // An honest guest at that port gets its interrupts late, but gets them.
     let mut honest = bed.guest(0);
     let queue = &mut honest.pair(0).receive.queue;
     queue.ring.set_interrupts(Interrupts::Next);
@@ -81,10 +82,10 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     assert!(honest.pair(0).receive.queue.call.drain() > 0);
 }
 
-/// Copies of a call's descriptor, and epoll instances, each of which watches all of them.
+/// Copies of a call descriptor, and epoll instances, each of which watches all of them.
 type Hung = (Vec<OwnedFd>, Vec<Epoll>);
 
-/// Hangs so much on the calls of a guest's receive queue that each takes milliseconds; how long, too.
+/// Hangs so much on the call descriptor of a guest's receive queue that each interrupt takes milliseconds; how long, too.
 fn make_calls_dear(villain: &mut ToyGuest) -> (Hung, Duration) {
     const COPIES: usize = 300;
     let call = &villain.pair(0).receive.queue.call;
@@ -127,7 +128,7 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
     }
     let calls = bed.totals(0).calls - before;
     assert!(calls > 0, "the villain is called at all");
-    // What a port may owe at first, and a call that nobody looked into, come on top.
+    // The debt that the interrupt circuit breaker allows, and a slow interrupt that it forgives, come on top.
     assert!(one * (calls as u32) < SPAN / 8 + 3 * one, "{calls} calls of {one:?}");
     assert_eq!(bed.state(0), State::Running);
 }

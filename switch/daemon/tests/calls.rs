@@ -1,4 +1,4 @@
-//! Calls are made where drivers ask for them, and spared where they can wait.
+//! Interrupts are sent where drivers ask for them, and spared where they can wait (interrupt coalescing).
 
 mod common;
 
@@ -32,7 +32,7 @@ fn a_driver_hears_of_few_small_frames_a_little_later() {
 fn a_driver_that_has_looked_meanwhile_is_not_called() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
-    // So that no call is owed for the announcement.
+    // So that no interrupt is pending for the announcement.
     a.pair(0).transmit.queue.ring.set_interrupts(Interrupts::Off);
     announce(&mut [&mut a, &mut b]);
     look_after_sent(&mut a);
@@ -48,16 +48,18 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
         b.receive(PATIENCE).unwrap();
         calls += a.pair(0).transmit.queue.call.drain();
     }
-    // Whoever looks within the delay need not be called. Who does not look for long, because its CPU is taken away, is called once more, which is
-    // counted a moment after the call; it is the driver's own descriptor that tells how many calls there were.
+    // A driver that reaps completions within the delay needs no interrupt. A driver that does not look for long, because its CPU is
+    // taken away, gets one more, which is counted a moment after it was sent; the driver's own descriptor tells how many interrupts
+    // there were.
     let spared = |bed: &Bed| calls <= slow + repeated(bed) - before;
     bed.wait_for(spared, &format!("calls ({calls}) are spared where the driver looked in time; it was late {slow} times"));
 }
 
-/// Who has looked so soon after sending is in time: calls wait for 125 us, from the beginning of the pass that takes the frame, which may be earlier.
+/// A driver that has looked so soon after sending is in time: transmit interrupts are delayed (interrupt coalescing) by 125 us,
+/// from the beginning of the poll iteration that takes the frame, which may be earlier.
 const IN_TIME: Duration = Duration::from_micros(75);
 
-/// Polls until all sent chains are back, then asks to hear of the next.
+/// Polls until all sent chains are completed, then asks for an interrupt with the next.
 fn look_after_sent(guest: &mut ToyGuest) {
     let transmit = &mut guest.pair(0).transmit;
     let start = Instant::now();

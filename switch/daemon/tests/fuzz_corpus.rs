@@ -26,7 +26,8 @@ fn replay(target: &str, body: fn(&[u8])) {
 /// Held by each test, because the target `messages` counts the open descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Whatever an operator does, in any order with the workers' passes, while frames flow: scripts by chance for the target that attaches and detaches.
+/// Any acts of an operator, in any order with the workers' poll iterations, while frames flow: scripts by chance for the target
+/// that attaches and detaches.
 #[test]
 fn no_order_of_changes_and_traffic_breaks_a_promise() {
     let _alone = ALONE.lock();

@@ -1,4 +1,4 @@
-//! Links: what the operator asks for is what frames meet.
+//! Link emulation: frames meet the link that the operator asked for.
 
 #[path = "../benches/bed/mod.rs"]
 #[allow(dead_code)]
@@ -19,7 +19,7 @@ fn bed(impairment: Impairment) -> Bed {
     Bed::with_links(&[None, Some(impairment), None], Settings::default())
 }
 
-/// Steps the worker, and takes what guest `to` gets, until `done`; frames by sender.
+/// Steps the worker, and takes the frames of guest `to`, until `done`; counts frames by sender.
 fn step_until(bed: &mut Bed, to: usize, got: &mut [u32; 3], mut done: impl FnMut(&[u32; 3]) -> bool) {
     let end = Instant::now() + WAIT;
     while !done(got) {
@@ -137,7 +137,7 @@ fn a_receiver_that_stops_at_the_end_of_a_line_holds_up_nobody_and_is_given_up() 
     // Meanwhile, and afterwards, others are served.
     bed.guests[0].send(0, 2, 60, 1);
     step_until(&mut bed, 2, &mut got, |got| got[0] == 1);
-    // It takes what it has, and is served again.
+    // It takes its frames, and is served again.
     let mut after = [0; 3];
     step_until(&mut bed, 1, &mut after, |after| after[0] >= 256);
     bed.guests[0].send(0, 1, 60, 1);
@@ -174,7 +174,7 @@ fn a_link_is_changed_while_frames_are_under_way() {
     while bed.ports[0].counters(0).transmit_frames.get() < 1 {
         bed.worker.step();
     }
-    // Clear: what is under way arrives when it would have, and what follows passes it.
+    // The link is cleared: frames in flight on the link arrive when they would have, and later frames pass them.
     change(&mut bed, 1, &Impairment::default());
     bed.guests[2].send(2, 1, 60, 1);
     step_until(&mut bed, 1, &mut got, |got| got[2] == 2);

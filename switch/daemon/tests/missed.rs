@@ -1,4 +1,4 @@
-//! Notifications that got lost between a driver and the switch are made up for, and the worker sleeps all the same.
+//! Lost notifications between a driver and the switch are recovered (lost-notification check), and the worker sleeps all the same.
 
 mod common;
 
@@ -18,14 +18,14 @@ fn two_guests() -> (Bed, ToyGuest, ToyGuest) {
     (bed, a, b)
 }
 
-/// The driver of this queue asks for no calls.
+/// The driver of this queue asks for no interrupts.
 fn ask_for_no_calls(queue: &mut Queue) {
     queue.ring.set_interrupts(Interrupts::Off);
     queue.call.drain();
 }
 
-/// Some time after it was shown something, the driver of this queue asks for a call, in the belief that there is nothing yet: it gets one, after
-/// it got none before.
+/// Some time after frames or buffers were shown to it, the driver of this queue asks for an interrupt, in the belief that there is
+/// nothing yet: it gets one, after it got none before.
 fn ask_for_a_call_too_late(queue: &mut Queue) {
     std::thread::sleep(ASLEEP);
     assert_eq!(queue.call.drain(), 0);
@@ -57,7 +57,7 @@ fn arrives_without_a_kick(from: &mut ToyGuest, to: &mut ToyGuest, number: u64) -
 #[test]
 fn a_frame_whose_kick_got_lost_is_found() {
     let (bed, mut a, mut b) = two_guests();
-    // If this machine stops for longer than the looks take, just then, it is not found.
+    // If this machine stops for longer than the lost-notification checks take, just then, it is not found.
     assert!((1..5).any(|attempt| arrives_without_a_kick(&mut a, &mut b, 2 * attempt)), "not found");
     assert_eq!((bed.totals(0).missed_kicks, bed.totals(1).missed_kicks), (1, 0));
 }
@@ -79,7 +79,7 @@ fn a_guest_of_user_mode_linux_that_lost_an_interrupt_is_called_again_soon() {
     let bed = Bed::with("poll = \"never\"", &["", ""]);
     let (mut a, mut b) = (bed.guest(0), bed.guest_like(1, bed.builder(1).call(CallKind::SocketPair)));
     announce(&mut [&mut a, &mut b]);
-    // If this machine stops for a while, just then, it is called later.
+    // If this machine stops for a while, just then, the interrupt comes later.
     let soon = (0..5).any(|number| {
         std::thread::sleep(ALL_LOOKS);
         b.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);

@@ -1,4 +1,5 @@
-//! No port ever sees a frame that is not for it, however rings come and go on several workers: what `make prove` runs under sanitizers.
+//! No port ever sees a frame that is not for it, however rings come and go on several workers. `make prove` runs this under
+//! sanitizers.
 
 mod common;
 
@@ -12,10 +13,10 @@ use memlane_rig::guest::{GuestError, ToyGuest};
 const PORTS: usize = 8;
 /// Rounds of the busiest guest, and frames that arrived in all, that suffice to tell.
 const ENOUGH: (u64, u64) = (60, 10_000);
-/// Within which that must be, far beyond what sanitizers need on a busy machine.
+/// Time within which that must be reached, far beyond the need of sanitizers on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// How far everybody is.
+/// Progress of all guests.
 #[derive(Default)]
 struct Progress {
     rounds: [AtomicU64; PORTS],
@@ -40,8 +41,8 @@ fn segment(index: usize) -> usize {
     index % 2
 }
 
-/// What arrived at guest `index` is for it, or for all of its segment (addresses of the other segment are unknown in it), from its segment,
-/// and whole.
+/// A frame that arrived at guest `index` is for it, or for all of its segment (addresses of the other segment are unknown in it),
+/// from its segment, and undamaged.
 fn look_at(bytes: &[u8], index: usize) {
     let destination: [u8; 6] = bytes[..6].try_into().unwrap();
     let source: [u8; 6] = bytes[6..12].try_into().unwrap();
@@ -53,7 +54,8 @@ fn look_at(bytes: &[u8], index: usize) {
     assert!(bytes == frame(source, destination, bytes.len(), number), "guest {index} got a changed frame of guest {sender}");
 }
 
-/// Sends to everybody, of the other segment too, looks at what comes, and stops, starts, reconnects and moves its memory meanwhile.
+/// Sends to all guests, of the other segment too, checks the received frames, and stops, starts, reconnects and moves its memory
+/// meanwhile.
 fn churn(guest: &mut ToyGuest, index: usize, progress: &Progress) {
     let rounds = &progress.rounds[index];
     let mut number = (index as u64) << 32;
@@ -101,7 +103,7 @@ fn no_port_sees_a_frame_that_is_not_for_it() {
         let progress = &progress;
         let movers = guests.iter_mut().enumerate().map(|(index, guest)| scope.spawn(move || churn(guest, index, progress)));
         let threads: Vec<_> = movers.collect();
-        // Whoever ends before it is time has panicked, and says so below.
+        // A thread that ends before it is time has panicked, and says so below.
         let ended = || threads.iter().any(std::thread::ScopedJoinHandle::is_finished);
         let done = || progress.is_enough() && begin.elapsed() >= asked;
         while !done() && !ended() && begin.elapsed() < DEADLINE + asked {

@@ -1,4 +1,5 @@
-//! No machine can take the network from another: shares at a busy receiver depend on weights, and on nothing that a sender does.
+//! Fairness: no machine can take the network from another. Shares at a busy receiver depend on weights, and on nothing that a
+//! sender does.
 //!
 //! One worker and its guests take turns in one thread, so little here depends on how fast the machine is.
 
@@ -15,14 +16,14 @@ use memlane::settings::{Poll, Settings};
 use memlane::stats::DropReason;
 use memlane_rig::ring::Piece;
 
-/// A worker makes many passes in the time in which a guest does anything.
+/// A worker makes many poll iterations in the time in which a guest does anything.
 fn pass_often(bed: &mut Bed) {
     (0..16).for_each(|_| {
         bed.worker.step();
     });
 }
 
-/// Lets time pass without leaving the CPU to others, who keep it for longer.
+/// Lets time pass without leaving the CPU to other processes, which keep it for longer.
 fn spin(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -36,7 +37,7 @@ fn jain(values: &[u64]) -> f64 {
     sum * sum / (values.len() as f64 * squares)
 }
 
-/// Senders who always have frames of their size, and the receiver after them, who takes what `room` buffers hold in a step.
+/// Senders that always have frames of their size, and the receiver after them, which takes the frames in `room` buffers in a step.
 struct Contest {
     bed: Bed,
     sizes: Vec<u32>,
@@ -50,7 +51,7 @@ impl Contest {
     }
 
     fn polled(poll: Poll, sizes: &[u32], room: usize) -> Self {
-        // A busy machine may take the CPU away from all of us for longer than the usual patience.
+        // A busy machine may take the CPU away from all of us for longer than the usual stall timeout.
         Self::with(Settings { poll, patience: Duration::from_secs(60), ..Settings::default() }, sizes, room)
     }
 
@@ -147,7 +148,8 @@ fn a_saturated_in_order_sender_loses_nothing() {
 
 #[test]
 fn a_sender_whose_receiver_hardly_reads_leaves_others_room_to_wait() {
-    // Guest 0 keeps as many frames waiting for guest 1 as it can, who reads one now and then; guest 2 sends to 3, who reads all, but late.
+    // Guest 0 keeps as many frames waiting for guest 1 as it can, which reads one now and then; guest 2 sends to 3, which reads
+    // all, but late.
     let mut bed = Bed::with(4, Settings { parking: 64, patience: Duration::from_secs(60), ..Settings::default() });
     bed.announce(&[1, 3]);
     let (mut sent, mut received) = (0, 0);
@@ -176,7 +178,7 @@ fn a_sender_whose_receiver_hardly_reads_leaves_others_room_to_wait() {
 
 #[test]
 fn a_receiver_that_stops_costs_a_sender_its_share_and_others_nothing() {
-    // Guest 0 sends to 1, who reads, and to 2, who does not.
+    // Guest 0 sends to 1, which reads, and to 2, which does not.
     let mut bed = Bed::new(3);
     bed.announce(&[1, 2]);
     let (mut sent, mut received) = (0, 0);
@@ -203,7 +205,7 @@ fn a_limit_holds_whatever_the_sizes() {
         let limit = Limit { rate: Some(limit.into()), burst_ms: Some(1000), ..Limit::default() };
         let expected = limit.bytes().unwrap() as f64;
         contest.allow(0, Allowance { transmit: limit, ..Allowance::default() });
-        // What passed the limit in the burst is still on its way.
+        // Frames that passed the rate limit in the burst are still on their way.
         let seen = rate(&mut contest, |contest| contest.bed.ports[1].counters(0).waiting.get() == 0);
         assert!(holds(&seen, expected), "{size}: {seen:?} instead of {expected}");
     }
@@ -249,7 +251,7 @@ fn rate(contest: &mut Contest, ready: impl Fn(&Contest) -> bool) -> RangeInclusi
     bytes / (last.1 - first.0).as_secs_f64()..=bytes / (last.0 - first.1).as_secs_f64()
 }
 
-/// Whether what was `seen` is within 2 % of what was `expected`.
+/// Whether the rates `seen` are within 2 % of `expected`.
 fn holds(seen: &RangeInclusive<f64>, expected: f64) -> bool {
     *seen.start() < 1.02 * expected && *seen.end() > 0.98 * expected
 }
@@ -261,7 +263,7 @@ fn floods_are_limited_and_counted() {
     let (mut sent, mut received) = (0, 0);
     for _ in 0..100 {
         let free = usize::from(bed.guests[0].transmit.free());
-        // A few wait for guest 2, who takes nothing.
+        // A few wait for guest 2, which takes nothing.
         assert!(free >= 256 - 8);
         bed.guests[0].send(0, 0xffff, 60, free);
         sent += free as u64;
@@ -274,7 +276,7 @@ fn floods_are_limited_and_counted() {
     assert!(received < 8000, "{received}");
 }
 
-/// A generator sends to a station that never speaks, or to a group, over a wire for two.
+/// A generator sends to an address that never speaks, or to a multicast group, over a wire for two.
 #[test]
 fn floods_that_reach_one_receiver_are_not_limited() {
     let mut bed = Bed::new(2);
@@ -328,7 +330,7 @@ fn many_queues_gain_nothing() {
 
 #[test]
 fn whoever_gives_back_in_order_gets_no_less() {
-    // Guest 0's frames are left in its ring, those of guest 1's other queue wait at the receiver.
+    // Guest 0's frames are left in its ring (backpressure), those of guest 1's other queue wait at the receiver.
     let mut contest = Contest::polled(Poll::Always, &[1000, 1000], 30);
     let mut queue = contest.bed.queue(1, 1, false);
     let bytes = contest.run_by(1000, |contest| {
@@ -346,12 +348,13 @@ fn whoever_gives_back_in_order_gets_no_less() {
 
 #[test]
 fn who_sends_little_holds_up_nobody() {
-    // Guest 0 has one frame a pass; the room that it does not want is the others', for whom there is time enough.
+    // Guest 0 has one frame in each poll iteration; the room that it does not want is for the others, and there is time enough for
+    // them.
     for poll in [Poll::Adaptive, Poll::Always] {
         let mut contest = Contest::polled(poll, &[60, 1514, 1514], 24);
         for step in 0..60_000 {
             if step == 40_000 {
-                // The first touch of each page is dear; what bytes cost is known by now.
+                // The first touch of each page is slow; the cost of bytes is known by now.
                 contest.bytes.fill(0);
             }
             contest.bed.guests[0].reclaim();
@@ -422,7 +425,7 @@ fn alternating_destinations_gain_nothing() {
 
 #[test]
 fn a_busy_receiver_hears_broadcasts_in_the_senders_turn() {
-    // Guest 0 keeps guest 2 busy; guest 1 asks everybody, once in a while, and guest 3 misses nothing either.
+    // Guest 0 keeps guest 2 busy; guest 1 broadcasts once in a while, and guest 3 misses nothing either.
     let mut bed = Bed::with(4, Settings { patience: Duration::from_secs(60), ..Settings::default() });
     bed.announce(&[2, 3]);
     let (mut asked, mut heard) = (0, [0; 2]);

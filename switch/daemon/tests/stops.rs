@@ -1,4 +1,4 @@
-//! The network ends when it is told to, whatever its guests' front ends do.
+//! The network ends when it is told to, in whichever state its front ends are.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn must_stop(mut bed: Bed) {
 #[test]
 fn a_full_queue_of_connections_does_not_hold_up_the_end() {
     let bed = Bed::new(2);
-    // One is served, the others wait; at the second port, nobody but who says nothing.
+    // One front end is served, the others wait; at the second port, there are only silent ones.
     let _guest = bed.guest(0);
     let _crowds = [fill_queue(&bed.socket(0)), fill_queue(&bed.socket(1))];
     must_stop(bed);
@@ -65,7 +65,7 @@ fn mute(path: &Path) -> UnixStream {
 
 const MUTE: usize = 6;
 
-/// A network of ports with such front ends, and what is left of it when they go.
+/// A network of ports with such front ends, and the configuration without those ports.
 fn network_of_mute_ports(folder: &Path) -> (Arc<Managed>, Config, Vec<UnixStream>) {
     let path = |n: usize| folder.join(format!("m{n}.sock"));
     let stays = "[[port]]\nname = \"stays\"\nnull = true\n";
@@ -113,6 +113,6 @@ fn the_end_does_not_wait_for_a_whole_reload() {
     let begun = Instant::now();
     managed.stop();
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
-    // What it did is not told: the network is over.
+    // The result of the reload does not matter: the network is over.
     let _ = reloads.join().unwrap();
 }

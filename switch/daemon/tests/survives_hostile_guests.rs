@@ -1,4 +1,4 @@
-//! A hostile guest costs itself its port, and nobody else anything. Every misbehaviour that the rig knows is a test here.
+//! A hostile guest costs itself its port, and other guests nothing. Every misbehaviour that the rig knows is a test here.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::*;
 use memlane_rig::villain::{Trial, cases};
 
-/// Runs the cases whose position is `part` modulo `parts`, with two honest guests who look whether they are hurt.
+/// Runs the cases with a position of `part` modulo `parts`, with two honest guests that check whether they are hurt.
 fn try_cases(part: usize, parts: usize, top: &str) {
     let bed = Bed::with(top, &["", "", ""]);
     let mut trial = Trial::new(&bed.socket(0), &bed.socket(1), &bed.socket(2), Duration::from_secs(2)).unwrap();

@@ -1,7 +1,7 @@
 //! A machine that is restored from a snapshot, or moved, finds its time-stamp counter set back. Guests are not to wait until it has caught up.
 //!
-//! Here the kernel is told to refuse reading the counter to the switch's threads, and a signal handler reads it for them, with what is added
-//! to it now.
+//! Here the kernel is told to refuse reading the counter to the switch's threads, and a signal handler reads it for them, and adds
+//! an offset.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::*;
 use memlane::stats::DropReason;
 
-/// What is added to the counter: the less, the further it went back.
+/// The offset of the counter: the less, the further the clock was set back.
 static ADDED: AtomicU64 = AtomicU64::new(0);
 
 /// Lets threads started from now on by this one read the counter through [`on_refusal`] only, or again as usual.

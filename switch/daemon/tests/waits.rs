@@ -1,4 +1,4 @@
-//! Frames wait in their sender's memory, for a bounded time, and hurt nobody meanwhile.
+//! Frames wait in their sender's memory (backpressure), for a bounded time, and hurt no other port meanwhile.
 
 mod common;
 
@@ -47,12 +47,12 @@ fn a_driver_that_missed_a_call_is_called_again() {
     assert!((4..=10).contains(&calls), "a call, and one each after 1, 2, 4 ... 64 ms of 100: {calls}");
 }
 
-/// Times that the worker looked and found nothing to do.
+/// Poll iterations that found nothing to do.
 fn empty_passes(bed: &Bed) -> u64 {
     bed.daemon().network().shared().workers[0].empty_passes.get()
 }
 
-/// How often the worker of a network with this `poll` looks in vain while frames that came over a link wait out the patience.
+/// How often the worker of a network with this `poll` polls in vain while frames that came over a link wait for the stall timeout.
 fn empty_passes_of_a_patience(poll: &str) -> u64 {
     let bed = Bed::with(&format!("poll = \"{poll}\""), &["", "link = { delay = \"1ms\" }"]);
     let mut a = bed.guest(0);
@@ -104,7 +104,7 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
             before = empty_passes(&bed);
         }
     }
-    // A frame each millisecond, with a few passes each.
+    // A frame each millisecond, with a few poll iterations each.
     let spent = empty_passes(&bed) - before;
     assert!(spent < 300 * 20, "{spent} passes for 300 frames");
     assert!(bed.totals(1).receive_limited > 0);
@@ -116,7 +116,7 @@ fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
     let mut a = bed.guest_like(0, bed.builder(0).with(features::IN_ORDER));
     let mut b = bed.guest(1);
     announce(&mut [&mut a, &mut b]);
-    // Where chains go back in order, frames without room are left where they are.
+    // Where chains are completed in order, frames without room are left in the ring (backpressure).
     let mut sent = 0;
     for received in 0..600 {
         while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {
@@ -133,7 +133,8 @@ fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
     assert!(empty_passes(&bed) - before < 20, "{} passes for nothing", empty_passes(&bed) - before);
 }
 
-/// A network of two workers whose fourth guest has no room because the third keeps it busy; the first two have each sent a broadcast.
+/// A network of two workers and four guests: the fourth has no room because the third keeps it busy; the first two have each sent a
+/// broadcast.
 fn busy_receiver() -> (Bed, Vec<ToyGuest>) {
     let bed = Bed::with("workers = 2\npatience-ms = 60000", &["", "", "", ""]);
     let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
@@ -188,7 +189,7 @@ fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
     }
     bed.wait_for(|bed| bed.totals(0).transmit_limited > 0, "the limit to hold back");
     bed.daemon().network().port(PortId(0)).unwrap().policy.set(&Allowance::default());
-    // The worker looks again when the limit would have opened, or at the next kick.
+    // The worker polls the ring again when the rate limit would have opened, or at the next kick.
     a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();
     while b.receive(PATIENCE).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}
     let (begin, before) = (Instant::now(), empty_passes(&bed));

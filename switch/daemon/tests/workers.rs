@@ -1,4 +1,4 @@
-//! What several workers do with each other's frames.
+//! Frames between ports of several workers (inter-worker queues).
 
 mod crew;
 
@@ -14,7 +14,7 @@ fn a_frame_on_its_way_to_another_worker_never_reaches_who_has_the_slot_by_then()
     crew.announce();
     crew.guests[0].send(0, 1, 100, 5);
     crew.workers[0].step();
-    // Before the other worker looks, the receiver goes, and somebody else comes to where it was.
+    // Before the other worker looks, the receiver goes, and another port takes its number.
     crew.stop_receive_queue(1, 1);
     crew.stop_receive_queue(2, 1);
     let (mut one, mut other) = (crew.attach(2, 1), crew.attach(1, 1));
@@ -28,7 +28,7 @@ fn a_frame_on_its_way_to_another_worker_never_reaches_who_has_the_slot_by_then()
 
 #[test]
 fn a_worker_that_falls_behind_holds_up_only_who_sends_to_it() {
-    // Guest 0 has four queues for guest 4, whose worker takes no step; guest 1 sends to 2, at the same worker.
+    // Guest 0 has four queues for guest 4 at the other worker, which takes no step; guest 1 sends to 2, at guest 0's worker.
     const OUT: usize = 100;
     let mut crew = Crew::new(&[0, 0, 0, 0, 1], Settings { patience: Duration::from_secs(60), ..Settings::default() });
     crew.announce();
@@ -36,7 +36,8 @@ fn a_worker_that_falls_behind_holds_up_only_who_sends_to_it() {
     let (mut sent, mut received) = (0, 0);
     for _ in 0..50 {
         for queue in queues.iter_mut().chain([&mut crew.guests[0]]) {
-            // Together more than the way there holds of one port; each less than may wait of a queue, whatever their order is.
+            // Together more than the inter-worker queue holds of one port; each less than may wait of a transmit queue, in any
+            // order.
             queue.reclaim();
             let more = usize::from(queue.transmit.free()).saturating_sub(256 - OUT);
             queue.send(0, 4, 100, more);
@@ -92,13 +93,13 @@ fn frames_of_other_workers_are_nobodys_burden_here() {
         bytes
     };
     stretch(500);
-    // Whoever has its turn while a hypervisor takes the CPU away pays for that time, and misses as much of a stretch or two.
+    // A port that is served while a hypervisor takes the CPU away pays for that time, and misses as much of a stretch or two.
     let mut stretches: Vec<_> = (0..11).map(|_| stretch(250)).collect();
     stretches.sort_unstable_by_key(|bytes| bytes[0].min(bytes[1]));
     let bytes = stretches[5];
-    // Each guest has a turn of 32 frames in most passes. Time is what they share, and the turn that comes right after other workers' frames takes
-    // longer, because those have filled the caches: whose it is has about three turns while the other has four. A guest that had to pay for
-    // those frames would have one turn in ten passes.
+    // Each guest has a service quantum of 32 frames in most poll iterations. Time is the resource that they share, and the quantum
+    // that comes right after other workers' frames takes longer, because those have filled the caches: its guest has about three
+    // quanta while the other has four. A guest that had to pay for those frames would have one quantum in ten poll iterations.
     let turns = 250 * 32 * 1514;
     assert!(bytes[..2].iter().all(|&bytes| bytes * 10 > turns * 6), "{bytes:?}, {turns} in a turn each pass");
     assert!(bytes[7..].iter().all(|&bytes| bytes > 0), "{bytes:?}");

@@ -1,4 +1,4 @@
-//! What tests of the command share: folders with networks, commands in them, networks that run.
+//! Shared by the tests of the command: folders with networks, commands in them, networks that run.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A folder with a network whose port "web" is at `socket`.
+/// A folder with a network and its port "web" at `socket`.
 pub fn network(socket: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "net.toml", &port(socket, ""));
@@ -32,7 +32,7 @@ pub fn memlane(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command that succeeds prints.
+/// Output of a command that succeeds.
 pub fn printed(folder: &Path, arguments: &[&str]) -> String {
     let output = memlane(folder, arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", told(&output));

@@ -1,4 +1,4 @@
-//! What the tests of the switch share: a network in this process, and toy guests on it.
+//! Shared by the tests of the switch: a network in this process, and toy guests on it.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -20,7 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const GLANCE: Duration = Duration::from_millis(60);
 /// After this, rings that fell quiet were looked at as often as ever.
 pub const ALL_LOOKS: Duration = Duration::from_millis(400);
-/// After this, the worker of a network that does not poll sleeps, and no second look was yet.
+/// After this, the worker of a network that does not poll sleeps, and no lost-notification check was yet.
 pub const ASLEEP: Duration = Duration::from_millis(5);
 
 /// A running network; its sockets go with it.
@@ -148,7 +148,7 @@ pub fn mac(index: usize) -> [u8; 6] {
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// A frame of `length` bytes whose payload tells `number`.
+/// A frame of `length` bytes with `number` in its payload.
 pub fn frame(from: [u8; 6], to: [u8; 6], length: usize, number: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length).map(|n| (n as u64 ^ number) as u8).collect();
     bytes[..6].copy_from_slice(&to);
@@ -159,7 +159,7 @@ pub fn frame(from: [u8; 6], to: [u8; 6], length: usize, number: u64) -> Vec<u8> 
     bytes
 }
 
-/// Has the switch learn where each guest is, and takes what the others heard of it.
+/// Has the switch learn the MAC address of each guest, and takes the frames that the others received.
 pub fn announce(guests: &mut [&mut ToyGuest]) {
     for index in 0..guests.len() {
         let hello = frame(guests[index].mac(), BROADCAST, 60, index as u64);

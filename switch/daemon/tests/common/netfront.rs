@@ -1,4 +1,4 @@
-//! A guest's side of a Xen network interface, in a hypervisor in memory: what xen-netfront does, and what it would never do.
+//! A guest's side of a Xen network interface, in a hypervisor in memory: acts of xen-netfront, and acts that it would never do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ impl Kind {
     pub const LINUX: Self = Self { queues: 1, split: true, scattered: true, gso: true, checksum: true, posts: RING };
 }
 
-/// What a frame says beside its bytes.
+/// Offload marks of a frame beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub checksum_blank: bool,
@@ -59,7 +59,7 @@ pub struct Queue {
     pub posted: u32,
     pub answered: u32,
     pub received: u32,
-    /// Answers below zero to what was sent.
+    /// Responses below zero to transmit requests.
     pub errors: u32,
 }
 
@@ -110,7 +110,7 @@ impl Front {
         self.hypervisor.write(&self.key(key), &value.to_string());
     }
 
-    /// Offers an event channel: its port, and what rings the back end.
+    /// Offers an event channel: its port, and the eventfd that notifies the back end.
     fn channel(&mut self) -> (u32, Arc<EventFd>) {
         self.port += 1;
         let (_, bell) = self.hypervisor.channel(self.domain, self.port);
@@ -203,7 +203,7 @@ impl Queue {
         self.bells[0].write(1).unwrap();
     }
 
-    /// Shows what was put, and tells nobody.
+    /// Shows the requests in the transmit ring, without a notification.
     pub fn show(&self) {
         at(&self.tx, 0).store_number(self.sent);
     }
@@ -252,7 +252,7 @@ impl Queue {
         self.push();
     }
 
-    /// Takes the answers to what was sent; returns how many are awaited.
+    /// Takes the responses to transmit requests; returns how many are awaited.
     pub fn collect(&mut self) -> u32 {
         let shown = number(&self.tx, 8);
         while self.answered != shown {

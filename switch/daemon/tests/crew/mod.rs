@@ -1,4 +1,5 @@
-//! A crew for tests: several workers and their guests, stepped in turn by one thread, so that what comes between what is the test's choice.
+//! A crew for tests: several workers and their guests, stepped in turn by one thread, so that the test chooses the order of all
+//! steps.
 
 #[path = "../../benches/bed/mod.rs"]
 #[allow(dead_code, reason = "the benches use the rest")]
@@ -61,7 +62,7 @@ impl Crew {
         }
     }
 
-    /// Stops the receive ring of port `index`, as the control side does it: first nobody knows a way to it.
+    /// Stops the receive ring of port `index`, as the control side does it: first its route is removed.
     pub fn stop_receive_queue(&mut self, index: u16, home: u8) {
         self.set_route(index, Vec::new());
         let key = RingKey { port: PortId(index), pair: 0, direction: Direction::Receive };
@@ -80,7 +81,7 @@ impl Crew {
         }
     }
 
-    /// Has everybody say who they are, so that the switch knows where they are, and all take what they heard of it.
+    /// Has all guests broadcast a frame, so that the switch learns their MAC addresses, and all take the frames of it.
     pub fn announce(&mut self) {
         for (index, guest) in (0..).zip(&mut self.guests) {
             guest.send(index, 0xffff, 60, 1);

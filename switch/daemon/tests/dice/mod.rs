@@ -1,4 +1,4 @@
-//! Chance that can be had again: what a test rolls follows from its seed, which is printed.
+//! Chance that can be had again: the rolls of a test follow from its seed, which is printed.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice whose seed is MEMLANE_SEED, or else new every time. Says which.
+    /// Dice with MEMLANE_SEED as their seed, or else a new one every time. Says which.
     pub fn new() -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = std::env::var("MEMLANE_SEED").ok().map_or_else(now, |seed| seed.parse().expect("MEMLANE_SEED is a number"));

@@ -12,7 +12,7 @@ pub struct Page {
 /// A relative link.
 #[derive(Debug)]
 pub struct Link {
-    /// What stands between the brackets.
+    /// The text between the brackets.
     pub text: String,
     /// Where it leads.
     pub target: PathBuf,

@@ -1,4 +1,4 @@
-//! Random traffic on a real network, and a model switch of a few lines that says what must arrive where.
+//! Random traffic on a real network, and a model switch of a few lines that says which frames must arrive where.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use memlane_rig::guest::{Layout, ReceiveBuffers, ToyGuest};
 
 /// Segments of the ports.
 const SEGMENTS: [usize; 7] = [0, 0, 0, 0, 1, 1, 2];
-/// The port whose address is configured: nobody else may use it.
+/// The port with a configured address: no other port may use it.
 const PINNED: usize = 2;
 const ROUNDS: usize = 2000;
 
@@ -18,7 +18,7 @@ type Address = [u8; 6];
 
 /// A switch as one would tell a child.
 struct Model {
-    /// Behind which port a station was last seen, in each VLAN of each segment.
+    /// The port behind which a MAC address was last seen, in each VLAN of each segment.
     stations: HashMap<(usize, u16, Address), usize>,
     /// Whether each port's transmit and receive queue are enabled.
     enabled: [[bool; 2]; SEGMENTS.len()],
@@ -29,7 +29,7 @@ impl Model {
         Self { stations: HashMap::new(), enabled: [[true; 2]; SEGMENTS.len()] }
     }
 
-    /// Who gets a frame that `port` sends.
+    /// Ports that get a frame that `port` sends.
     fn receivers(&mut self, port: usize, frame: &[u8]) -> Vec<usize> {
         let (segment, [transmit, _]) = (SEGMENTS[port], self.enabled[port]);
         let (to, from) = (address_at(frame, 0), address_at(frame, 6));
@@ -46,7 +46,7 @@ impl Model {
         all.filter(|&other| other != port && self.enabled[other][1]).collect()
     }
 
-    /// No learned station is behind `port` any more.
+    /// No learned MAC address is behind `port` any more.
     fn forget(&mut self, port: usize) {
         self.stations.retain(|_, behind| *behind != port);
     }
@@ -126,7 +126,7 @@ impl World {
         self.model.enabled[port] = [true; 2];
     }
 
-    /// One port sends a few frames; everybody gets what the model says, in order, and nothing else.
+    /// One port sends a few frames; each port gets the frames that the model says, in order, and nothing else.
     fn talk(&mut self) {
         let port = self.dice.below(SEGMENTS.len());
         let mut expected = vec![Vec::new(); SEGMENTS.len()];
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// A frame between stations that move, with or without a tag.
+    /// A frame between MAC addresses that move, with or without a tag.
     fn frame(&mut self) -> Vec<u8> {
         let length = match self.dice.below(10) {
             0 => 14 + self.dice.below(50),

@@ -1,4 +1,5 @@
-//! A port has one front end: others are answered at once, and who has the port is named. The log tells of those that come and go.
+//! A port has one front end: others are answered at once, with the process that has the port. The log tells of those that come and
+//! go.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +11,7 @@ use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
 
-/// A network with a vhost-user port "web" and a stream port "qemu", whose log is a file.
+/// A network with a vhost-user port "web", a stream port "qemu" and a file for its log.
 fn network(level: Option<&str>) -> (tempfile::TempDir, Running) {
     let folder = tempfile::tempdir().unwrap();
     let stream = "[[port]]\nname = \"qemu\"\nstream = \"qemu.sock\"\n";
@@ -51,7 +52,7 @@ fn guest(socket: &Path) -> ToyGuest {
     ToyGuest::builder().patience(PATIENCE).memory(MemoryPlan::new(64 << 20)).connect(socket).unwrap()
 }
 
-/// What `key` of a port tells.
+/// Value of the key `key` of a port.
 fn of_port(folder: &Path, port: usize, key: &str) -> Value {
     let ports: Value = serde_json::from_str(&printed(folder, &["ls", "net.toml", "--json"])).unwrap();
     ports[port][key].clone()

@@ -41,7 +41,7 @@ fn who_reads_no_further_is_no_failure() {
         drop(reader);
         let output = memlane(folder.path(), arguments).stdout(writer).output().unwrap();
         assert_eq!(told(&output), "", "{arguments:?}");
-        // What the doctor finds it tells by its code all the same.
+        // The doctor's exit code tells its findings all the same.
         let good = output.status.success() || (arguments[0] == "doctor" && output.status.code() == Some(3));
         assert!(good, "{arguments:?}: {}", output.status);
     }
@@ -130,7 +130,7 @@ fn folders_that_memlane_makes_can_be_entered_and_others_are_told() {
     let text = port("memlane/web.sock", &format!("access = {{ group = \"{group}\" }}\n"));
     write(folder.path(), "net.toml", &text);
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o711)).unwrap();
-    // Made by the first network, whatever the umask; one that an older memlane has shut is opened.
+    // Made by the first network, under any umask; one that an older memlane has shut is opened.
     for round in 0..2 {
         let mut command = Command::new("sh");
         command.args(["-c", "umask 077; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_memlane"), "up", "net.toml"]);

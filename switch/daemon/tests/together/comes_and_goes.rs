@@ -66,7 +66,7 @@ fn what_is_taken_is_refused_and_leaves_nothing_behind() {
     assert_eq!(daemon.change("nobody", &enabled(true)), Err(ChangeError::NoSuchPort(NoSuchPort("nobody".into()))));
 }
 
-/// A guest whose port comes into another segment, under the number of one that went, hears nothing that was meant for that one.
+/// A guest that comes into another segment, at a port with the number of one that went, hears nothing that was meant for that one.
 #[test]
 fn who_comes_after_hears_nothing_of_who_went() {
     let bed = Bed::with("workers = 2", &["", ""]);
@@ -80,7 +80,7 @@ fn who_comes_after_hears_nothing_of_who_went() {
                 let mut number = 0;
                 while !over.load(Ordering::Acquire) {
                     number += 1;
-                    // Without room it is tried again; what is heard of the others does not matter.
+                    // Without room the frame is sent again; received frames do not matter.
                     let _ = guest.send(&frame(mac(from), mac(9), 300, number));
                     while guest.try_receive().unwrap().is_some() {}
                 }
@@ -107,7 +107,7 @@ fn who_comes_after_hears_nothing_of_who_went() {
     });
 }
 
-/// As many join a segment as make its table grow several times; who speaks there meanwhile is never asked for again.
+/// So many ports join a segment that its table grows several times; frames to a learned address are never flooded again.
 #[test]
 fn a_segment_that_grows_knows_what_it_knew() {
     let bed = Bed::new(2);
@@ -140,7 +140,7 @@ fn who_is_disabled_neither_sends_nor_is_sent_to() {
     a.wait_sent(PATIENCE).unwrap();
     assert_silent(&mut b);
     assert_eq!(bed.drops(1, memlane::stats::DropReason::ReceiverAbsent), 1);
-    // What it sends waits in its ring.
+    // Its transmit frames wait in its ring.
     b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
     assert_silent(&mut a);
     daemon.change("p1", &enabled(true)).unwrap();
@@ -185,7 +185,7 @@ fn an_address_is_tied_to_another_port_while_the_network_runs() {
     assert_eq!(bad(&bed), 1);
 }
 
-/// What does not concern a port loses it no frame: others come and go, are limited and freed, on both workers.
+/// Changes to other ports lose a port no frame: others come and go, are limited and freed, on both workers.
 #[test]
 fn who_is_not_concerned_loses_nothing() {
     let bed = Bed::with("workers = 2", &["", "", ""]);
@@ -281,7 +281,7 @@ fn ports_that_come_under_traffic_to_their_addresses_lose_no_worker() {
         over.store(true, Ordering::Release);
     });
     assert_eq!(bed.daemon().network().fatal().cause(), None);
-    // Whoever has come is reached.
+    // Every port that has come is reached.
     let last = 1 + attaches;
     guests[0].send(&frame(mac(0), mac(last), 100, 1)).unwrap();
     bed.wait_for(|bed| bed.totals(last).receive_frames > 0, "the last port is reached");

@@ -18,12 +18,12 @@ fn up(folder: &Path, arguments: &[&str]) -> Running {
     Running::start(memlane(folder, &[&["up"], arguments].concat()))
 }
 
-/// What a command prints as JSON.
+/// JSON output of a command.
 fn json(folder: &Path, arguments: &[&str]) -> Value {
     serde_json::from_str(&printed(folder, arguments)).unwrap()
 }
 
-/// What a command says that ends with this code.
+/// Output of a command that ends with this code.
 fn fails(folder: &Path, arguments: &[&str], code: i32) -> String {
     let output: Output = memlane(folder, arguments).output().unwrap();
     let told = told(&output);
@@ -53,7 +53,7 @@ fn a_network_without_a_file_gets_its_ports_by_commands() {
     let socket = folder.join("memlane/memlane.web.sock");
     assert!(arguments.contains(&format!("path={},reconnect", socket.display())) && arguments.contains("share=on"), "{arguments}");
     assert!(socket.exists());
-    // Where a port came from makes no difference to those who ask for it later.
+    // A port that was attached prints the same arguments later as one from the file.
     assert_eq!(printed(folder, &["qemu", "web", "--memory", "1G"]), arguments);
     assert!(printed(folder, &["libvirt", "memlane", "web"]).contains("<interface"));
     let db = printed(folder, &["attach", "memlane", "db", "--vhost-user", "db.sock", "--segment", "back", "--print", "uml"]);
@@ -308,7 +308,7 @@ fn a_network_that_was_killed_is_not_listed() {
     drop(up(folder, &["net.toml"]));
     assert_eq!(links(), 1);
     std::fs::remove_dir_all(folder.join("deep")).unwrap();
-    // The next network takes away what leads nowhere.
+    // The next network removes links that lead nowhere.
     write(folder, "other.toml", "control = \"other.control\"\n");
     let _running = up(folder, &["other.toml"]);
     let left: Vec<_> = std::fs::read_dir(folder.join("memlane")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -336,7 +336,7 @@ fn a_file_that_changed_is_taken_over() {
     assert!(fails(folder, &["reload", "net"], 2).contains("net.toml:4"), "the network reads its own file");
     assert_eq!(names(folder, &["net"]), ["web", "db"]);
 
-    // A signal does the same; what is wrong then is logged, and changes nothing.
+    // A signal does the same; a mistake then is logged, and changes nothing.
     signal(&running, Signal::SIGHUP);
     write(folder, "net.toml", &fewer);
     wait_until(
@@ -360,7 +360,7 @@ fn a_file_that_is_being_written_costs_no_port() {
     let text: String = (0..20).map(port).collect();
     write(folder, "net.toml", &text);
     let running = up(folder, &["net.toml"]);
-    // A program is in the middle of writing it: neither a command nor a signal takes over what is there so far.
+    // A program is in the middle of writing it: neither a command nor a signal takes over the incomplete file.
     let mut half = File::create(folder.join("net.toml")).unwrap();
     half.write_all(port(0).as_bytes()).unwrap();
     assert!(fails(folder, &["reload", "net.toml"], 1).contains("another program has it open for writing"));

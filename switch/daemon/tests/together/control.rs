@@ -23,7 +23,7 @@ struct Net {
     folder: tempfile::TempDir,
     managed: Arc<Managed>,
     client: Client,
-    /// Who answers, and how to end that.
+    /// The thread that answers, and how to end it.
     server: Option<(JoinHandle<()>, AbortHandle)>,
 }
 
@@ -230,7 +230,7 @@ fn a_socket_that_cannot_be_had_leaves_no_half_port() {
     net.post("/v1/ports", &json!({ "name": "a", "vhost-user": "a.sock" })).unwrap();
 }
 
-/// What this asker sends byte by byte, answered with a status.
+/// Sends these raw bytes; returns the status of the answer.
 fn raw(net: &Net, bytes: &[u8]) -> String {
     raw_answer(net, bytes)[9..12].to_owned()
 }
@@ -240,7 +240,7 @@ fn raw_answer(net: &Net, bytes: &[u8]) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(net.client.path()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // What is refused early may not be read to its end.
+    // A request that is refused early may not be read to its end.
     let _ = stream.write_all(bytes);
     let mut start = [0; 4096];
     let length = stream.read(&mut start).unwrap();
@@ -340,7 +340,7 @@ fn the_document_has_every_route_and_no_other() {
     }
 }
 
-/// The schema that the document has for what is answered with `status`, or for what is sent.
+/// The document's schema for the answer with `status`, or for the request.
 fn schema(document: &Value, method: &str, path: &str, status: Option<u16>) -> jsonschema::Validator {
     let operation = &document["paths"][path][method];
     let place = status.map_or(&operation["requestBody"], |status| &operation["responses"][status.to_string()]);
@@ -392,7 +392,7 @@ fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
     let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
     let mut a = net.guest("a", 0);
     let _b = net.guest_like("b", builder(1).receive_buffers(few));
-    // Some are for somebody else, so that the others have to step aside.
+    // Some are for another receiver, so that the others have to step aside (no head-of-line blocking).
     for number in 0..20 {
         a.send(&frame(mac(0), mac(1 + number % 2), 100, number as u64)).unwrap();
     }
@@ -405,7 +405,7 @@ fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
     assert!(!net.port("a").enabled);
     let client = net.client.clone();
     let asker = std::thread::spawn(move || drain(&client, "a", 3_600_000));
-    // Somebody else's question is answered meanwhile, and the network ends though one is open.
+    // Another client's question is answered meanwhile, and the network ends though one is open.
     assert!(net.get("/v1/network").is_ok());
     net.managed.stop();
     let answer = asker.join().unwrap();
@@ -542,7 +542,7 @@ fn what_was_changed_comes_back_with_the_state() {
     net.delete("b").unwrap();
     net.post("/v1/ports/c/drain", &json!({})).unwrap();
     let now = net.managed.config().unwrap();
-    // The file may change meanwhile: what the state says wins, the rest is the file's.
+    // The file may change meanwhile: keys in the state win, the rest is the file's.
     let net = net.restart(&format!("{file}{}", ports(&[("e", "")]))).unwrap();
     let mut wanted = now.clone();
     wanted.ports.extend(net.config(&ports(&[("e", "")])).ports);
@@ -568,7 +568,7 @@ fn a_change_that_cannot_be_saved_is_applied_told_and_saved_later() {
     let told = net.get("/v1/network").unwrap();
     let told = told["unsaved"].as_str().expect("status tells it");
     assert!(told.contains("state.toml cannot be written") && told.contains("tries again"), "{told}");
-    // Told with each change, too, beside what was done.
+    // Told with each change, too, beside its result.
     let answer =
         raw_answer(&net, b"POST /v1/ports HTTP/1.1\r\nhost: m\r\ncontent-length: 29\r\n\r\n{ \"name\": \"b\", \"null\": true }");
     assert!(answer.starts_with("HTTP/1.1 201") && answer.contains("memlane-unsaved: the state file"), "{answer}");
@@ -592,7 +592,7 @@ fn two_networks_share_no_state_file() {
 
 /// A port of the network that [`any_network`] makes, as its lines in the file.
 fn any_port() -> impl Strategy<Value = Option<String>> {
-    // Mostly alike, so that often only what can change in place differs.
+    // Mostly alike, so that often only keys that can change in place differ.
     let kind = prop_oneof![
         9 => Just("vhost-user = \"FOLDER/NAME.sock\""),
         1 => Just("null = true"),
@@ -629,7 +629,7 @@ fn any_network() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// From any network to any other: what runs then is what the file says, and what the state says makes it again.
+    /// From any network to any other: the network that runs then agrees with the file, and the state makes it again.
     #[test]
     fn after_a_reload_the_network_is_what_the_file_says(first in any_network(), second in any_network(), third in any_network()) {
         let net = Net::in_folder(tempfile::tempdir().unwrap(), &first, true).unwrap();

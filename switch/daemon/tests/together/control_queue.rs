@@ -1,4 +1,4 @@
-//! Guests whose front end leaves the control queue to us choose how many queue pairs they use.
+//! Guests with a control queue in the switch, because their front end serves none, choose how many queue pairs they use.
 
 use crate::common::*;
 use memlane::port::State;
@@ -76,7 +76,8 @@ fn the_first_pair_is_used_until_the_guest_chooses() {
     assert!(used.iter().all(|&used| used > 10), "{used:?}");
 }
 
-/// Of two pairs that the front end has enabled, whose control queue it serves itself, nothing but buffers tells which the guest uses.
+/// Where the front end has enabled two pairs and serves the control queue itself, only posted receive buffers tell which pair the
+/// guest uses.
 #[test]
 fn a_pair_without_buffers_gets_no_frames() {
     for (habit, wanted) in [
@@ -89,7 +90,7 @@ fn a_pair_without_buffers_gets_no_frames() {
         let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
         let plan = MemoryPlan::new(128 << 20);
         let builder = bed.builder(0).habit(habit).features(wanted | features::MQ).queue_pairs(2).memory(plan);
-        // QEMU kicks each ring when it starts, whatever is in it.
+        // QEMU kicks each ring when it starts, even an empty one.
         let mut a = builder.receive_buffers(none).kicked(habit == Habit::QEMU).connect(bed.socket(0)).unwrap();
         let mut b = bed.guest(1);
         assert_eq!(a.pair(0).receive.post(100).unwrap(), 100, "{}", habit.name);

@@ -15,7 +15,7 @@ use serde_json::Value;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-/// A network with so many ports whose process is held to what `ulimit` says; its log is in `log`.
+/// A network with so many ports in a process with the limits of `ulimit`; its log is in `log`.
 struct Held {
     folder: tempfile::TempDir,
     running: Running,

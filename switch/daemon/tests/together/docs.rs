@@ -1,4 +1,4 @@
-//! What the pages say holds, as far as a machine can tell: links lead somewhere, named functions are there, examples and commands work.
+//! The pages are right, as far as a machine can tell: links lead somewhere, named functions are there, examples and commands work.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -70,7 +70,7 @@ fn memlane(folder: &Path, arguments: &[&str]) -> Command {
 fn every_example_is_a_good_network() {
     let mut networks = 0;
     let entries = std::fs::read_dir(top().join("examples")).unwrap().map(|entry| entry.unwrap().path());
-    // What has none is a topology, which the lab tests.
+    // A folder without one is a topology, which the lab tests.
     for folder in entries.filter(|path| path.join("net.toml").exists()) {
         let output = memlane(&folder, &["check", "net.toml"]).output().unwrap();
         assert!(output.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use crate::common::*;
 
-/// The sender's frames wait at the worker that fails, so its ring would never be empty; whatever is asked of the network returns.
+/// The sender's frames wait at the worker that fails, so its ring would never be empty; every request to the network returns.
 #[test]
 fn who_waits_for_a_worker_that_fails_is_told() {
     let mut bed = Bed::with("workers = 2\npatience-ms = 60000", &["", ""]);
@@ -28,7 +28,7 @@ fn who_waits_for_a_worker_that_fails_is_told() {
     std::thread::scope(|scope| {
         let bed = &bed;
         scope.spawn(move || {
-            // The other worker would wait for the sender's frames to come back.
+            // The other worker would wait for the sender's frames in flight.
             bed.daemon().detach("p0").unwrap();
             tell.send(()).unwrap();
         });

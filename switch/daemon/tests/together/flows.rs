@@ -1,4 +1,4 @@
-//! Frames of one flow keep their order, whatever their layout.
+//! Frames of one flow keep their order, in any layout.
 
 use crate::common::*;
 use memlane_rig::frames::{Host, NetHeader, Packet};
@@ -8,7 +8,7 @@ use memlane_rig::memory::MemoryPlan;
 
 const FRAMES: u16 = 60;
 
-/// Frames of one flow, with what their sender leaves to others.
+/// Frames of one flow, with the offloads that their sender left undone.
 type Frames = Vec<(NetHeader, Vec<u8>)>;
 
 fn host(index: u16, v6: bool) -> Host {

@@ -71,7 +71,7 @@ fn an_address_may_be_behind_one_port_in_each_vlan() {
     assert_eq!(bed.totals(0).flooded + bed.totals(1).flooded + bed.totals(2).flooded, 2);
 }
 
-/// Passes what comes in at one guest on at the other, until nothing comes any more; returns how many frames that were.
+/// Sends the frames received by one guest on from the other, until no more come; returns how many frames that were.
 fn bridge(left: &mut ToyGuest, right: &mut ToyGuest) -> usize {
     let mut passed = 0;
     loop {

@@ -1,4 +1,4 @@
-//! What is known of other people's front ends, and what their guests may break without their doing.
+//! Known behaviour of other projects' front ends, and rules that their guests may break without their doing.
 
 use std::os::fd::AsRawFd;
 
@@ -29,7 +29,7 @@ fn tell_addresses(guest: &mut ToyGuest, ring: u32, [descriptors, available, used
     send(guest, Request::SET_VRING_ADDR, wire::VERSION, &body, &[]);
 }
 
-/// Gives ring `ring` a kick; returns what the back end acknowledges it with.
+/// Gives ring `ring` a kick; returns the back end's acknowledgement.
 fn kick(guest: &mut ToyGuest, ring: u32) -> Option<u64> {
     let event = EventFd::new(0).unwrap();
     let flags = wire::VERSION | wire::NEED_REPLY;
@@ -68,7 +68,7 @@ fn buffers_posted_before_the_start_are_filled() {
     }
 }
 
-/// Nothing is in flight in a ring that starts: the used index is where it goes on, whatever base the front end tells.
+/// No chain is in flight in a ring that starts: it resumes at the used index, whichever base the front end states.
 #[test]
 fn guests_of_every_front_end_carry_on_after_a_restart() {
     for habit in Habit::ALL {
@@ -122,7 +122,7 @@ fn a_front_end_that_hung_up_for_want_of_a_configuration_space_is_offered_one() {
         assert_eq!(frontend.config(0, 6).unwrap(), [0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
     }
     bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
-    // A network device of QEMU finds what it would warn of only once.
+    // A network device of QEMU is offered CONFIG only once: it would warn of it again at each connection.
     for offers in [true, false] {
         let mut qemu = bed.guest_like(0, bed.builder(0).habit(Habit::QEMU).without_protocol(Protocol::CONFIG));
         assert_eq!(qemu.frontend().unwrap().protocol_features().unwrap().contains(Protocol::CONFIG), offers);
@@ -218,7 +218,7 @@ fn a_ring_without_descriptors_is_one_that_is_not_used() {
     assert_eq!(quarantines(&bed, 0), 0);
 }
 
-/// QEMU 7.2, whose connection ends, forgets that its guest's driver is of the old kind.
+/// QEMU 7.2 forgets at the end of its connection that its guest's driver is of the old kind.
 #[test]
 fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
     for addresses in [NOWHERE, [1, 4097, 8193]] {
@@ -279,7 +279,7 @@ fn a_port_may_have_no_receive_offloads() {
     assert_ne!(a.features() & features::HOST_TSO4, 0);
 }
 
-/// What the operator is told of port 0.
+/// The operator's advice on port 0.
 fn advice(bed: &Bed) -> String {
     bed.daemon().network().port(PortId(0)).unwrap().advice().unwrap_or_default()
 }
@@ -305,7 +305,7 @@ fn who_shares_no_memory_is_told_what_to_do() {
     bed.wait_for(|bed| advice(bed).is_empty(), "the next front end is not to blame");
 }
 
-/// As QEMU with share=off: the file is there, and in it nothing of what the guest writes.
+/// As QEMU with share=off: the file is there, and the guest's writes are not in it.
 #[test]
 fn whose_memory_is_a_private_copy_is_told_what_to_do() {
     let bed = Bed::new(1);

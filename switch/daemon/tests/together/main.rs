@@ -1,5 +1,5 @@
-//! Tests that may run beside each other, as one program: each program more would be linked with the whole switch. What measures times, or watches
-//! the whole process, is a program of its own, in the folder above.
+//! Tests that may run beside each other, as one program: each program more would be linked with the whole switch. Tests that
+//! measure times, or watch the whole process, are programs of their own, in the folder above.
 
 #[allow(dead_code, reason = "the benches use the rest")]
 #[path = "../../benches/bed/mod.rs"]

@@ -1,4 +1,4 @@
-//! Memory that the host has no more of: whose fault it is, and that the others go on.
+//! The host runs out of memory for a guest: the switch tells a full file system from a file that the guest truncated.
 
 use std::fs::File;
 use std::process::Command;

@@ -9,7 +9,7 @@ use memlane::config::check::check;
 use memlane::config::document::schema;
 use serde_json::Value;
 
-/// Words of libraries: what they mean the reader of a network's file cannot know.
+/// Words of libraries: the reader of a network's file cannot know their meaning.
 const FOREIGN: [&str; 16] = [
     "untagged",
     "variant",
@@ -29,7 +29,7 @@ const FOREIGN: [&str; 16] = [
     "Error(",
 ];
 
-/// An input and what is said of it.
+/// An input and its message.
 struct Case {
     input: String,
     said: String,
@@ -39,7 +39,7 @@ fn text_of(cases: &[Case]) -> String {
     cases.iter().map(|Case { input, said }| format!("{input}\n    {}\n", said.replace('\n', "\n    "))).collect()
 }
 
-/// What is said of a file; a line break is shown as a bar.
+/// The message on a file; a line break is shown as a bar.
 fn file(text: &str) -> Case {
     let said = match check(text) {
         Ok(_) => "(no mistake)".into(),
@@ -120,7 +120,7 @@ fn table(root: &Value, schema: &Value, place: &dyn Fn(&str, &str) -> String) -> 
     cases
 }
 
-/// What is wrong with several keys together, or with what is no TOML.
+/// Mistakes of several keys together, and files that are no TOML.
 const FILES: [&str; 64] = [
     "workers = \n",
     "workers 1\n",
@@ -256,7 +256,7 @@ fn commands() -> Vec<Case> {
     COMMANDS.iter().map(case).collect()
 }
 
-/// What is sent to the control socket.
+/// Requests to the control socket.
 fn sent() -> Vec<Case> {
     use memlane::control::{Client, ControlError};
     let folder = tempfile::tempdir().unwrap();
@@ -341,7 +341,8 @@ fn one_mistake_made_often_is_told_once() {
     assert!(told.ends_with(" (also in lines 8, 12, 16, 20, 24 and 94 more)"), "{told}");
 }
 
-/// One dialect: what a key takes it takes in the file, at the command line and at the control socket, and it is the same there.
+/// One dialect: a value that a key takes it takes in the file, at the command line and at the control socket, and it is the same
+/// there.
 #[test]
 fn quantities_are_written_alike_everywhere() {
     use memlane::config::{Config, PortConfig};
@@ -397,7 +398,7 @@ fn quantities_are_written_alike_everywhere() {
     }
 }
 
-/// What a port has of this key if nothing is stated, where that is shown.
+/// Value of this key of a port if none is stated, where that is shown.
 fn usual(key: &str) -> Option<Value> {
     (key != "link").then(|| serde_json::json!({}))
 }

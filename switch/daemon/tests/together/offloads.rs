@@ -1,4 +1,4 @@
-//! What a sender leaves undone is done for each receiver that cannot do it itself, and for no other.
+//! Offloads that a sender leaves undone are done for each receiver that has not negotiated them, and for no other.
 
 use crate::common::*;
 use memlane::stats::DropReason;
@@ -78,7 +78,7 @@ fn takes(receiver: Features, packet: &Packet) -> bool {
     receiver & features::GUEST_CSUM != 0 && receiver & wanted != 0 && ecn
 }
 
-/// Takes the segments of `packet` and compares each with what it must be.
+/// Takes the segments of `packet` and compares each with the expected one.
 fn assert_segments(receiver: &mut ToyGuest, packet: &Packet, size: u16, partial: bool) {
     for (index, segment) in packet.segments(size).iter().enumerate() {
         let Frame { header, mut bytes, .. } = receiver.receive(PATIENCE).unwrap();
@@ -155,7 +155,7 @@ fn headers_of_any_length_pass_and_are_cut() {
     }
 }
 
-/// Headers of any length pass where nothing is to be cut; where something is, what would be repeated too often is not.
+/// Headers of any length pass where no segmentation is needed; where it is, headers that would be repeated too often are refused.
 #[test]
 fn headers_that_are_too_long_to_be_repeated_cost_the_frame_and_no_more() {
     for (receiver, packet, size) in [
@@ -272,7 +272,8 @@ fn behind_a_link(link: &str) -> (Bed, ToyGuest, ToyGuest) {
     (bed, a, b)
 }
 
-/// A wire's frames are no longer than an MTU (IEEE 802.3), and so are an emulated one's, whatever the guests at its ends take.
+/// A wire's frames are no longer than an MTU (IEEE 802.3), and so are an emulated one's, for any receive offloads of the guests at
+/// its ends.
 #[test]
 fn a_link_loses_segments_of_large_frames_one_by_one() {
     let (bed, mut a, mut b) = behind_a_link("{ loss = 0.1 }");

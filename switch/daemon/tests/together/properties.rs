@@ -1,5 +1,5 @@
-//! What holds for every input: parsers, segmentation, files, the table, the turns, the copy. The judges are those of the fuzz targets, here fed
-//! with well-formed input of every kind.
+//! Properties of every input: parsers, segmentation, files, the table, the service quanta, the copy. The judges are those of the
+//! fuzz targets, here fed with well-formed input of every kind.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,7 +18,8 @@ use memlane::table::{Learned, Table};
 use memlane_rig::frames::{Host, NetHeader, Packet, complete_checksum};
 use proptest::prelude::*;
 
-/// What may stand before a TCP or UDP header: up to two tags, and options of IPv4, or extension headers of IPv6 and a way through segments.
+/// Headers that may stand before a TCP or UDP header: up to two tags, and options of IPv4, or extension headers of IPv6 and a way
+/// through segments.
 #[derive(Clone, Debug)]
 struct Layout {
     tags: u8,
@@ -63,7 +64,7 @@ fn layout(longest: usize) -> impl Strategy<Value = Layout> {
     })
 }
 
-/// A parcel of `frame`, of which the transmit side copies as much as `header` has it do.
+/// A packet of `frame`, of which the transmit side copies as many bytes as `header` has it do.
 fn parcel(header: &NetHeader, frame: &mut [u8]) -> Parcel {
     let mut parcel = Parcel::default();
     parcel.set_frame(memlane::frame::NetHeader::from_bytes(header.bytes()), frame);
@@ -77,7 +78,7 @@ fn flows(packet: &Packet) -> [u32; 2] {
 }
 
 proptest! {
-    /// A TCP connection, and two hosts' UDP, is one flow: whatever stands before the transport header, whoever speaks, merged or not, fragmented or not.
+    /// A TCP connection, and two hosts' UDP, is one flow: behind any headers, in both directions, merged or not, fragmented or not.
     #[test]
     fn a_flow_has_one_number_in_every_layout(layouts in prop::collection::vec(layout(256), 1..4), v6: bool, a: u16, b: u16, offset in 0_u16..8192) {
         let host = if v6 { Host::v6 as fn(u16) -> Host } else { Host::v4 };
@@ -246,7 +247,7 @@ fn document() -> impl Strategy<Value = Document> {
 }
 
 proptest! {
-    /// The judge reads what is written, writes what it read, and reads it again.
+    /// The judge reads a written file, writes the result, and reads it again.
     #[test]
     fn what_is_written_can_be_read(document in document()) {
         let text = toml::to_string(&document).unwrap();
@@ -261,10 +262,10 @@ fn address(number: u32) -> MacAddress {
 }
 
 proptest! {
-    /// With room for everybody a table is a map, whatever moves, falls silent or goes.
+    /// With room for all addresses a table is a map, whichever of them move, fall silent or go.
     #[test]
     fn a_table_with_room_is_a_map(acts in prop::collection::vec((0_u32..8, 0_u32..60, 0_u16..4), 1..300), key: u64) {
-        // Sixty addresses in 2048 entries: no bucket ever fills in practice, and none gives way to a port below its share.
+        // Sixty addresses in 2048 entries: no bucket ever fills in practice, and none gives way to a port below its quota.
         let table = Table::new(4, 256, key);
         let mut model: HashMap<u32, (u16, u32)> = HashMap::new();
         for (now, (act, number, port)) in acts.into_iter().enumerate() {
@@ -290,7 +291,7 @@ proptest! {
         }
     }
 
-    /// Nobody holds more than the share, and who holds little loses nothing to who holds much.
+    /// No port holds more than its quota, and a port with few addresses loses none to a port with many.
     #[test]
     fn a_greedy_port_gets_its_share_and_no_more(greedy in prop::collection::vec(any::<u32>(), 200..2000), modest in 1_u32..16, key: u64) {
         let table = Table::new(3, 64, key);
@@ -303,7 +304,7 @@ proptest! {
         }
         let of = |port| table.records().into_iter().filter(|record| record.port == PortId(port)).count();
         prop_assert!(of(1) <= 64, "{} entries", of(1));
-        // The greedy port passed the modest one's count within a few addresses; what it took until then is all that it could take.
+        // The greedy port passed the modest one's count within a few addresses; those until then are all that it could take.
         prop_assert!(kept.len() - of(0) <= modest as usize);
         prop_assert!(of(0) * 2 >= kept.len());
     }
@@ -331,7 +332,8 @@ proptest! {
             let by_weight = |sender: &u16| served[sender] / u64::from(1 + sender);
             let of_waiting = || waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(sender, _)| by_weight(sender));
             if let (Some(least), Some(most)) = (of_waiting().min(), of_waiting().max()) {
-                // Shreedhar and Varghese, lemma 2, of either sender: what one is ahead by is a frame and a turn at most.
+                // Shreedhar and Varghese, lemma 2, of either sender: its lead is a frame and a quantum at most (deficit round
+                // robin).
                 prop_assert!(most - least <= 2 * u64::from(QUANTUM + MAX_FRAME), "{:?}", served);
             }
         }

@@ -43,7 +43,7 @@ fn a_ring_starts_with_its_kick_and_not_before() {
     let mut b = bed.guest(1);
     let mut a = bed.builder(0).kicked(false).connect(bed.socket(0)).unwrap();
     let sent = frame(mac(0), BROADCAST, 60, 1);
-    // Made available, but not kicked: `add` and `publish` are what `send` does, without the kick.
+    // Made available, but not kicked: `add` and `publish` are the steps of `send`, without the kick.
     let memory = a.memory().clone();
     let header = NetHeader::default().bytes();
     let header = &header[..a.header_bytes()];
@@ -308,8 +308,8 @@ fn a_guest_with_more_memory_than_a_port_may_have_gets_none() {
     announce(&mut [&mut a, &mut b]);
 }
 
-/// QEMU has a ring go on from the used index that it finds when the connection ends, and what was used after that is lost to its guest
-/// for ever: the ring is broken.
+/// QEMU has a ring go on from the used index that it finds when the connection ends, and chains that are used after that are lost
+/// to its guest for ever: the ring is broken.
 #[test]
 fn no_ring_moves_once_the_front_end_sees_the_connection_end() {
     for round in 0..20 {

@@ -1,5 +1,5 @@
-//! Our rings against those of the `virtio-queue` crate: the same driver speaks to both, and both must see the same frames, write the same used
-//! rings, and decide alike on calls and kicks.
+//! Our rings against those of the `virtio-queue` crate: the same driver speaks to both, and both must see the same frames, write
+//! the same used rings, and decide alike on interrupts and kicks.
 //!
 //! The driver's memory is copied to a **twin** before the crate's device looks at it, so that each device has a used ring of its own.
 
@@ -21,14 +21,14 @@ use vmm_sys_util::eventfd::EventFd;
 const MEMORY: u64 = 4 << 20;
 const HEADER: usize = 12;
 
-/// What happens next.
+/// The next step.
 #[derive(Clone, Debug)]
 enum Act {
-    /// The driver sends a frame of pieces of these lengths.
+    /// The driver sends a frame of buffer segments of these lengths.
     Send(Vec<u32>, bool),
-    /// The devices take and give back up to so many chains, and show it.
+    /// The devices take and complete up to so many chains, and show it on the used ring.
     Work(usize),
-    /// The driver takes back what was used, and wants to be called after so many more; not at all for 0.
+    /// The driver reclaims completed chains, and wants an interrupt after so many more; none for 0.
     Reclaim(u16),
     /// The devices ask for kicks.
     Arm,
@@ -77,7 +77,7 @@ impl Bed {
         self.twin.write_slice(&bytes, GuestAddress(address)).unwrap();
     }
 
-    /// Shows the twin what the driver wrote: all but the used ring.
+    /// Shows the twin the driver's writes: all areas but the used ring.
     fn show(&mut self) {
         let (at, size) = (self.driver.shared().addresses(), self.driver.options().size);
         self.copy_to_twin(at.descriptors, Areas::descriptor_bytes(size));
@@ -107,7 +107,7 @@ impl Bed {
         self.driver.publish();
     }
 
-    /// Both take chains, see the same frames, give them back and decide whether to call.
+    /// Both take chains, see the same frames, complete them and decide whether to send an interrupt.
     fn work(&mut self, most: usize) {
         self.show();
         let mut parcel = Parcel::default();
@@ -142,7 +142,7 @@ impl Bed {
 
     fn compare_used(&self) {
         let (at, size) = (self.driver.shared().addresses().used, self.driver.options().size);
-        // Flags and avail_event are wishes, compared where they are made; index and elements are facts.
+        // Flags and avail_event are requests, compared where they are made; index and elements are facts.
         let facts = 2 + 8 * usize::from(size);
         let ours = self.memory.bytes(at + 2, facts).unwrap();
         let mut theirs = vec![0; facts];

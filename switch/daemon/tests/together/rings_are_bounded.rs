@@ -1,4 +1,4 @@
-//! What a ring's guest can make the switch do in one step is bounded, and a rule that a ring broke stays broken.
+//! The work that a ring's guest can make the switch do in one step is bounded, and a rule that a ring broke stays broken.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -17,7 +17,7 @@ use memlane::worker::{Event, Mailbox, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DESC_NEXT, DESC_WRITE, Descriptor, DriverRing, RingOptions as DriverOptions, SharedRing};
 
-/// A driver that writes into its ring what it likes.
+/// A driver that writes any value into its ring.
 struct Driver {
     memory: GuestMemory,
     ring: DriverRing,
@@ -193,7 +193,8 @@ fn a_frame_is_not_looked_for_room_for_ever() {
     assert!(receive_queue.take_walked() <= 5 * 1024);
 }
 
-/// Has a parcel wait elsewhere, behind which nothing can go back, and then `take`s more than the driver has, until that ends.
+/// Keeps one packet in flight, behind which no chain can be completed, and then `take`s more chains than the driver has, until that
+/// ends.
 fn more_than_the_ring_holds(take: impl Fn(&mut TransmitQueue) -> Result<bool, RingFault>) {
     const SIZE: u16 = 256;
     let driver = Driver::in_order(SIZE);
@@ -221,7 +222,7 @@ fn more_than_the_ring_holds(take: impl Fn(&mut TransmitQueue) -> Result<bool, Ri
     };
     assert_eq!((fault, taken), (RingFault::TooManyOut, i32::from(SIZE) - 1));
     assert_eq!(transmit_queue.look(1), Err(RingFault::TooManyOut));
-    // What is out comes back all the same, and with it everything.
+    // The packet in flight is completed all the same, and all chains behind it.
     transmit_queue.come_back(parcel.head);
     transmit_queue.ring().publish();
     assert_eq!((transmit_queue.out_count(), driver.shared().used_index()), (0, SIZE));
@@ -313,7 +314,7 @@ fn others_pass_a_frame_that_is_too_long(settings: Settings) {
     assert_eq!(bed.receive[1].shared().used_index(), 0);
     (0..20).for_each(|_| bed.send_long(2, 1, 1500));
     bed.wait_used(1, 20);
-    // More than senders may be ahead of each other, and there is always room for somebody, but never for the long one.
+    // More than senders may be ahead of each other, and there is always room for some frame, but never for the long one.
     for number in 1..=200 {
         bed.send_long(2, 1, 1500);
         bed.post(1, 1);

@@ -1,4 +1,6 @@
-//! A ring that begins can be heard: its driver knows that a kick is wanted, whatever was there before.
+//! A ring that begins asks its driver for kicks, whichever notification flags an earlier device left in its used ring: else the driver would
+//! never kick.
+//! kick.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -38,7 +40,7 @@ impl Driver {
         device::ring(&self.ring, &device::map(&self.memory), 0)
     }
 
-    /// Adds a buffer; true if it then owes a kick.
+    /// Adds a receive buffer; true if the driver must then kick.
     fn add(&mut self) -> bool {
         self.ring.add(&[Piece::writable(self.buffer, 2048)]).unwrap();
         self.ring.publish();

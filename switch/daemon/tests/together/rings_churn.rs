@@ -19,7 +19,7 @@ const STEADY: usize = 4;
 /// Guests that come and go.
 const RESTLESS: usize = 4;
 
-/// How far everybody is.
+/// Progress of all guests.
 #[derive(Default)]
 struct Progress {
     /// Frames that each steady guest sent.
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-/// The guest with whom a steady guest talks, served by another worker.
+/// The other end of a steady guest's frames, served by another worker.
 fn partner(index: usize) -> usize {
     index ^ 1
 }
@@ -78,7 +78,7 @@ fn talk(guest: &mut ToyGuest, index: usize, progress: &Progress) {
     }
 }
 
-/// Sends to everybody, and stops and starts its rings meanwhile, on the same connection and on new ones.
+/// Sends to all guests, and stops and starts its rings meanwhile, on the same connection and on new ones.
 fn come_and_go(guest: &mut ToyGuest, index: usize, progress: &Progress) {
     let rounds = &progress.rounds[index - STEADY];
     while !progress.over.load(Ordering::Acquire) {
@@ -95,7 +95,7 @@ fn come_and_go(guest: &mut ToyGuest, index: usize, progress: &Progress) {
             guest.reconnect().unwrap();
         } else {
             guest.stop().unwrap();
-            // Everything that the switch had taken came back before it answered.
+            // All frames in flight were completed before the switch answered.
             let transmit = &guest.pair(0).transmit.queue;
             assert_eq!(transmit.ring.shared().used_index(), transmit.base, "restless guest {index}: not drained");
             guest.start().unwrap();
@@ -106,7 +106,7 @@ fn come_and_go(guest: &mut ToyGuest, index: usize, progress: &Progress) {
 
 #[test]
 fn rings_that_come_and_go_disturb_nobody() {
-    // Patience beyond that of this test: a receiver that this machine does not let run must not lose frames.
+    // A stall timeout beyond the time of this test: a receiver that this machine does not let run must not lose frames.
     let bed = Bed::with("workers = 4\npatience-ms = 60000", &[""; STEADY + RESTLESS]);
     let mut guests: Vec<ToyGuest> = (0..STEADY + RESTLESS).map(|index| bed.guest(index)).collect();
     let progress = Progress::default();
@@ -117,7 +117,7 @@ fn rings_that_come_and_go_disturb_nobody() {
         let movers = (STEADY..).zip(restless).map(|(index, guest)| scope.spawn(move || come_and_go(guest, index, progress)));
         let threads: Vec<_> = talkers.chain(movers).collect();
         let deadline = Instant::now() + DEADLINE;
-        // Whoever ends before it is time has panicked, and says so below.
+        // A thread that ends before it is time has panicked, and says so below.
         let ended = || threads.iter().any(std::thread::ScopedJoinHandle::is_finished);
         while !progress.is_enough() && !ended() && Instant::now() < deadline {
             std::thread::park_timeout(Duration::from_millis(20));

@@ -1,5 +1,6 @@
-//! What holds of the source: where unsafe code of the switch may stand, that modules of a crate do not all know each other, and that tests are run.
-//! The order of the crates is the compiler's to keep. Judged by the text: words in comments and what is compiled for tests only do not count.
+//! Rules of the source: where unsafe code of the switch may stand, that modules of a crate do not all know each other, and that tests are run.
+//! The order of the crates is the compiler's to keep. Judged by the text: words in comments and code that is compiled for tests only do not
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -140,7 +141,7 @@ fn module(file: &str) -> Vec<&str> {
     path
 }
 
-/// What a `use` without its keyword and semicolon names, one path each.
+/// Paths that a `use` names, given without its keyword and semicolon, one each.
 fn flat(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((before, group)) = tree.split_once('{') else {
@@ -159,7 +160,8 @@ fn flat(tree: &str) -> Vec<String> {
     parts.iter().filter(|part| !part.trim().is_empty()).flat_map(|part| flat(part)).map(|path| format!("{before}{path}")).collect()
 }
 
-/// Paths that `text` imports or names from the crate's root or from above. Who may see something (`pub(in ...)`) is not among them.
+/// Paths that `text` imports or names from the crate's root or from above. The path of a visibility (`pub(in ...)`) is not among
+/// them.
 fn paths(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = String::new();
@@ -203,7 +205,7 @@ fn target<'a>(path: &str, from: &[&str], modules: &BTreeMap<Vec<&str>, &'a str>)
     }
     let depth = at.len();
     let whole: Vec<&str> = at.into_iter().chain(parts).collect();
-    // The longest part that is a file; what follows is an item in it.
+    // The longest part that is a file; the rest is an item in it.
     (depth.min(1)..=whole.len()).rev().find_map(|length| modules.get(&whole[..length]).copied())
 }
 

@@ -1,4 +1,4 @@
-//! Ports without rings: streams of frames, what takes everything, and what sends everything back.
+//! Ports without rings: streams of frames, null ports and loopback ports.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -139,7 +139,7 @@ fn checksums_left_undone_are_completed_where_that_is_set_and_counted_elsewhere()
             let got = guest.receive(PATIENCE).unwrap();
             assert!(got.bytes == if completes { packet.frame() } else { undone });
             assert_eq!(check(&got.header, &got.bytes).is_ok(), completes);
-            // What is whole stays so.
+            // A frame with a full checksum keeps it.
             send(&mut stream, &packet.frame());
             assert!(guest.receive(PATIENCE).unwrap().bytes == packet.frame());
         }
@@ -194,7 +194,7 @@ fn who_does_not_read_holds_up_its_sender_only_for_the_patience() {
         number += 1;
         assert!(begun.elapsed() < PATIENCE, "{:?}", bed.totals(1));
     }
-    // What was taken arrives whole and in order once it reads; then everything does again.
+    // The frames taken from the ring arrive undamaged and in order once the peer reads; then all frames do again.
     let mut last = None;
     loop {
         let got = receive(&mut stream);

@@ -52,7 +52,7 @@ impl Bed {
         Self { daemon, guest, socket, _folder: folder }
     }
 
-    /// What the guest sends is heard by the kernel as datagrams of these lengths.
+    /// The kernel receives the guest's frame as datagrams of these lengths.
     fn guest_speaks(&mut self, header: &NetHeader, frame: &[u8], payload: &[u8], lengths: &[usize]) {
         self.guest.send_with(header, &Layout::whole(), frame).unwrap();
         let mut heard = Vec::new();
@@ -87,7 +87,7 @@ fn payload(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n * 13) as u8).collect()
 }
 
-/// Has the kernel cut what `socket` sends into datagrams of `size` bytes (udp(7), UDP_SEGMENT), or leave it to the device.
+/// Has the kernel cut the data that `socket` sends into datagrams of `size` bytes (udp(7), UDP_SEGMENT), or leave it to the device.
 fn segment(socket: &UdpSocket, size: libc::c_int) {
     const SOL_UDP: libc::c_int = 17;
     const UDP_SEGMENT: libc::c_int = 103;
@@ -203,7 +203,7 @@ fn a_device_that_is_down_is_an_absent_receiver() {
     });
 }
 
-/// What the kernel's port tells its operator.
+/// The operator's advice on the kernel's port.
 fn advice(bed: &Bed) -> String {
     bed.daemon.network().find("kernel").unwrap().advice().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! What one guest can have a worker do at a time is bounded, whatever it asks for: the others wait that long.
+//! The work that one guest can have a worker do at a time is bounded, for every kind of frame and buffer: it is the time for which
+//! other guests wait.
 
 use std::time::Duration;
 
@@ -188,11 +189,12 @@ fn broken_receive_buffers_cost_little_in_each_pass() {
 /// Bytes of a page, and pages that a frame of the hostile guest lies in.
 const PAGE: u64 = 4096;
 const PAGES: u64 = 900;
-/// Page faults that one guest can have a pass meet: a frame that was begun, and what is met in a slice of time where they take least.
+/// Page faults that one guest can cause in a poll iteration: those of a frame that was begun, and as many as fit into a slice of
+/// time where they take least.
 const FAULTS: i64 = 2000;
 
-/// A guest whose frames, or buffers, lie across the borders of so many pages each, which were given back to the kernel: it replaces the last guest
-/// of `bed`. Returns where each one's first page begins.
+/// A guest with frames, or buffers, across the borders of so many pages each, which were returned to the kernel: it replaces the
+/// last guest of `bed`. Returns the address of the first page of each.
 fn give_pages_back(bed: &mut Bed, frames: u64, posted: u16) -> Vec<u64> {
     replace_last_by(bed, Guest::with_memory(128 << 20, 16_384, posted, false), Offloads::ALL);
     let memory = &bed.guests.last().unwrap().memory;
@@ -210,7 +212,7 @@ fn borders(first: u64) -> impl Iterator<Item = u64> {
     (1..=PAGES).map(move |page| first + page * PAGE - 1)
 }
 
-/// Page faults of this thread while it does `what`.
+/// Page faults of this thread during the closure.
 fn faults_of<R>(what: impl FnOnce() -> R) -> i64 {
     let all = || getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.minor_page_faults() + usage.major_page_faults()).unwrap();
     let before = all();

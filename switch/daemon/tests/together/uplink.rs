@@ -1,4 +1,5 @@
-//! Segments that go on at other hosts: their devices, what the bridge is told of stations here, and the table of stations elsewhere.
+//! Segments that go on at other hosts: their devices, the bridge's FDB entries of MAC addresses here, and the forwarding table of
+//! those elsewhere.
 //!
 //! Devices need privileges, and must not touch the host's own: each test starts itself again in a network namespace of its own. The other hosts
 //! are entries of the VXLAN device's forwarding table, which FRR would make; with FRR and real hosts it is `examples/two-hosts`.
@@ -14,7 +15,7 @@ use memlane_rig::guest::ToyGuest;
 
 const SEGMENT: &str = "[[segment]]\nname = \"lan\"\nuplink = true\nvni = 100\nlocal = \"10.9.0.1\"\n";
 
-/// What a command prints that succeeds.
+/// Output of a command that succeeds.
 fn run(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", told(&output));
@@ -41,7 +42,7 @@ fn text(address: [u8; 6]) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// What the bridge knows to be behind the TAP.
+/// MAC addresses that the bridge's FDB has behind the TAP.
 fn known_here() -> Vec<String> {
     let all = run("bridge fdb show dev ml-tap100");
     all.lines().filter(|line| line.contains("static")).map(|line| line[..17].to_owned()).collect()
@@ -236,7 +237,7 @@ fn thousands_come_and_go_at_once() {
     });
 }
 
-/// What is said where the network of `more` cannot start; nothing is left of it.
+/// The error where the network of `more` cannot start; nothing is left of it.
 fn refusal(more: &str) -> String {
     let before = run("ip -o link | wc -l");
     let text = format!("{SEGMENT}{more}\n[[port]]\nname = \"p\"\nnull = true\n");

@@ -1,12 +1,12 @@
-//! What may panic in a worker: each `expect`, `unwrap`, assertion and index in files whose code workers run, and why it does not. A worker that panics
-//! ends the network: a new one is proved or becomes a counted drop, and is listed here. Arithmetic wraps in a release build and ends nothing; what
-//! guests' numbers reach of it is proved by harnesses (docs/adr/0031-proofs.md).
+//! Places where a worker may panic: each `expect`, `unwrap`, assertion and index in files with code that workers run, and why it
+//! does not. A worker that panics ends the network: a new place is proved or becomes a counted drop, and is listed here. Arithmetic
+//! wraps in a release build and ends nothing; arithmetic on guests' numbers is proved by harnesses (docs/adr/0031-proofs.md).
 
 use std::collections::BTreeMap;
 
 use crate::source_rules::{files, without_comments, without_tests};
 
-/// Files and folders whose code workers run; a port's own threads, the operator's side and set-up stand elsewhere.
+/// Files and folders with code that workers run; a port's own threads, the operator's side and set-up stand elsewhere.
 const RUN_BY_WORKERS: &[&str] = &[
     "dataplane/agenda.rs",
     "dataplane/airtime",
@@ -55,7 +55,7 @@ const RUN_BY_WORKERS: &[&str] = &[
     "dataplane/worker",
 ];
 
-/// File, what may panic, indices, and why none of them does.
+/// File, calls that may panic, indices, and why none of them does.
 const LISTED: &[(&str, usize, usize, &str)] = &[
     ("dataplane/agenda.rs", 0, 3, "the list is grown to the slot's index before, and what is on the agenda has its place there"),
     ("dataplane/airtime/bill.rs", 0, 1, "a pattern over all items"),

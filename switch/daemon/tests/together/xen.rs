@@ -1,4 +1,4 @@
-//! Xen ports, on a hypervisor in memory: the states of both ends, frames between all kinds of ports, and what goes wrong.
+//! Xen ports, on a hypervisor in memory: the states of both ends, frames between all kinds of ports, and faults.
 
 #[path = "../common/netfront.rs"]
 mod netfront;
@@ -57,7 +57,7 @@ impl Xen {
         xen
     }
 
-    /// A keeper begins, as in a process that has just started.
+    /// A xenstore watcher begins, as in a process that has just started.
     fn start(&mut self) {
         let layer: Arc<Hypervisor> = Arc::clone(&self.hypervisor);
         let keeper = Keeper::start_on(self.bed.daemon().network(), layer, self.hypervisor.store()).unwrap();
@@ -179,7 +179,7 @@ fn an_idle_worker_sleeps_on_after_the_looks() {
     assert_eq!(sleeps(), before);
 }
 
-/// Has guest 1 send guest 2 a frame, and just after it another one whose event gets lost; true if that arrived all the same.
+/// Has guest 1 send guest 2 a frame, and just after it another one with an event that gets lost; true if that arrived all the same.
 fn arrives_without_an_event(one: &mut Front, two: &mut Front, number: u64) -> bool {
     let (first, lost) = (frame(mac(1), mac(2), 100, number), frame(mac(1), mac(2), 100, number + 1));
     one.send(&first, &[], PLAIN);
@@ -386,7 +386,7 @@ fn a_domain_that_dies_goes_and_another_of_its_name_comes() {
     greet(&mut again, mac(1), &mut two, mac(2));
 }
 
-/// The sender is met after the receiver, which has the lower number: what is for somebody who is not there yet would be lost.
+/// The sender is met after the receiver, which has the lower number: frames for a receiver that is not there yet would be lost.
 #[test]
 fn a_process_that_follows_goes_on_where_the_last_one_ended() {
     let mut xen = Xen::new(2);
@@ -437,7 +437,7 @@ fn large_frames_that_are_put_off_lose_nothing_they_were_lent() {
     let mut one = xen.front(1, Kind::LINUX);
     let mut two = xen.front(2, Kind { posts: 40, ..Kind::LINUX });
     greet(&mut one, mac(1), &mut two, mac(2));
-    // Who sends to one receiver only has his frames wait in his ring.
+    // A sender with one receiver only has its frames wait in its transmit ring (backpressure).
     for number in 0..40 {
         one.send(&frame(mac(1), mac(2), 60, number), &[], PLAIN);
         two.receive();
@@ -446,7 +446,7 @@ fn large_frames_that_are_put_off_lose_nothing_they_were_lent() {
         for number in 0..14 {
             one.send(&frame(mac(1), mac(2), 60_000, 100 * round + number), &[], PLAIN);
         }
-        // Meanwhile what does not go is opened and put off again and again.
+        // Meanwhile frames without room are opened and left in the ring (backpressure) again and again.
         std::thread::sleep(Duration::from_millis(200));
         for number in 0..14 {
             assert!(two.receive().bytes == frame(mac(1), mac(2), 60_000, 100 * round + number));
@@ -527,7 +527,7 @@ fn a_front_end_that_breaks_a_rule_is_in_quarantine_until_it_begins_anew() {
             one.queues[0].push();
         }
         xen.await_quarantine(1, cause);
-        // What it writes meanwhile changes nothing, and others are served.
+        // The guest's writes meanwhile change nothing, and others are served.
         one.write("feature-sg", "x".repeat(4000));
         let mut guest = xen.bed.guest(0);
         guest.send(&frame(guest.mac(), mac(2), 60, 1)).unwrap();
@@ -541,7 +541,8 @@ fn a_front_end_that_breaks_a_rule_is_in_quarantine_until_it_begins_anew() {
     }
 }
 
-/// Frames before the one that breaks a rule were not copied: they would go by what was copied of frames before them.
+/// Frames before the one that breaks a rule are not copied: if they were taken, they would be forwarded by the copied headers of
+/// earlier frames.
 #[test]
 fn nothing_is_taken_of_a_batch_that_breaks_a_rule() {
     let xen = Xen::new(2);
