@@ -1,8 +1,8 @@
-//! How long a guest's request waits beside what the same guest sends in bulk: idle, beside a bulk flow that the receiver takes at once, and
-//! beside one that is held to a rate, so that it always waits.
+//! Latency of a guest's request beside bulk traffic of the same guest (head-of-line blocking): idle, beside a bulk flow that the
+//! receiver takes at once, and beside one with a rate limit, so that it always waits.
 //!
-//! A whole network with a worker of its own; the guests' side is this one thread. The bulk flow keeps 64 frames under way, as a kernel's
-//! queue limits see to: what a guest puts into its own ring ahead of a request is ahead of it.
+//! A whole network with a worker of its own; the guests' side is this one thread. The bulk flow keeps 64 frames in flight, as a
+//! kernel's queue limits would: frames that a guest put into its own ring ahead of a request are ahead of it.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use memlane_rig::guest::ToyGuest;
 
 const REQUESTS: usize = 2000;
 const EVERY: Duration = Duration::from_millis(1);
-/// Frames of the bulk flow under way.
+/// Frames of the bulk flow in flight.
 const UNDER_WAY: usize = 64;
 const GIVE_UP: Duration = Duration::from_secs(5);
 const A: u16 = 1;
@@ -51,14 +51,14 @@ impl Bed {
         Self { _daemon: daemon, a, b, request: from(1, REQUEST), bulk: from(2, BULK), under_way: 0, received: 0 }
     }
 
-    /// Keeps `bulk` frames under way.
+    /// Keeps `bulk` frames in flight.
     fn feed(&mut self, bulk: usize) {
         while self.under_way < bulk && self.a.send(&self.bulk).is_ok() {
             self.under_way += 1;
         }
     }
 
-    /// Takes what has arrived; true if the request is among it.
+    /// Takes the frames that have arrived; true if the request is among them.
     fn take(&mut self) -> bool {
         let mut answered = false;
         while let Some(frame) = self.b.try_receive().expect("a good frame") {
@@ -72,7 +72,7 @@ impl Bed {
         answered
     }
 
-    /// Microseconds that requests take beside `bulk` frames under way, the shortest first.
+    /// Microseconds that requests take beside `bulk` frames in flight, the shortest first.
     fn run(&mut self, bulk: usize) -> Vec<f64> {
         let mut took = Vec::with_capacity(REQUESTS);
         let mut next = Instant::now();

@@ -1,4 +1,5 @@
-//! What ports cost that come and go: how long one takes until its first frame, how many may be there, and whether anything stays behind.
+//! Cost of ports that come and go: time from attaching one to its first frame, how many may be there, and whether anything stays
+//! behind.
 //!
 //! `cargo bench --bench comes_and_goes`; `-- CYCLES` says how often one comes and goes, by default 10 000 times.
 

@@ -1,4 +1,4 @@
-//! What a ring costs: frames taken from one and put into another, without a worker around them.
+//! Cost of the rings: frames taken from a transmit ring and put into a receive ring, without a worker around them.
 
 #[allow(dead_code, reason = "each bench uses some of it")]
 mod bed;
@@ -13,7 +13,7 @@ use memlane::ring::{Placed, ReceiveQueue, Taken, TransmitQueue};
 /// Frames at a time.
 const BATCH: u16 = 32;
 
-/// Two guests' rings, and what a worker has of them.
+/// Two guests' rings, and the worker's side of them.
 struct Rings {
     sender: bed::Guest,
     receiver: bed::Guest,

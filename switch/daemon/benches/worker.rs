@@ -1,4 +1,4 @@
-//! What a whole pass costs: frames of two guests to each other, to everybody, and from many to one.
+//! Cost of a whole poll iteration: frames of two guests to each other, broadcasts, and frames from many to one.
 
 #[allow(dead_code, reason = "each bench uses some of it")]
 mod bed;

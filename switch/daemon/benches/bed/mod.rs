@@ -75,7 +75,7 @@ impl Bed {
         Self { worker, ports, guests }
     }
 
-    /// Has these guests say who they are, so that the switch knows where they are, and all take what they heard of it.
+    /// Has these guests broadcast a frame, so that the switch learns their MAC addresses, and all take the frames of it.
     pub fn announce(&mut self, guests: &[u16]) {
         for &guest in guests {
             self.guests[usize::from(guest)].send(guest, 0xffff, 60, 1);
@@ -86,7 +86,7 @@ impl Bed {
         });
     }
 
-    /// As [`Self::with`], and the switch knows where everybody is.
+    /// As [`Self::with`], with the MAC addresses of all guests learned.
     pub fn known(guests: usize, settings: Settings) -> Self {
         let mut bed = Self::with(guests, settings);
         for guest in 0..guests {
@@ -95,8 +95,8 @@ impl Bed {
         bed
     }
 
-    /// The first `senders` guests send a batch each of frames of `length` bytes, in one buffer, to the one that `to` says; runs until all have
-    /// arrived. Returns what the worker's passes took of that.
+    /// The first `senders` guests send a transmit batch each of frames of `length` bytes, in one buffer segment, to the guest that
+    /// `to` says; runs until all have arrived. Returns the time of the worker's poll iterations.
     pub fn exchange(&mut self, senders: usize, to: impl Fn(u16) -> u16, length: u32) -> Duration {
         for (sender, guest) in (0..).zip(&mut self.guests[..senders]) {
             guest.send(sender, to(sender), length, BATCH);
@@ -127,7 +127,7 @@ fn address(index: u16) -> [u8; 6] {
 }
 
 impl Guest {
-    /// A guest at a worker: its rings served there. Returns the slot where frames to it are delivered, too.
+    /// A guest at a worker: its rings served there. Returns the slot of its receive ring, too.
     pub fn attach(worker: &mut Worker, index: u16, in_order: bool) -> (Self, Slot) {
         Self::attach_like(worker, index, Self::alone(in_order), Offloads::ALL)
     }
@@ -155,7 +155,8 @@ impl Guest {
         guest
     }
 
-    /// A guest, and the device's side of its transmit and receive ring; the first gives back `in_order`, or as it likes.
+    /// A guest, and the device's side of its transmit and receive ring; the transmit ring completes chains `in_order`, or in any
+    /// order.
     pub fn alone(in_order: bool) -> (Self, Ring, Ring) {
         Self::with_rings(256, 256, in_order)
     }
@@ -201,7 +202,7 @@ impl Guest {
         self.transmit.publish();
     }
 
-    /// Takes back what was sent.
+    /// Reclaims completed transmit chains.
     pub fn reclaim(&mut self) {
         while self.transmit.reclaim().unwrap().is_some() {}
     }
@@ -212,8 +213,8 @@ impl Guest {
         self.send(from, to, length, self.transmit.free().into());
     }
 
-    /// Takes what `most` buffers hold, and the rest of the last frame, and posts them again; `each` hears of the sender's index and the bytes
-    /// of each buffer.
+    /// Takes the frames in `most` receive buffers, and the rest of the last frame, and posts the buffers again; `each` gets the
+    /// sender's index and the bytes of each buffer.
     pub fn take(&mut self, most: usize, mut each: impl FnMut(u16, u32)) {
         let (mut sender, mut left, mut taken) = (0, 0_u16, 0);
         while (taken < most || left > 0)
