@@ -1,8 +1,8 @@
 //! Target `churn`: ports come, go and change while frames flow to the addresses of all that are there, were there, and are to come.
 //!
-//! An operator does one thing at a time, in a thread of its own, as the control interface does. Meanwhile the script steps the two workers in its own
-//! order, and guests send. Whatever the order: the operator gets an answer, frames stay in their segment and whole, and two guests that nobody
-//! touches reach each other in the end.
+//! An operator does one thing at a time, in a thread of its own, as the control interface does. Meanwhile the script steps the two
+//! workers in its own order, and guests send. In every order the operator gets an answer, frames stay in their segment (broadcast
+//! domain) and undamaged, and two guests with ports that never change reach each other in the end.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -26,13 +26,13 @@ use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
 use super::device::sides;
 use super::script::Script;
 
-/// What the script can have done, by number. What the operator does takes [`PLAN`] more bytes: the order of what happens meanwhile.
+/// Acts of the script, by number. An act of the operator takes [`PLAN`] more bytes: the order of events meanwhile.
 pub mod acts {
     /// Attaches a port: name, segment, flags.
     pub const ATTACH: u8 = 0;
     /// Detaches one: name.
     pub const DETACH: u8 = 1;
-    /// Ties an address to one, or none: name, whose address, flag.
+    /// Ties a MAC address to a port, or none: name, owner of the address, flag.
     pub const TIE: u8 = 2;
     /// Puts one on a link, or takes it off: name, flag.
     pub const LINK: u8 = 3;
@@ -42,13 +42,13 @@ pub mod acts {
     pub const ALLOW: u8 = 5;
     /// Stops its rings and starts them again: name.
     pub const RESTART: u8 = 6;
-    /// Announces an address: name, whose.
+    /// Announces a MAC address: name, owner of the address.
     pub const ANNOUNCE: u8 = 7;
-    /// A guest sends: name, to whom, count.
+    /// A guest sends: name, receiver, count.
     pub const SEND: u8 = 8;
-    /// Passes of a worker: worker, count.
+    /// Poll iterations of a worker: worker, count.
     pub const STEP: u8 = 9;
-    /// The two guests that nobody touches look whether they reach each other.
+    /// The two steady guests check whether they reach each other.
     pub const ROUND: u8 = 10;
     /// How many there are.
     pub const COUNT: u8 = 11;
@@ -60,7 +60,7 @@ pub const TIED: u8 = 1;
 pub const DISABLED: u8 = 2;
 /// See [`TIED`].
 pub const LINKED: u8 = 4;
-/// Bytes that say what happens while the operator waits: which worker makes a pass, and whether guests send before.
+/// Bytes that order the events while the operator waits: which worker makes a poll iteration, and whether guests send before.
 pub const PLAN: usize = 8;
 
 /// Names, the first two of which are always there.
@@ -76,7 +76,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Steps in which a frame must have arrived.
 const STEPS: usize = 5000;
 
-/// Does what `data` says, and looks after it whether everything is in order.
+/// Runs the script `data`, and checks after it that everything is in order.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut bed = Bed::new(script.byte());
@@ -158,7 +158,7 @@ impl Bed {
         }
     }
 
-    /// Has the operator do `work`, while what `plan` says happens.
+    /// Has the operator do `work`, while events happen as `plan` orders them.
     fn meanwhile(&mut self, plan: [u8; PLAN], work: impl FnOnce(&Arc<Network>) + Send + 'static) {
         let network = Arc::clone(&self.network);
         let operator = std::thread::spawn(move || work(&network));
@@ -231,7 +231,7 @@ impl Bed {
         }
     }
 
-    /// A pass of one worker, after which all guests take what arrived.
+    /// A poll iteration of one worker, after which all guests take the frames that arrived.
     fn step(&mut self, worker: usize) {
         self.steps += 1;
         self.workers[worker].step();
@@ -243,13 +243,13 @@ impl Bed {
             match event {
                 Event::RingFault(port, _, fault) => panic!("port {} is honest: {fault}", port.name),
                 Event::MemoryLost => panic!("nobody truncates memory here"),
-                // What the warden would look at.
+                // Events for the fault handler.
                 _ => {}
             }
         }
     }
 
-    /// A frame each way between the guests that nobody touches, once what others sent has gone.
+    /// A frame each way between the steady guests, once the frames of others have gone.
     fn round(&mut self) {
         (0..64).for_each(|step| self.step(step & 1));
         for (from, to) in [(0, 1), (1, 0)] {
@@ -266,7 +266,7 @@ impl Bed {
         }
     }
 
-    /// Frames of the other guest that nobody touches.
+    /// Frames received from the other steady guest.
     fn heard(&self, name: u8) -> u32 {
         self.guests[usize::from(name)].as_ref().map_or(0, |guest| guest.heard)
     }
@@ -348,7 +348,7 @@ impl Guest {
         Self { name, segment, number, sent: 0, heard: 0, memory, map, transmit, receive, free, sending, buffers }
     }
 
-    /// What the switch needs of its rings.
+    /// The two rings, as the switch needs them.
     fn rings(&self) -> Rings {
         let ring = |direction, ring| (direction, sides::split(ring, &self.map), Arc::clone(&self.map));
         [ring(Direction::Transmit, &self.transmit), ring(Direction::Receive, &self.receive)]
@@ -366,7 +366,7 @@ impl Guest {
         self.transmit.publish();
     }
 
-    /// Its next frame: who sent it, where, and a mark by which it is seen to be whole.
+    /// Its next frame: sender, segment and number, in a pattern that shows whether the frame is undamaged.
     fn frame(&self, to: [u8; 6]) -> [u8; FRAME] {
         let mut frame = [self.sent as u8 ^ self.name; FRAME];
         frame[..12].fill(0);
@@ -409,7 +409,7 @@ impl Guest {
         self.heard += u32::from(name + self.name == 1);
     }
 
-    /// Its ring has stopped before the chain `base`: those before it came back, and no others.
+    /// Its ring has stopped before the chain `base`: those before it were completed, and no others.
     fn assert_all_back(&mut self, base: u16) {
         self.reclaim();
         let untaken = self.transmit.published_index().wrapping_sub(base);

@@ -1,5 +1,6 @@
-//! Target `control`: what is sent to the control socket, as JSON, and what a state file says. Any bytes give either what a file could have said too,
-//! or mistakes with keys; a port that was read says of itself what makes it again; a change changes the keys that it names and no other.
+//! Target `control`: requests to the control socket, as JSON, and the content of a state file. Any bytes give either a setting that
+//! a file could have too, or mistakes with keys; a port that was read prints settings that make it again; a change changes the keys
+//! that it names and no other.
 
 use std::path::Path;
 

@@ -1,20 +1,21 @@
-//! What must become of a frame whose sender left a checksum or segmentation to others, for one receiver. Told as slowly as it can be told.
+//! The right result for a frame with an unfinished checksum or segmentation (offloads), for one receiver. Computed as plainly as it
+//! can be.
 
 use memlane::offload::Offloads;
 
 use super::parser::{self, Found};
 
-/// What was sent, after it was found to be in order.
+/// A transmit frame, after it was found to be in order.
 pub struct Sent<'a> {
     /// The virtio-net header.
     pub header: [u8; 12],
     /// The frame.
     pub frame: &'a [u8],
-    /// What the receiver takes undone.
+    /// Offloads that the receiver takes undone.
     pub receiver: Offloads,
 }
 
-/// What came.
+/// A received frame.
 pub struct Arrived {
     /// The virtio-net header.
     pub header: [u8; 12],
@@ -65,7 +66,7 @@ impl Sent<'_> {
 }
 
 impl Sent<'_> {
-    /// What the sender says of a frame that is to be segmented: where its headers lie.
+    /// The sender's statement on a frame that is to be segmented: where its headers lie.
     fn said(&self) -> Found {
         let (version, network) = parser::find_ip(self.frame).expect("only IP is segmented");
         (version, network, self.checksum_start(), if self.segmentation() == 5 { 17 } else { 6 })
@@ -79,7 +80,8 @@ const REPEATED: usize = 4096;
 /// Bytes of longer headers that are repeated in all segments together, at most.
 const ALL_REPEATED: usize = 144 * 1366;
 
-/// Panics unless a frame may be refused when it is to be cut: its headers are too long for that, or further on not what they were said to be.
+/// Panics unless the switch may refuse to segment a frame: its headers are too long for that, or contradict the sender's statement
+/// further on.
 pub fn judge_refusal(sent: &Sent) {
     let said = sent.said();
     let start = payload_start(sent.frame, said);
@@ -89,7 +91,7 @@ pub fn judge_refusal(sent: &Sent) {
     assert!(start > LOOKED_AT && (too_long || parser::find(&sent.frame[..start]) != Some(said)), "headers of {start} bytes");
 }
 
-/// Panics unless `arrived` is what the receiver of `sent` must get.
+/// Panics unless `arrived` is the right result for the receiver of `sent`.
 pub fn judge(sent: &Sent, arrived: &[Arrived]) {
     if sent.segmentation() == 0 {
         let [only] = arrived else { panic!("one frame became {}", arrived.len()) };
@@ -187,7 +189,7 @@ fn judge_checksum(sent: &Sent, found: Found, segment: &Arrived) {
     let (_, _, at, protocol) = found;
     let field = if protocol == 6 { 16 } else { 6 };
     let transport = &segment.bytes[at..];
-    // What the sender summed up, but for the length, of which it took the whole frame's.
+    // The sender's partial sum, but for the length: that was the whole frame's.
     let without_length = !(sent.frame.len() as u32 - at as u32);
     let pseudo = [&sent.frame[at + field..][..2], &without_length.to_be_bytes(), &(transport.len() as u32).to_be_bytes()].concat();
     let stored = &transport[field..field + 2];

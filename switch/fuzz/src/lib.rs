@@ -1,9 +1,9 @@
-//! What strangers may say, thrown at memlane by chance: the bodies of the fuzz targets.
+//! Hostile input, thrown at memlane by chance: the bodies of the fuzz targets.
 //!
 //! - [`script`]: the fuzzer's bytes, read as numbers.
 //! - [`churn`], [`config`], [`control`], [`frame`], [`offload`], [`messages`], [`device`], [`stream`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
-//! - [`parser`], [`judge`]: what a frame is and what must become of it, told again, simply, and with nothing from the switch.
-//! - [`seeds`]: what fuzzing begins with; the folder `seeds/` holds it under speaking names.
+//! - [`parser`], [`judge`]: the parts of a frame and its right result, computed again, simply, and with nothing from the switch.
+//! - [`seeds`]: the inputs that fuzzing begins with; the folder `seeds/` holds them under speaking names.
 //!
 //! The targets are run by `make fuzz`; `switch/daemon/tests/fuzz_corpus.rs` includes this file and runs every seed through them in `make test`.
 

@@ -1,8 +1,8 @@
-//! Target `messages`: what a front end says, from its first byte to its last, to a port of a network that runs.
+//! Target `messages`: the bytes that a front end sends, from its first to its last, to a port of a network that runs.
 //!
-//! The script is a list of **utterances**: messages with descriptors of some **kind**, whose size field may lie. Guest memory holds two rings
-//! with frames in them, so that a conversation that gets so far moves frames. Afterwards two friends on the same network still hear
-//! each other, and no descriptor was left open.
+//! The script is a list of **utterances**: messages with descriptors of some **kind**, and with size fields that may lie. Guest
+//! memory holds two rings with frames in them, so that a conversation that gets so far moves frames. Afterwards two friends on the
+//! same network still hear each other, and no descriptor was left open.
 
 use std::fs::File;
 use std::io::Write;
@@ -41,10 +41,10 @@ const BUFFER: u64 = 0x800;
 const MOST: (usize, usize) = (48, 128);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a descriptor in a message is.
+/// Kinds of a descriptor in a message.
 const KINDS: u8 = 6;
 
-/// Has a front end say what `data` says.
+/// Has a front end send the messages of `data`.
 pub fn run(data: &[u8]) {
     static BED: OnceLock<Mutex<Bed>> = OnceLock::new();
     let bed = BED.get_or_init(|| Mutex::new(Bed::new()));
@@ -53,7 +53,7 @@ pub fn run(data: &[u8]) {
 
 struct Bed {
     network: Arc<Network>,
-    /// Whose front end speaks.
+    /// The port of the front end.
     port: Arc<Port>,
     friends: [ToyGuest; 2],
     goods: Goods,
@@ -212,7 +212,7 @@ fn image() -> Vec<u8> {
             put(start + AREAS[0] + 16 * u64::from(index) + 8, &length.to_le_bytes());
             put(start + AREAS[0] + 16 * u64::from(index) + 12, &[flags]);
             put(start + AREAS[1] + 4 + 2 * u64::from(index), &index.to_le_bytes());
-            // To everybody, from port 0's own address.
+            // A broadcast frame, from port 0's own address.
             put(BUFFERS + number * BUFFER + 12, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 0, 0x88, 0xb5]);
         }
         put(start + AREAS[1] + 2, &count.to_le_bytes());
@@ -224,17 +224,17 @@ fn image() -> Vec<u8> {
 /// payload.
 #[derive(Clone, Debug, Default)]
 pub struct Utterance {
-    /// What is asked.
+    /// Number of the request.
     pub request: u8,
     /// Version 1 and the bits 2 (reply) and 3 (need reply).
     pub flags: u8,
     /// Descriptors.
     pub descriptors: u8,
-    /// What they are.
+    /// Kind of the descriptors.
     pub kind: u8,
     /// Added to the size field.
     pub lie: u8,
-    /// With what.
+    /// Body of the message.
     pub payload: Vec<u8>,
 }
 
@@ -245,7 +245,7 @@ impl Utterance {
         Self { request, flags, descriptors: descriptors % 40, kind, lie, payload: script.bytes(length.into()).to_vec() }
     }
 
-    /// What makes the script say it.
+    /// The bytes of a script that send it.
     pub fn script(&self) -> Vec<u8> {
         let mut script = vec![self.request, self.flags, self.descriptors, self.kind, self.lie];
         script.extend((self.payload.len() as u16).to_le_bytes());

@@ -1,7 +1,7 @@
-//! Target `offload`: one frame whose sender left work to others, delivered to one receiver. What arrives is judged by [`judge`].
+//! Target `offload`: one frame with unfinished offloads, for one receiver. [`judge`] judges the frames that arrive.
 //!
-//! The frame goes through [`memlane::offload::check`] and a real [`ReceiveQueue`]; its payload lies in pieces, and the receiver has few buffers,
-//! so that large frames are delivered in several goes.
+//! The frame goes through [`memlane::offload::check`] and a real [`ReceiveQueue`]; its payload lies in buffer segments, and the
+//! receiver has few buffers, so that large frames are written in several goes.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ const USED: u64 = 0x2000;
 const BUFFERS: u64 = 0x4000;
 /// Room for a whole frame, for receivers without mergeable buffers.
 const LARGE: u64 = 66 * 1024;
-/// What memory holds that nobody wrote to.
+/// Content of memory that was not written.
 const UNTOUCHED: u8 = 0xee;
 
-/// Reads `data` as: what sender and receiver agreed to, how the frame lies in memory, the virtio-net header, the frame.
+/// Reads `data` as: negotiated offloads of sender and receiver, layout of the frame in memory, the virtio-net header, the frame.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let (sender, receiver) = (offloads(script.byte()), offloads(script.byte()));
@@ -68,21 +68,21 @@ pub fn offloads(bits: u8) -> Offloads {
     }
 }
 
-/// The parcel of a frame that lies in pieces of `piece` bytes, in one piece if that is 0.
+/// The packet of a frame that lies in buffer segments of `piece` bytes, in one segment if that is 0.
 fn parcel(frame: &[u8], header: NetHeader, piece: u32, pool: &mut ChunkPool) -> Parcel {
     let start = frame.len().min(START);
     let mut parcel = Parcel::default();
     (parcel.header, parcel.length, parcel.start_length) = (header, frame.len() as u32, start as u32);
     parcel.start[..start].copy_from_slice(&frame[..start]);
     let shortest = if piece == 0 { frame.len() } else { (piece as usize).max(frame.len().div_ceil(1000)) };
-    // SAFETY: the frame outlives the parcel, and its pieces are only read.
+    // SAFETY: the frame outlives the packet, and its buffer segments are only read.
     let piece = |run: &[u8]| unsafe { Piece::new(run.as_ptr().cast_mut(), run.len() as u32) };
     let pieces: Vec<Piece> = frame.chunks(shortest).map(piece).collect();
     parcel.set_rest(&pieces, start as u32, pool).expect("the pool holds a frame");
     parcel
 }
 
-/// Delivers `parcel` to a receiver that takes everything it gets.
+/// Writes `parcel` into the receive queue of a guest that takes everything it gets.
 fn deliver(parcel: &mut Parcel, offloads: Offloads, mergeable: bool) -> Result<Vec<Arrived>, DropReason> {
     thread_local!(static MEMORY: Arc<MemoryMap> = memory());
     let mut receiver = Receiver::new(MEMORY.with(Arc::clone), offloads, mergeable);
@@ -147,7 +147,7 @@ impl Receiver {
     }
 
     fn put(&self, address: u64, bytes: &[u8]) {
-        // SAFETY: `place` vouches for the bytes, which nobody else touches now.
+        // SAFETY: `place` vouches for the bytes, which no other thread touches now.
         unsafe { self.place(address, bytes.len() as u64).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
@@ -171,12 +171,12 @@ impl Receiver {
         self.put(AVAILABLE + 4 + 2 * u64::from(index), &index.to_le_bytes());
     }
 
-    /// Heads always come back in order here, so the entries of the available ring stay what they are.
+    /// Heads are always completed in order here, so the entries of the available ring stay as they are.
     fn offer(&self, index: u16) {
         self.put(AVAILABLE + 2, &index.to_le_bytes());
     }
 
-    /// Takes what arrived, and offers the buffers again.
+    /// Takes the received frames, and offers the buffers again.
     fn collect(&mut self, arrived: &mut Vec<Arrived>) {
         let used = u16::from_le_bytes(self.get(USED + 2));
         while self.taken != used {
@@ -193,7 +193,7 @@ impl Receiver {
         self.offer(used.wrapping_add(SIZE));
     }
 
-    /// Takes one buffer, and leaves it as if nobody had written there.
+    /// Takes one buffer, and leaves it as if it had not been written.
     fn take(&mut self, until: u16) -> Vec<u8> {
         assert_ne!(self.taken, until, "num_buffers names more buffers than came");
         let index = self.taken % SIZE;

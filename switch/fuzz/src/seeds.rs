@@ -1,4 +1,5 @@
-//! What fuzzing begins with: for each target a few inputs that reach far, by name. `cargo run --bin make-seeds` writes them to `seeds/`.
+//! Inputs that fuzzing begins with: for each target a few that reach far, by name. `cargo run --bin make-seeds` writes them to
+//! `seeds/`.
 
 use memlane::frame::START;
 use memlane_rig::frames::{Host, Packet};
@@ -31,7 +32,7 @@ fn named<const N: usize>(list: [(&str, Vec<u8>); N]) -> Vec<(String, Vec<u8>)> {
     list.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
-/// Plans in which both workers pass, guests send before every pass, only one worker passes at first, or the other.
+/// Plans in which both workers make poll iterations, guests send before each of them, only one worker polls at first, or the other.
 const PLANS: [[u8; churn::PLAN]; 4] =
     [[0, 1, 0, 1, 0, 1, 0, 1], [2, 3, 7, 10, 15, 18, 23, 26], [2, 6, 10, 14, 18, 22, 26, 30], [3, 7, 11, 15, 19, 23, 27, 31]];
 
@@ -180,7 +181,7 @@ fn packets(payload: usize) -> Vec<(String, Packet)> {
     packets
 }
 
-/// Packets whose headers are longer than usual, some longer than what is copied on transmit.
+/// Packets with headers that are longer than usual, some longer than the headers copied on transmit.
 fn long_packets(payload: usize) -> Vec<(String, Packet)> {
     let tcp = |from, to| Packet::tcp(from, to, 1, vec![3; payload]);
     let (v4, v6) = (tcp(Host::v4(1), Host::v4(2)), tcp(Host::v6(1), Host::v6(2)));
@@ -544,7 +545,8 @@ fn scenes() -> Vec<(String, Vec<u8>)> {
     .collect()
 }
 
-/// Scenes of guests that want a worker's time, or what is not theirs. The numbers are guest 0's rings (0 and 2) and guest 1's (1 and 3).
+/// Scenes of guests that want more than their share of a worker's time, or memory that is not theirs. The numbers are guest 0's
+/// rings (0 and 2) and guest 1's (1 and 3).
 #[expect(clippy::too_many_lines, reason = "a list of scenes")]
 fn abuses() -> Vec<(String, Vec<u8>)> {
     const PLAIN: [u8; 12] = [0; 12];
@@ -560,7 +562,7 @@ fn abuses() -> Vec<(String, Vec<u8>)> {
     // Kinds of chains that fill a ring.
     const CHAINED: u8 = 1;
     const WRONG: u8 = 2;
-    // Moods: who is served by the second worker.
+    // Moods: which ports the second worker serves.
     const ALL_AT_ONE: u8 = 0;
     const SECOND: u8 = 1 << 4;
     const SECOND_AND_FOURTH: u8 = 1 << 4 | 1 << 6;

@@ -1,9 +1,9 @@
-//! Target `stream`: where frames end in a stream of bytes, in whatever crumbs it comes.
+//! Target `stream`: where frames end in a stream of bytes, in crumbs of any size.
 
 use memlane::frame::MAX_FRAME;
 use memlane_backends::stream::wire::{PREFIX, TooLong, first};
 
-/// Has `data` come in crumbs whose size its first byte tells, and takes frames off as they are whole.
+/// Has `data` come in crumbs of the size that its first byte tells, and takes frames off as they are complete.
 pub fn run(data: &[u8]) {
     let Some((&crumb, stream)) = data.split_first() else { return };
     let (mut seen, mut at, mut come) = (Vec::new(), 0, 0);

@@ -1,4 +1,4 @@
-//! Target `xen`: what a Xen guest puts into its transmit ring, read into frames.
+//! Target `xen`: the requests of a Xen guest in its transmit ring, read into frames.
 
 use memlane_backends::xen::netif::{Fault, MOST_SLOTS, Place, TX_REQUEST, TxFrame};
 
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The frame is what its places say, and what the copies rely on.
+/// The frame agrees with its requests, and with the lengths that the copies rely on.
 fn check(frame: &TxFrame, taken: &[[u8; TX_REQUEST]]) {
     assert_eq!(frame.places.len(), taken.len(), "each place is answered once");
     assert!(frame.parts.len() <= MOST_SLOTS);

@@ -1,4 +1,4 @@
-//! What threads of the switch share without locks, compiled for loom: `make loom`.
+//! Structures that threads of the switch share without locks, compiled for loom: `make loom`.
 
 #[path = "../../virtq/src/id.rs"]
 pub mod id;
@@ -32,7 +32,7 @@ pub mod time {
     }
 }
 
-/// What the table needs of frames.
+/// The part of frames that the table needs.
 pub mod frame {
     /// An Ethernet address, as a number.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

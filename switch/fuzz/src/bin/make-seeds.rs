@@ -1,4 +1,4 @@
-//! Writes the seeds of every target to `seeds/TARGET/NAME`, and removes what is there and no seed any more.
+//! Writes the seeds of every target to `seeds/TARGET/NAME`, and removes files there that are no seeds any more.
 
 use std::fs;
 use std::io;

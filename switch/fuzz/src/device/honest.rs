@@ -1,4 +1,4 @@
-//! An honest guest: sends, takes and checks what it gets.
+//! An honest guest: sends, receives and checks its frames.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const BUFFER: u32 = 2048 + 12;
 /// Bytes of its frames, virtio-net header included.
 const FRAME: usize = 12 + 100;
 
-/// Address of the guest at `port`, which nobody can take away from it.
+/// Address of the guest at `port`, which no other port can take away from it.
 pub fn address(port: u16) -> [u8; 6] {
     [2, 0, 0, 0, 0, port as u8]
 }
@@ -90,13 +90,13 @@ impl Honest {
         self.sent
     }
 
-    /// Whatever it sent came back.
+    /// All its transmit frames were completed.
     pub fn assert_all_back(&mut self) {
         while self.transmit.reclaim().expect("a sound used ring").is_some() {}
         assert_eq!(self.transmit.in_flight(), 0, "an honest frame did not come back");
     }
 
-    /// Takes what arrived, and looks at it.
+    /// Takes the received frames, and checks them.
     pub fn take(&mut self) {
         while let Some(frame) = self.take_frame() {
             self.look_at(&frame);

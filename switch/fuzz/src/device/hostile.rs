@@ -18,7 +18,7 @@ use super::{Workers, acts, key};
 use super::super::offload::offloads;
 use super::super::script::Script;
 
-/// Entries of its usual rings, and what the script may have instead.
+/// Entries of its usual rings, and sizes that the script may choose instead.
 const SIZE: u16 = 16;
 const SIZES: [u16; 4] = [SIZE, 256, 1024, 32768];
 /// Offsets of the transmit queue's areas; the receive queue's lie [`RECEIVE`] further.
@@ -179,7 +179,7 @@ impl Hostile {
         self.memory.write(available + 2, &last.to_le_bytes());
     }
 
-    /// Makes one head of the transmit queue available again and again; returns how many times a worker's turn must come for `count` of them.
+    /// Begins to make one head of the transmit queue available again and again; returns the head, and how many times.
     pub fn begin_stream(&self, script: &mut Script) -> (u16, u32) {
         (script.byte().into(), u32::from(script.word()))
     }
@@ -257,7 +257,7 @@ impl Hostile {
         }
     }
 
-    /// Receive buffers for whatever waits, if there are none.
+    /// Posts receive buffers for frames that wait, if there are none.
     pub fn post_all(&self) {
         let [_, available, used] = self.places(Direction::Receive);
         if self.memory.word(available + 2) == self.memory.word(used + 2) {
@@ -306,7 +306,7 @@ impl Hostile {
         workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
     }
 
-    /// Has both rings stop. The transmit queue answers when what is out has come back.
+    /// Has both rings stop. The transmit queue answers when its frames in flight are completed.
     pub fn stop(&mut self, workers: &mut Workers, watch: &Watch) {
         self.stop_ring(Direction::Receive, None, workers, watch);
         self.stop_ring(Direction::Transmit, None, workers, watch);
@@ -337,7 +337,8 @@ impl Hostile {
 
     fn begin_anew(&mut self, direction: Direction, then: Option<(u16, u16)>, workers: &mut Workers, watch: &Watch) {
         self.keep(direction, false, watch);
-        // From here on nobody may touch the old mapping; the new one is made before that goes, so that it does not lie in its place.
+        // From here on the old mapping must not be touched; the new one is made before that goes, so that it does not lie in its
+        // place.
         match then {
             Some((options, base)) => self.start(direction, options, base, workers, watch),
             None => self.sides[index(direction)].map = self.memory.map(),
@@ -374,7 +375,7 @@ impl Hostile {
         }
     }
 
-    /// True while an answer is owed.
+    /// True while an answer is outstanding.
     pub fn is_waiting(&self) -> bool {
         matches!(self.sides[0].state, State::Stopping(..) | State::Moving(_))
     }

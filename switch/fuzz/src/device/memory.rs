@@ -15,7 +15,7 @@ pub const LENGTHS: [u64; 3] = [0xc000, 0x4000, 0x20_0000];
 /// Bytes before, between and behind them.
 const CANARY: u64 = 256;
 const ALIVE: u8 = 0xc5;
-/// What the front end calls the first byte.
+/// Address of the first byte in the front end's process.
 const USER: u64 = 0x7000_0000_0000;
 
 /// See the module.
@@ -55,7 +55,7 @@ impl Memory {
 
     pub fn assert_canaries(&self) {
         for (at, length) in self.canaries() {
-            // SAFETY: inside the mapping; nobody writes there, or so it should be.
+            // SAFETY: inside the mapping; the switch does not write there, or so it should be.
             let bytes = unsafe { std::slice::from_raw_parts(self.start.add(at as usize), length as usize) };
             assert!(bytes.iter().all(|&byte| byte == ALIVE), "bytes were written outside guest memory, near {at:#x} in its file");
         }
@@ -93,7 +93,7 @@ impl Memory {
         None
     }
 
-    /// Writes `bytes` at guest offset `offset`; what lies outside is left out.
+    /// Writes `bytes` at guest offset `offset`; bytes outside guest memory are left out.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         for (offset, &byte) in (offset..).zip(bytes) {
             let Some(in_file) = Self::in_file(offset) else { return };

@@ -1,12 +1,13 @@
-//! Target `device`: two guests whose memory and rings the fuzzer writes, and two honest ones beside them, on two workers.
+//! Target `device`: two guests with memory and rings that the fuzzer writes, and two honest ones beside them, on two workers.
 //!
 //! - [`memory`]: a hostile guest's memory, with **canaries** around it.
-//! - [`hostile`]: a hostile guest, its two rings and what the script does with them.
+//! - [`hostile`]: a hostile guest, its two rings and the script's acts on them.
 //! - [`honest`]: a guest that keeps the rules and sees to it that the others are kept.
 //! - [`watch`]: memory that changes between two reads, and the work that a step takes.
 //!
-//! The workers are driven step by step, in turn or as the script says. A port whose ring breaks a rule is stopped, as the network's warden would.
-//! What is stopped or moved answers once all that is out has come back; from then on its old mapping is gone, so that whoever touches it faults.
+//! The workers are driven step by step, in turn or as the script says. A port with a ring that breaks a rule is stopped, as the
+//! network's fault handler would. A ring that is stopped or moved answers once all its frames in flight are completed; from then on
+//! its old mapping is gone, so that any access to it faults.
 
 mod honest;
 mod hostile;
@@ -32,10 +33,10 @@ use self::hostile::Hostile;
 use self::watch::Watch;
 use super::script::Script;
 
-/// Steps in which an honest frame must have arrived, whatever waits before it.
+/// Steps in which an honest frame must have arrived, however many frames wait before it.
 const STEPS: usize = 2000;
 
-/// What the script can have done, by number.
+/// Acts of the script, by number.
 pub mod acts {
     /// Writes bytes anywhere: hostile guest, offset (2), length, bytes.
     pub const SCRIBBLE: u8 = 0;
@@ -47,7 +48,7 @@ pub mod acts {
     pub const JUMP: u8 = 3;
     /// Passes of the worker: count.
     pub const STEP: u8 = 4;
-    /// The honest guests look whether they hear each other.
+    /// The honest guests check whether they reach each other.
     pub const ROUND: u8 = 5;
     /// Sends a frame as a guest would: guest, layout, net header (12), length (2), count of bytes, bytes.
     pub const SEND: u8 = 6;
@@ -61,9 +62,9 @@ pub mod acts {
     pub const REMAP: u8 = 10;
     /// Injects a frame of the switch's own: guest.
     pub const INJECT: u8 = 11;
-    /// A pass of one worker: worker.
+    /// A poll iteration of one worker: worker.
     pub const STEP_ONE: u8 = 12;
-    /// Makes one head available again and again, with passes in between: guest, head, count (2).
+    /// Makes one head available again and again, with poll iterations in between: guest, head, count (2).
     pub const STREAM: u8 = 13;
     /// Descriptors and heads for a whole ring: ring, kind, length (2), count (2).
     pub const FILL: u8 = 14;
@@ -85,7 +86,7 @@ const PORTS: u16 = 4;
 /// The workers, which this thread runs in turn.
 type Workers = [Worker; 2];
 
-/// Does what `data` says, and looks after it whether everything is in order.
+/// Runs the script `data`, and checks after it that everything is in order.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let mut bed = Bed::new(script.byte());
@@ -139,7 +140,7 @@ impl Bed {
             ports.iter().for_each(|port| worker.enter_port(port));
             worker
         });
-        // Who is served by the second worker stands in the mood.
+        // Bits of the mood tell which ports the second worker serves.
         let home = |port: u16| mood >> (3 + port) & 1;
         let watch = Watch::new();
         let hostile = [0, 1].map(|port| Hostile::new(&ports[usize::from(port)], home(port), &mut workers, &watch));
@@ -182,7 +183,7 @@ impl Bed {
         self.heed_events();
     }
 
-    /// A pass of each worker; returns the frames that they moved.
+    /// A poll iteration of each worker; returns the frames that they moved.
     fn step(&mut self) -> u32 {
         (0..self.workers.len()).map(|index| self.step_one(index)).sum()
     }
@@ -200,7 +201,8 @@ impl Bed {
         frames
     }
 
-    /// Where a ring has stopped, whoever still has frames of it, at any worker, now finds room for them, and shows it.
+    /// Posts receive buffers where a ring has stopped: a worker that still held frames of it would now write them and show them,
+    /// and fault.
     fn use_what_stopped(&mut self) {
         if !self.hostile.iter_mut().fold(false, |any, hostile| hostile.has_stopped() | any) {
             return;
@@ -243,7 +245,7 @@ impl Bed {
         }
     }
 
-    /// Everything comes back, and nothing was written where nobody may write.
+    /// All frames are completed, and no byte was written outside guest memory.
     fn end(mut self) {
         let mut steps = 0;
         while steps == 0 || self.hostile.iter().any(Hostile::is_waiting) {

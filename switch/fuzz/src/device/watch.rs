@@ -1,4 +1,4 @@
-//! What listens to the switch's reads: it changes memory between them, as the script says, and counts the **work** of a step.
+//! Listens to the switch's reads: changes memory between them, as the script says, and counts the **work** of a step.
 //!
 //! Only a fuzzer's build tells of reads (`--cfg fuzzing`); elsewhere nothing is heard, and scripts run without races.
 
@@ -20,7 +20,7 @@ struct Race {
     bytes: Vec<u8>,
 }
 
-/// A ring whose driver makes one more chain available whenever the switch looks.
+/// A ring with a driver that makes one more chain available whenever the switch looks.
 struct Keeper {
     /// Where the switch sees its index.
     place: usize,
@@ -64,7 +64,8 @@ impl Watch {
         self.0.borrow_mut().races.push(race);
     }
 
-    /// From now on the ring whose index the switch sees at `place`, at `offset` of `memory`, is never empty when it looks.
+    /// From now on the available ring with its index at `offset` of `memory`, where the switch sees it at `place`, is never empty
+    /// when it looks.
     pub fn keep(&self, memory: &Rc<Memory>, place: usize, offset: u64) {
         self.0.borrow_mut().keepers.push(Keeper { place, memory: Rc::clone(memory), offset });
     }
