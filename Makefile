@@ -106,7 +106,7 @@ bench: build
 
 PROVE_SECONDS ?= 20
 .PHONY: prove
-prove: build lint loom guests
+prove: build lint deny portable loom guests
 	switch/prove $(PROVE_SECONDS)
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
 
@@ -124,6 +124,19 @@ fuzz-seeds:
 	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
 
 lint: rust-lint lab-lint words
+
+# Licences, known vulnerabilities, sources and duplicates of all crates.
+.PHONY: deny portable
+deny: deps
+	switch/deny Cargo.toml $(foreach crate,$(APART) switch/fuzz switch/loom,$(crate)/Cargo.toml)
+
+# The toolchain that Cargo.toml names as the oldest, and code for the other architecture, as far as the compiler checks it.
+OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+portable: deps
+	rustup toolchain install --no-self-update --profile minimal $(OLDEST)
+	cargo +$(OLDEST) check --quiet --locked --workspace --all-targets --target-dir target/oldest
+	rustup target add aarch64-unknown-linux-gnu
+	cargo check --quiet --locked --workspace --target aarch64-unknown-linux-gnu
 
 # Prose, by Vale, and its counts; the counts alone are a test of the lab, too.
 .PHONY: words
