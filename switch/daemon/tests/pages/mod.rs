@@ -37,7 +37,7 @@ impl Page {
         for start in ["docs", "examples", "xen"] {
             collect(&top().join(start), &mut paths);
         }
-        paths.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| top().join(name)));
+        paths.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| top().join(name)));
         paths.into_iter().map(Self::read).collect()
     }
 
