@@ -14,6 +14,27 @@ pytest_plugins = ["memlane_lab.bed.testing"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps tests that share a bed in one process of pytest-xdist (`-n 3 --dist loadgroup`); others go to any."""
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """The shared bed, named by its file, its fixture (`shared_...`) and that fixture's parameter.
+
+    Tests that boot nothing stay together by file, because each of them is quicker than its way to a process.
+    """
+    file = item.location[0]
+    if not isinstance(item, pytest.Function) or not item.get_closest_marker("real"):
+        return file
+    shared = next((name for name in item.fixturenames if name.startswith("shared_")), None)
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return f"{file}:{shared}:{parameters.get(shared, '')}" if shared else None
+
+
 @pytest.fixture
 def own_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place for run folders apart from that of other labs on this machine, which would remove what we leave."""

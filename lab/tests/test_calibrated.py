@@ -12,7 +12,7 @@ from memlane_lab.measuring import run
 from memlane_lab.model import check, fitted
 from memlane_lab.model.configuration import Party, Work
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timed]
 
 TINY = """
 title = "tiny"

@@ -79,6 +79,7 @@ def test_tiers_reach_their_neighbours_only(kernel: str) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.timed
 def test_a_quiet_neighbour_gets_what_it_asks_for_and_a_noisy_one_its_limit(tmp_path: Path) -> None:
     switch = memlane.program()
     assert switch, "no memlane: run make build"

@@ -101,12 +101,14 @@ def test_all_kinds_share_a_bridge_with_large_frames(session: Session) -> None:
             assert "2 received" in everybody.guests[source].run(whole, timeout=30).stdout
 
 
+@pytest.mark.timed
 def test_namespaces_talk_without_a_switch(session: Session) -> None:
     pair = Bed(session, paths.make(session, "none"), BedSettings([NETNS, NETNS]))
     assert_reachable(pair, 0, 1)
     assert tcp_throughput(pair, 0, 1) > 500e6
 
 
+@pytest.mark.timed
 def test_an_emulated_nic_works(session: Session) -> None:
     pair = Bed(session, paths.make(session, "e1000"), BedSettings([TCG, TCG]))
     assert "driver: e1000" in pair.guests[0].run("ethtool -i net0").stdout

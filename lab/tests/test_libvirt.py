@@ -23,6 +23,9 @@ _PORTS: dict[str, dict[str, Any]] = {
 }
 
 
+pytestmark = pytest.mark.real
+
+
 @pytest.mark.parametrize("name", _PORTS)
 def test_libvirts_schema_takes_it(tmp_path: Path, name: str) -> None:
     printed = _printed(tmp_path, name)

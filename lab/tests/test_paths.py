@@ -88,6 +88,7 @@ def test_the_bridge_makes_taps_for_machines_and_devices_for_namespaces(session: 
     assert not Path("/run/netns", machine.endpoint.namespace).exists()
 
 
+@pytest.mark.real
 def test_a_guest_refuses_what_it_cannot_be_plugged_into(session: Session) -> None:
     guest = UmlGuest(session, "a", [Nic(_port("a"), Device("veth", None))])
     with pytest.raises(LabError, match="no NIC for"):
@@ -242,6 +243,7 @@ def test_guests_of_two_hosts_reach_each_other_over_the_cable(session: Session, p
     assert network.counters("cable0", namespace=f"{session.name}-cable")["tx_packets"] <= cable["tx_packets"] + 8
 
 
+@pytest.mark.real
 @pytest.mark.skipif(frr.missing() is not None, reason="FRR is not installed, or the switch not built")
 @pytest.mark.parametrize("path", ["bridge", "memlane"])
 def test_guests_of_two_hosts_reach_each_other_over_vxlan(session: Session, path: str) -> None:

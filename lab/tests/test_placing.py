@@ -56,6 +56,7 @@ def test_every_placement_of_two_cpus_is_there() -> None:
     assert places == {together, receiver, sender, network}
 
 
+@pytest.mark.real
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU only: there is one placement")
 def test_the_ends_and_the_switch_run_where_they_are_placed(session: Session) -> None:
     first, second = sorted(os.sched_getaffinity(0))[:2]

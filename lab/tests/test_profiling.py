@@ -309,6 +309,7 @@ _PAIR = _NATIVE.replace('"none"', '"memlane"').replace("seconds = 2", "seconds =
 
 
 @pytest.mark.real
+@pytest.mark.timed
 def test_functions_of_guests_and_of_the_switch_are_named(tmp_path: Path, own_runs: Path) -> None:  # noqa: ARG001
     (tmp_path / "pair.toml").write_text(_PAIR)
     planned = run.prepare([tmp_path / "pair.toml"], GuestKind.UML, 1)
@@ -326,6 +327,7 @@ def test_functions_of_guests_and_of_the_switch_are_named(tmp_path: Path, own_run
 
 
 @pytest.mark.real
+@pytest.mark.timed
 def test_a_live_profile_agrees_with_the_kernels_account(tmp_path: Path, own_runs: Path) -> None:  # noqa: ARG001
     if reason := perf.missing():
         pytest.fail(f"perf comes with make deps: {reason}")

@@ -63,6 +63,7 @@ def test_a_flow_is_measured_on_every_kind_of_guest(tmp_path: Path, kind: str) ->
     assert sum(1 for _ in (tmp_path / "out" / "short" / "raw").iterdir()) == 2
 
 
+@pytest.mark.timed
 def test_paths_traffic_and_load_are_what_the_file_states(tmp_path: Path) -> None:
     result = _measured(
         tmp_path,

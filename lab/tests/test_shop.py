@@ -185,6 +185,7 @@ def _sample(tmp_path: Path, *, kind: GuestKind = GuestKind.UML, seconds: int = 1
 
 
 @pytest.mark.real
+@pytest.mark.timed
 def test_users_shop_in_three_tiers(tmp_path: Path) -> None:
     """The short form of the experiment three_tier: one mix, ten seconds."""
     taken = _sample(tmp_path, rate=15)

@@ -13,6 +13,7 @@ from memlane_lab.paths.memlane import program
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two-hosts" / "run.sh"
 
 
+@pytest.mark.real
 @pytest.mark.skipif(program() is None, reason="the switch is not built in this lane")
 @pytest.mark.skipif(network.may_change() is not None, reason="namespaces need root")
 def test_guests_of_two_hosts_find_each_other_and_are_forgotten() -> None:

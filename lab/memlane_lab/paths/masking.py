@@ -24,14 +24,18 @@ def _bits(numbers: Iterable[int]) -> int:
 
 
 # virtio 1.3, 5.1.3: the control queue (17) and what needs it; 6: packed ring (34), in order (35)
-_HIDDEN_FEATURES = _bits([2, *range(17, 24), 34, 35, 50, 52, 53, 57, 60])
+HIDDEN_FEATURES = _bits([2, *range(17, 24), 34, 35, 50, 52, 53, 57, 60])
 _HIDDEN_PROTOCOL_FEATURES = _bits([0])  # MQ
 
 
 class FeatureMask:
     """Listens for the guest on one socket and joins it with the back end on another, again for each new guest."""
 
-    def __init__(self, guest_side: Path, back_end: Path, *, back_end_connects: bool) -> None:
+    def __init__(
+        self, guest_side: Path, back_end: Path, *, back_end_connects: bool, hidden: int = HIDDEN_FEATURES
+    ) -> None:
+        """`hidden` are the virtio features that the guest is not offered."""
+        self._hidden = hidden
         self._guests = _listener(guest_side)
         self._back_ends = _listener(back_end) if back_end_connects else None
         self._back_end = back_end
@@ -50,8 +54,8 @@ class FeatureMask:
                 back_end = self._reach_back_end()
             except OSError:
                 return
-            threading.Thread(target=_pump, args=(guest, back_end, False), daemon=True).start()
-            threading.Thread(target=_pump, args=(back_end, guest, True), daemon=True).start()
+            threading.Thread(target=_pump, args=(guest, back_end, None), daemon=True).start()
+            threading.Thread(target=_pump, args=(back_end, guest, self._hidden), daemon=True).start()
 
     def _reach_back_end(self) -> socket.socket:
         if self._back_ends:
@@ -69,12 +73,15 @@ def _listener(path: Path) -> socket.socket:
     return listener
 
 
-def _pump(source: socket.socket, target: socket.socket, replies: bool) -> None:
-    """Passes messages on, with their descriptors, until either side hangs up; then hangs up on both."""
+def _pump(source: socket.socket, target: socket.socket, hidden: int | None) -> None:
+    """Passes messages on, with their descriptors, until either side hangs up; then hangs up on both.
+
+    `hidden` are the features to take from a back end's replies; None where the source is the guest.
+    """
     try:
         while message := _receive(source):
             request, flags, payload, descriptors = message
-            edited = _edit(request, payload) if replies and flags & _REPLY else payload
+            edited = _edit(request, payload, hidden) if hidden is not None and flags & _REPLY else payload
             socket.send_fds(target, [_HEADER.pack(request, flags, len(edited)) + edited], descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -88,8 +95,8 @@ def _pump(source: socket.socket, target: socket.socket, replies: bool) -> None:
     source.close()
 
 
-def _edit(request: int, payload: bytes) -> bytes:
-    hidden = {_GET_FEATURES: _HIDDEN_FEATURES, _GET_PROTOCOL_FEATURES: _HIDDEN_PROTOCOL_FEATURES}.get(request)
+def _edit(request: int, payload: bytes, features: int) -> bytes:
+    hidden = {_GET_FEATURES: features, _GET_PROTOCOL_FEATURES: _HIDDEN_PROTOCOL_FEATURES}.get(request)
     if hidden is None or len(payload) != 8:
         return payload
     return struct.pack("<Q", struct.unpack("<Q", payload)[0] & ~hidden)

@@ -12,7 +12,7 @@ from tests.end_to_end.transfer import Library, broken_packets
 Builder = Callable[..., Lan]
 
 
-_LANS = pytest.StashKey[list[Lan]]()
+LANS = pytest.StashKey[list[Lan]]()
 """What a test has built, or shares."""
 
 
@@ -23,7 +23,7 @@ def pytest_runtest_makereport(
     """Adds to the report of a test that failed how its networks were then."""
     report = yield
     if call.when == "call" and report.failed:
-        report.sections += [("network", lan.tell()) for lan in item.stash.get(_LANS, [])]
+        report.sections += [("network", lan.tell()) for lan in item.stash.get(LANS, [])]
     return report
 
 
@@ -31,7 +31,7 @@ def pytest_runtest_makereport(
 def build(request: pytest.FixtureRequest, session: Session) -> Iterator[Builder]:
     """Builds lans for one test: `build(UML, Plan(TCG, queues=2), workers=2)`; they are looked at after the test."""
     built: list[Lan] = []
-    request.node.stash[_LANS] = built
+    request.node.stash[LANS] = built
 
     def build_one(*plans: Any, **settings: Any) -> Lan:
         built.append(Lan(session, plans, **settings))
@@ -52,7 +52,7 @@ def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, shared_pair: Lan) -> Iterator[Lan]:
     """Two guests for a test that leaves them as they were; afterwards nothing may have been broken on its way."""
-    request.node.stash[_LANS] = [shared_pair]
+    request.node.stash[LANS] = [shared_pair]
     before = [broken_packets(guest) for guest in shared_pair.guests]
     yield shared_pair
     shared_pair.switch.check()

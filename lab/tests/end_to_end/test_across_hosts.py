@@ -18,7 +18,10 @@ from memlane_lab.paths import frr
 from tests.end_to_end import hosts
 from tests.end_to_end.hosts import Host
 
-pytestmark = pytest.mark.skipif(network.may_change() is not None, reason="namespaces need root")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(network.may_change() is not None, reason="namespaces need root"),
+]
 _FORGOTTEN = 30.0
 """Seconds after which hosts must have noticed that one of them is gone: three times FRR's hold timer."""
 

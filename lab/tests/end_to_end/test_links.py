@@ -8,7 +8,7 @@ from memlane_lab.bed import bed
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, UML, Lan, Plan
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timed]
 
 _COUNT = 500
 _LINK = {"delay": "20ms", "jitter": "4ms", "loss": 0.1}

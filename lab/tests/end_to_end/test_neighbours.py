@@ -18,7 +18,7 @@ from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import UML, Lan, Plan
 from tests.end_to_end.transfer import STEADY, Flow
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timed]
 
 _RATE, _PACKETS = 100e6, 10e3
 _MEASURED = 5.0

@@ -15,8 +15,11 @@ _FOLDER = "/tmp/served"
 _ports = itertools.count(6201)
 
 
-class Library:
-    """A file of random bytes in a guest, which others fetch over HTTP: one system call sends it, in large segments."""
+class Library(AbstractContextManager["Library"]):
+    """A file of random bytes in a guest, which others fetch over HTTP: one system call sends it, in large segments.
+
+    As a context manager it ends its server; else that ends with the guest.
+    """
 
     def __init__(self, guest: Guest, megabytes: int = 8) -> None:
         """Makes the file and serves it. Random bytes take a guest long: each MB is the same ones after its number."""
@@ -29,6 +32,12 @@ class Library:
         self.size, self.hash = int(made[0]), made[1]
         self._server = guest.spawn(["httpd", "-f", "-p", f"[::]:{self._port}", "-h", _FOLDER])
         guest.wait_listening(self._port)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.kill()
+        self._server.wait(10)
 
     def fetch(self, reader: Guest, address: str) -> "Fetch":
         """Has `reader` begin to fetch the file from `address`, one of the guest's own."""
