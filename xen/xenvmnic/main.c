@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * XenVMNIC: a network between the virtual machines of one Xen host that no domain stands in between.
+ * XenVMNIC: a network between the virtual machines of one Xen host, without a driver domain in between.
  *
  * After Meng, Lu and Dong, "Optimizing Communication Network for Virtual Machines Based on Xen" (UESTC, 2010): for each
  * pair of machines two rings in shared pages and an event channel with an end on each side, frames of up to a page with

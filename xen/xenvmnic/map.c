@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The local map: which machine has an IPv4 address. The global one stands in xenstore, where each machine writes its
- * own addresses and nobody else's. Who had an address first keeps it as long as he announces it, so that a machine
- * cannot draw another's frames to itself by announcing the same.
+ * own addresses and no others. The machine that had an address first keeps it as long as it announces it, so that another
+ * one cannot draw its frames to itself by announcing the same.
  */
 #include <linux/hashtable.h>
 #include <linux/inetdevice.h>
@@ -72,7 +72,7 @@ static void xvm_add(struct xvm_peer *p, __be32 address)
 	p->address[p->addresses++] = address;
 }
 
-/* Makes `text`, addresses between blanks as the machine wrote them, what the map says of `p`. Returns how many it has. */
+/* Sets the map's addresses of `p` to `text`, addresses between blanks as the machine wrote them. Returns their number. */
 int xvm_map_set(struct xvm_peer *p, const char *text)
 {
 	__be32 said[XVM_ADDRESSES];

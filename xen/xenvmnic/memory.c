@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Pages that two machines share. Granted pages are our own: cleared before a peer may read them, never writable for it,
- * and freed only when it no longer holds them. Mapped pages are a peer's: of whatever number it names, the hypervisor
- * maps only what that peer has granted to us.
+ * and freed only when it no longer maps them. Mapped pages are a peer's: whichever number it names, the hypervisor maps
+ * only pages that this peer has granted to us.
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -37,7 +37,7 @@ fail:
 	return NULL;
 }
 
-/* Takes back what the peer has let go. True once all is back, and `granted` freed. */
+/* Ends the grants of pages that the peer no longer maps. True once all are ended, and `granted` freed. */
 bool xvm_try_revoke(struct xvm_granted *granted)
 {
 	while (granted->pages) {
@@ -52,7 +52,7 @@ bool xvm_try_revoke(struct xvm_granted *granted)
 	return true;
 }
 
-/* Leaves to the kernel what the peer still holds: it frees those pages once they are let go. */
+/* Leaves pages that the peer still maps to the kernel, which frees them once they are unmapped. */
 void xvm_abandon(struct xvm_granted *granted)
 {
 	while (granted->pages) {
@@ -112,7 +112,7 @@ void xvm_unmap(struct xvm_mapped *mapped)
 			continue;
 		gnttab_set_unmap_op(&op, at, GNTMAP_host_map | GNTMAP_readonly, mapped->handle[i]);
 		if (gnttab_unmap_refs(&op, NULL, &mapped->page[i], 1) || op.status != GNTST_okay) {
-			/* The page is not ours to use again while the hypervisor has another's there. */
+			/* The page is not ours to use again while the hypervisor still maps the peer's there. */
 			pr_err_ratelimited("xenvmnic: cannot unmap a peer's page (status %d); it is lost\n", op.status);
 			mapped->page[i] = NULL;
 		}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Frames. Transmit: from the stack into the ring of the machine that has the next hop's address; the interface's transmit
- * queue N + 1 belongs to peer N, so that a peer who does not read stops his own queue and no other. Frames for addresses
- * that no machine has (queue 0), or whose machine cannot be reached, go on by the ordinary interface. Receive: from a
- * peer's ring to the stack, one NAPI instance a peer.
+ * Frames. Transmit path: from the stack into the ring of the machine that has the next hop's address; the interface's
+ * transmit queue N + 1 belongs to peer N, so that a peer that does not read stops its own queue and no other (no
+ * head-of-line blocking). Frames for addresses that no machine has (queue 0), or for a machine that cannot be reached, go
+ * on by the ordinary interface. Receive path: from a peer's ring to the stack, one NAPI instance a peer.
  */
 #include <linux/inetdevice.h>
 #include <linux/ip.h>
@@ -69,12 +69,12 @@ void xvm_break(struct xvm_peer *p)
 	xvm_kick(p->x);
 }
 
-/* Takes in how far the peer has read. False: it lies. */
+/* Reads and checks the position up to which the peer has consumed. False: the peer lies. */
 static bool xvm_hear_reader(struct xvm_peer *p)
 {
 	u32 consumed = READ_ONCE(p->theirs->consumed);
 
-	virt_rmb();			/* what it has read may be overwritten only after it has said so */
+	virt_rmb();			/* records may be overwritten only after the peer has consumed them */
 	if (!xvm_hear_consumed(&p->out, consumed))
 		return true;
 	xvm_break(p);
@@ -87,7 +87,7 @@ static void xvm_call(struct xvm_peer *p)
 	notify_remote_via_irq(p->irq);
 }
 
-/* Tells the peer what was written. */
+/* Publishes the records written, and notifies the peer if it asked for that. */
 static void xvm_publish(struct xvm_peer *p)
 {
 	u32 old = p->published, now = p->out.produced;
@@ -97,7 +97,7 @@ static void xvm_publish(struct xvm_peer *p)
 	p->published = now;
 	virt_wmb();			/* records before the position behind them */
 	WRITE_ONCE(p->board->produced, now);
-	virt_mb();			/* the position before the look whether the peer waits */
+	virt_mb();			/* the position before the check whether the peer waits */
 	if (xvm_reaches(old, now, READ_ONCE(p->theirs->call_at_produced)))
 		xvm_call(p);
 }
@@ -114,7 +114,7 @@ static bool xvm_wait_for_room(struct xvm_peer *p, u32 size)
 	p->waiting = size;
 	netif_tx_stop_queue(xvm_queue(p));
 	WRITE_ONCE(p->board->call_at_consumed, p->out.consumed + max(at, 1u));
-	virt_mb();			/* the wish before the look whether it is fulfilled */
+	virt_mb();			/* the request before the check whether it is fulfilled */
 	if (!xvm_hear_reader(p) || xvm_room(&p->out) < size) {
 		if (!p->stalled)
 			p->stalled = jiffies | 1;
@@ -257,7 +257,7 @@ static netdev_features_t xvm_features_check(struct sk_buff *skb, struct net_devi
 
 /* -------- receive -------- */
 
-/* Says what is left of the checksum to do; nothing, for a machine that only receives. False: there is none to be blank. */
+/* Marks a blank checksum (checksum offload), which only a machine that forwards it fills in. False: there is none to be blank. */
 static bool xvm_mark_checksum(struct sk_buff *skb, const struct xvm_found *found)
 {
 	u16 start, offset;
@@ -402,21 +402,21 @@ static int xvm_receive(struct xvm_peer *p, int budget)
 	return done;
 }
 
-/* Tells the peer what was read. */
+/* Publishes the position up to which records were read, and notifies the peer if it asked for that. */
 static void xvm_publish_consumed(struct xvm_peer *p, u32 old)
 {
 	u32 now = p->in.consumed;
 
 	if (old == now)
 		return;
-	virt_mb();			/* copies before the word that they are made */
+	virt_mb();			/* the copies before the position behind them */
 	WRITE_ONCE(p->board->consumed, now);
-	virt_mb();			/* the word before the look whether the peer waits */
+	virt_mb();			/* the word before the check whether the peer waits */
 	if (xvm_reaches(old, now, READ_ONCE(p->theirs->call_at_consumed)))
 		xvm_call(p);
 }
 
-/* Calls control where the peer's board has news of areas. */
+/* Queues control where the peer's board has news of areas. */
 static void xvm_hear_areas(struct xvm_peer *p)
 {
 	u32 area = READ_ONCE(p->theirs->area), mapped = READ_ONCE(p->theirs->mapped);
@@ -454,7 +454,7 @@ static bool xvm_rest(struct xvm_peer *p, int done, bool useful)
 	if (!napi_complete_done(&p->napi, done))
 		return true;
 	WRITE_ONCE(p->board->call_at_produced, p->in.consumed + 1);
-	virt_mb();			/* the wish before the look whether it is fulfilled */
+	virt_mb();			/* the request before the check whether it is fulfilled */
 	if (READ_ONCE(p->theirs->produced) != p->in.produced && napi_reschedule(&p->napi))
 		return true;
 	if (p->eoi_due) {

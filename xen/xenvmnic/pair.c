@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Two machines' rings: how they are opened, grown, shrunk and closed. All of it runs in one work, xvm_control(), one
- * thing after the other; only what frames need at once stands in net.c.
+ * thing after the other; only the path of frames stands in net.c.
  *
  * Opening. Each machine makes a board, grants it to the other, and writes an offer into xenstore; the one with the lower
  * id makes the event channel, the other binds it. An offer has a nonce, and names the nonce of the offer that it answers
@@ -13,7 +13,7 @@
  * peer that does not let go holds two areas of ours, not more.
  *
  * Closing. Either side takes its offer back; the other sees that and does the same. While frames flow, control looks
- * once a second if the peer's end of the event channel is still bound, for a machine that dies tells nobody.
+ * once a second if the peer's end of the event channel is still bound, for a machine that dies sends no notification.
  */
 #include <linux/random.h>
 #include <linux/slab.h>
@@ -38,7 +38,7 @@ static void xvm_set_state(struct xvm_peer *p, enum xvm_state state)
 	__netif_tx_unlock_bh(queue);
 }
 
-/* Keeps what the peer has not let go, to ask again; there is room for all that a pair can have. */
+/* Keeps granted pages that the peer still maps, to try again; there is room for all that a pair can have. */
 static void xvm_revoke(struct xvm_peer *p, struct xvm_granted **granted)
 {
 	unsigned int i;
@@ -286,7 +286,7 @@ static void xvm_move_on(struct xvm_peer *p)
 		p->old_area = NULL;
 }
 
-/* Maps what the peer offers, and lets go what it has left. */
+/* Maps the area that the peer offers, and unmaps the area that it has left. */
 static int xvm_follow_peer(struct xvm_peer *p)
 {
 	u32 number = READ_ONCE(p->theirs->area);
@@ -303,7 +303,7 @@ static int xvm_follow_peer(struct xvm_peer *p)
 	if (number != p->in_number && !READ_ONCE(p->in_next) && !READ_ONCE(p->in_old)) {
 		u32 pages;
 
-		virt_rmb();		/* the number before what it tells of */
+		virt_rmb();		/* the number before the references that it tells of */
 		pages = READ_ONCE(p->theirs->pages[number & 1]);
 		if (number != p->in_number + 1 || !xvm_pages_valid(pages))
 			return -EPROTO;
@@ -329,7 +329,7 @@ static bool xvm_bound(struct xvm_peer *p)
 	return op.status == EVTCHNSTAT_interdomain;
 }
 
-/* Looks whether the peer lives, and what the ring needs. False: the pair is to be closed. */
+/* Checks that the peer lives, and which size the ring needs. False: the pair is to be closed. */
 static bool xvm_tick(struct xvm_peer *p)
 {
 	struct xvm_demand *demand = &p->demand;
@@ -402,7 +402,7 @@ static void xvm_step_known(struct xvm_peer *p)
 			p->wanted = false;
 			if (wanted)
 				p->not_before = jiffies + XVM_RETRY_AFTER;
-			xvm_set_state(p, XVM_KNOWN);	/* lets what waits take the other way */
+			xvm_set_state(p, XVM_KNOWN);	/* lets the waiting frames take the ordinary interface */
 		}
 		return;
 	}
@@ -437,7 +437,7 @@ static void xvm_step(struct xvm_peer *p, bool tick)
 		xvm_step_open(p, tick);
 }
 
-/* When control must look again by itself; 0: not before something happens. */
+/* When control must run again by itself; 0: not before an event. */
 static unsigned long xvm_next_look(struct xvm *x)
 {
 	unsigned long next = 0;

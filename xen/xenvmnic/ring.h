@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What two machines share, and what each may believe of it.
+ * The ring that two machines share, and the checks by which each protects itself from the other.
  *
  * Nouns, in the order in which a frame meets them:
  *
@@ -10,10 +10,10 @@
  *   outlet  the writer's own knowledge of its direction, which no peer can reach
  *   inlet   the reader's own knowledge of the other direction
  *
- * Each machine grants its board and its area to the peer for reading only. So nobody writes into another's memory; what
- * a peer can do is to lie, and change its mind while it is read. Therefore every shared word is read once, into a
+ * Each machine grants its board and its area to the peer for reading only. So no machine writes into another's memory,
+ * but a peer can lie, and change its words while they are read. Therefore every shared word is read once, into a
  * variable, and checked before it is used: produced and consumed against the area's size, a record's length against
- * what was produced.
+ * the bytes produced.
  *
  * Positions count bytes since the pair was opened, modulo 2^32. An area begins at its base; its size is a power of two.
  *
@@ -47,7 +47,7 @@
 /* The option of longer frames: as much as the header's 16 bits can say. */
 #define XVM_LONG	65535u
 
-/* What a board's owner can read; both must be able to before it is used. */
+/* Kinds of frames that a board's owner can read; both must be able to before one is used. */
 #define XVM_CAN_LONG	0x0001u
 
 /* A record's first two bytes. */
@@ -78,7 +78,7 @@ struct xvm_board {
 
 struct xvm_record {
 	u16 kind;			/* of ours */
-	u16 machine;			/* S1's header: whom it is for, */
+	u16 machine;			/* S1's header: the destination's id, */
 	u16 protocol;			/* which protocol, in network order, */
 	u16 length;			/* and how many bytes of payload */
 };
@@ -97,7 +97,7 @@ struct xvm_area {
 };
 
 struct xvm_outlet {
-	u32 produced;			/* what the board says, too */
+	u32 produced;			/* as on the board */
 	u32 consumed;			/* the last valid word of the reader */
 	struct xvm_area *area;
 };
@@ -108,7 +108,7 @@ struct xvm_inlet {
 	struct xvm_area *area;
 };
 
-/* One frame found: where its payload begins, and what its record says, checked. */
+/* One frame found: where its payload begins, and the fields of its record, checked. */
 struct xvm_found {
 	struct xvm_record record;
 	struct xvm_large large;
@@ -133,7 +133,7 @@ static inline u32 xvm_record_size(u32 payload, bool large)
 	return xvm_aligned(sizeof(struct xvm_record) + (large ? sizeof(struct xvm_large) : 0) + payload);
 }
 
-/* Whether going from `old` to `now` reaches `at`: then whoever waits there is notified. */
+/* Whether going from `old` to `now` reaches `at`: then the peer that waits there is notified. */
 static inline bool xvm_reaches(u32 old, u32 now, u32 at)
 {
 	return (u32)(now - at) < (u32)(now - old);
@@ -190,8 +190,8 @@ static inline void xvm_read(const struct xvm_area *area, u32 position, void *to,
 }
 
 /*
- * Takes in what the reader says it has consumed. Valid is only what lies between the last valid word and what was
- * produced; anything else breaks the pair (-EPROTO).
+ * Checks and takes the position that the reader says it has consumed. It must lie between the last valid one and the
+ * position produced; any other breaks the pair (-EPROTO).
  */
 static inline int xvm_hear_consumed(struct xvm_outlet *out, u32 consumed)
 {
@@ -258,7 +258,7 @@ static inline int xvm_hear_produced(struct xvm_inlet *in, u32 produced, u32 next
 	return 0;
 }
 
-/* Whether a record's head, a copy of what the peer wrote, describes something that can be there. */
+/* Whether a record's head, a copy of the peer's words, describes a frame that can be there. */
 static inline int xvm_check_record(const struct xvm_record *record, u16 me, u32 limit)
 {
 	if (record->kind == XVM_NEXT_AREA)
@@ -283,7 +283,7 @@ static inline int xvm_look(struct xvm_inlet *in, u16 me, u32 limit, struct xvm_f
 	if (!there || !in->area)
 		return XVM_NOTHING;
 	xvm_read(in->area, in->consumed, record, sizeof(*record));
-	barrier();			/* the copy is what counts from here on */
+	barrier();			/* from here on only the copy counts */
 	if (xvm_check_record(record, me, limit))
 		return -EPROTO;
 	if (record->kind == XVM_NEXT_AREA) {
@@ -350,7 +350,7 @@ static inline int xvm_checksum_place(const u8 *header, u32 bytes, u32 length, u1
 	return 0;
 }
 
-/* How an area should change: what the operator allows, and what was seen since the last look. */
+/* How an area should change: the operator's limits, and its use since the last check. */
 struct xvm_demand {
 	u32 least, most;		/* pages an area may have */
 	u32 full;			/* times that the area had no room for a frame */

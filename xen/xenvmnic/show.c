@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What is going on, for people: `ethtool -S xvm0` for sums, and DEBUGFS/xenvmnic/pairs for what each pair holds.
+ * Counters and state, for people: `ethtool -S xvm0` for sums, and DEBUGFS/xenvmnic/pairs for the memory of each pair.
  */
 #include <linux/debugfs.h>
 #include <linux/ethtool.h>
@@ -49,7 +49,7 @@ static void xvm_strings(struct net_device *dev, u32 set, u8 *data)
 		memcpy(data, xvm_names, sizeof(xvm_names));
 }
 
-/* Sums over all pairs. Control frees what is counted here, so it must not run meanwhile. */
+/* Sums over all pairs. Control frees the areas that are counted here, so it must not run meanwhile. */
 static void xvm_sums(struct net_device *dev, struct ethtool_stats *stats, u64 *sum)
 {
 	struct xvm *x = netdev_priv(dev);

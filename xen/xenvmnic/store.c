@@ -30,7 +30,7 @@ int xvm_store_publish(struct xvm *x)
 	return err;
 }
 
-/* Takes away all that we wrote. */
+/* Removes all keys that we wrote. */
 void xvm_store_withdraw(struct xvm *x)
 {
 	char path[64];
@@ -74,7 +74,7 @@ static struct xvm_peer *xvm_slot(struct xvm *x, u16 id)
 	return free;
 }
 
-/* Reads what another machine says of itself. */
+/* Reads the addresses of another machine into the map. */
 static void xvm_read_machine(struct xvm *x, u16 id)
 {
 	char path[64], name[16];

@@ -2,12 +2,12 @@
 /*
  * XenVMNIC inside: the nouns that its files share.
  *
- *   map.c    addresses of machines: who is where (the local map, filled from the global one)
+ *   map.c    addresses of machines: which machine has which (the local map, filled from the global one)
  *   store.c  xenstore: the global address map, and the offers by which two machines open a pair
  *   memory.c pages granted to a peer, and a peer's pages mapped here
  *   pair.c   two machines' rings: opened, grown, shrunk, closed; all in one work, one thing after the other
- *   net.c    frames: transmit, from the stack into a ring; receive, from a ring to the stack
- *   show.c   ethtool -S, and debugfs for what each pair holds
+ *   net.c    frames: transmit path, from the stack into a ring; receive path, from a ring to the stack
+ *   show.c   ethtool -S, and debugfs for the memory of each pair
  *   main.c   the module: its parameters, its interface, its begin and end
  */
 #ifndef XENVMNIC_H
@@ -43,11 +43,11 @@ struct xvm_mapped {
 enum xvm_state {
 	XVM_FREE,			/* the slot has no machine */
 	XVM_KNOWN,			/* the machine is in the map, without rings */
-	XVM_OPENING,			/* our offer is out */
+	XVM_OPENING,			/* our offer is written, not yet answered */
 	XVM_OPEN,			/* frames flow */
 };
 
-/* What a machine writes into xenstore to open a pair. */
+/* An offer: a machine writes it into xenstore to open a pair. */
 struct xvm_offer {
 	u32 ref;			/* grant reference of its board */
 	u32 port;			/* event channel to bind; 0 from the machine with the higher id */
@@ -110,7 +110,7 @@ struct xvm_peer {
 	u32 in_number;			/* of the newest area that control has mapped */
 	u32 seen_area, seen_mapped, seen_released;	/* the peer's board, as control was last called for */
 
-	/* what could not be freed because the peer still holds it */
+	/* granted pages that cannot be freed because the peer still maps them */
 	struct xvm_granted *held[4];	/* one pair's board and areas; while any is here, no new pair */
 
 	struct xvm_counters sent, received;
@@ -122,7 +122,7 @@ struct xvm {
 	u16 me;				/* own domain's id */
 	struct workqueue_struct *wq;
 	struct delayed_work control;
-	struct mutex lock;		/* held while control runs, and by who reads what it frees */
+	struct mutex lock;		/* held while control runs, and by readers of areas that it frees */
 	unsigned long flags;
 	unsigned long next_tick;	/* of control, in jiffies */
 	struct xenbus_watch watch;
@@ -134,7 +134,7 @@ struct xvm {
 	struct xvm_peer peer[XVM_PEERS];
 };
 
-/* Bits of xvm.flags: what the next run of control does beside looking at pairs. */
+/* Bits of xvm.flags: tasks of the next run of control, beside its check of the pairs. */
 #define XVM_SCAN	0
 #define XVM_PUBLISH	1
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What both test programs need: checks that tell where they failed, areas of pages, numbers that look random. */
+/* Shared by both test programs: checks that tell where they failed, areas of pages, pseudo-random numbers. */
 #ifndef XENVMNIC_TESTS_COMMON_H
 #define XENVMNIC_TESTS_COMMON_H
 
@@ -51,7 +51,7 @@ static inline u32 below(u64 *state, u32 limit)
 	return (draw(state) >> 32) % limit;
 }
 
-/* Writes a frame whose bytes follow from its number. False: there is no room. */
+/* Writes a frame with bytes that follow from its number. False: there is no room. */
 static inline bool put(struct xvm_outlet *out, u32 number, u32 length, u16 kind)
 {
 	struct xvm_record record = { .kind = kind, .machine = ME, .protocol = 8, .length = length };

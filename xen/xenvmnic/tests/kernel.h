@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What ring.h takes from the kernel, for a program. */
+/* The kernel's types and barriers that ring.h needs, for a program. */
 #ifndef XENVMNIC_TESTS_KERNEL_H
 #define XENVMNIC_TESTS_KERNEL_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Random peers against ring.h, under sanitizers: `ring_fuzz ROUNDS [SEED]`. An honest pair that grows and shrinks at
- * random must deliver every frame unchanged and in order; a hostile writer or reader, whose words and records are
+ * random must deliver every frame unchanged and in order; a hostile writer or reader, with words and records that are
  * random, nearly right, and changing, must be refused or read within its own pages, in bounded steps.
  */
 #include "common.h"
@@ -105,7 +105,7 @@ static void hostile_writer(u64 *seed)
 				break;
 			check(found.record.length && found.record.length <= limit);
 			check(found.next - from <= in.produced - from && found.next - from <= size && found.next != from);
-			scribble(seed, area, from);	/* too late: what counts is the copy */
+			scribble(seed, area, from);	/* too late: the copy counts */
 			xvm_read(area, found.payload, bytes, found.record.length);
 			xvm_took(&in, &found);
 		}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What ring.h promises, each as a test of its own: honest pairs first, then peers that lie. */
+/* The promises of ring.h, each as a test of its own: honest pairs first, then peers that lie. */
 #include "common.h"
 
 static const u32 near_the_end = 0xffffe000u;	/* positions that pass 2^32 soon */
@@ -138,7 +138,7 @@ static void a_writer_that_lies_about_its_position_is_found_out(void)
 	area_free(out.area);
 }
 
-/* What a record that the peer wrote so is taken for, where `there` bytes are said to be produced. */
+/* The result for a record that the peer wrote so, where it says that `there` bytes are produced. */
 static int taken_for(struct xvm_record record, u16 segment, u32 there, u32 limit)
 {
 	struct xvm_large large = { .segment = segment };
@@ -163,7 +163,7 @@ static void a_record_that_lies_is_found_out(void)
 	struct xvm_record bad;
 
 	check(taken_for(good, 0, 112, XVM_PAYLOAD) == XVM_FOUND);
-	check(taken_for(good, 0, 104, XVM_PAYLOAD) == -EPROTO);	/* longer than what was produced */
+	check(taken_for(good, 0, 104, XVM_PAYLOAD) == -EPROTO);	/* longer than the bytes produced */
 	bad = good; bad.machine = ME + 1;
 	check(taken_for(bad, 0, 112, XVM_PAYLOAD) == -EPROTO);
 	bad = good; bad.length = 0;
