@@ -17,7 +17,7 @@ pub(crate) fn read(sender: &Sender, handle: u32, path: &[u8]) -> Result<(), Stri
     Ok(())
 }
 
-/// Writes one piece: offset (u64; 0 creates or truncates), path, NUL, bytes.
+/// Writes one chunk: offset (u64; 0 creates or truncates), path, NUL, bytes.
 pub(crate) fn write(sender: &Sender, handle: u32, payload: &[u8]) -> Result<(), String> {
     let malformed = "a write holds an offset, a path, NUL and bytes";
     let (offset, rest) = payload.split_first_chunk().ok_or(malformed)?;

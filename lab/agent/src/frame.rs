@@ -2,7 +2,7 @@
 //!
 //! `memlane_lab/frames.py` is the other end and holds the same table of kinds.
 //!
-//! The lab never has more than [`WINDOW`] bytes under way that the agent has not acknowledged: the serial line of
+//! Flow control: the lab never has more than [`WINDOW`] bytes in flight that the agent has not acknowledged: the serial line of
 //! User Mode Linux stops for good once the guest's terminal buffer (4096 bytes) has been full.
 
 use std::fs::File;
@@ -13,10 +13,10 @@ const MAGIC: [u8; 4] = *b"MLAB";
 const HEADER: usize = 16;
 /// Longest payload either side sends; longer data travels in several frames.
 pub(crate) const PAYLOAD_MAX: usize = 32 * 1024;
-/// Bytes that the lab may have under way; half of it is acknowledged at a time.
+/// Bytes that the lab may have in flight; half of it is acknowledged at a time.
 const WINDOW: usize = 2048;
 
-/// What a frame asks or tells. Below 16: the lab asks; from 16 on: the guest tells.
+/// Kind of a frame. Below 16: requests of the lab; from 16 on: answers of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Signal = 3,
     /// Send a file back; payload: path.
     Read = 4,
-    /// Write a piece of a file; payload: offset u64 (0 truncates), path, NUL, bytes.
+    /// Write a chunk of a file; payload: offset u64 (0 truncates), path, NUL, bytes.
     Write = 5,
     /// The agent is there; payload: its version.
     Hello = 16,
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Stderr = 18,
     /// A process has ended and its output is complete; payload: i32, exit code or minus the signal number.
     Exit = 19,
-    /// A piece of a file.
+    /// A chunk of a file.
     Data = 20,
     /// A file request is complete.
     Done = 21,
@@ -92,7 +92,7 @@ fn read_whole(channel: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-/// The way from the lab: reads, and acknowledges what it has read.
+/// The direction from the lab: reads, and acknowledges the bytes that it has read.
 pub(crate) struct Incoming {
     channel: File,
     sender: Sender,
@@ -118,7 +118,7 @@ impl Read for Incoming {
     }
 }
 
-/// The way back to the lab, shared by all threads; frames never interleave.
+/// The direction to the lab, shared by all threads; frames never interleave.
 #[derive(Clone)]
 pub(crate) struct Sender(Arc<Mutex<File>>);
 

@@ -4,14 +4,14 @@
 //!
 //! - **Channel**: one byte stream to the lab that is *not* the network under test: a serial line (User Mode
 //!   Linux), a virtio-serial port (QEMU) or the socket inherited as standard input (network namespace).
-//! - **Frame** ([`frame`]): what travels on it: magic, kind, handle, length, payload. Nothing is ever parsed
-//!   out of free text, so program output cannot be mistaken for an answer.
+//! - **Frame** ([`frame`]): the unit of the channel: magic, kind, handle, length, payload. Nothing is ever parsed out of free text,
+//!   so program output cannot be mistaken for an answer.
 //! - **Process** ([`process`]): a command started under a handle that the lab chose; its output comes back in
 //!   frames with that handle, its exit status last.
-//! - **File** ([`file`]): read and written whole or in pieces, without starting a process (meters use it).
+//! - **File** ([`file`]): read and written whole or in chunks, without starting a process (meters use it).
 //!
-//! When the lab closes the channel, also by dying, the agent kills what it started and ends; in a virtual
-//! machine `/init` then powers off. So no guest outlives its lab.
+//! When the lab closes the channel, also by dying, the agent kills its processes and ends; in a virtual machine `/init` then powers
+//! off. So no guest outlives its lab.
 
 mod file;
 mod frame;

@@ -1,4 +1,4 @@
-//! Processes: each in a group of its own, three threads beside it: one feeds it, two relay what it says.
+//! Processes: each in a group of its own, three threads beside it: one writes its input, two relay its outputs.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -66,7 +66,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Sends the signal whose number is in `payload` to the process's group, unless it has ended.
+    /// Sends the signal with the number in `payload` to the process's group, unless it has ended.
     pub(crate) fn signal(&mut self, handle: u32, payload: &[u8]) -> Result<(), String> {
         let number = payload.try_into().map(i32::from_le_bytes).map_err(|_| "a signal number has four bytes")?;
         if let Some(process) = self.table().get(&handle) {

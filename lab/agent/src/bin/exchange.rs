@@ -3,7 +3,7 @@
 //! A sender that waits for an answer before it asks again also leaves out the questions that it would have asked
 //! meanwhile, and with them the longest waits (coordinated omission). Here the schedule knows nothing of answers.
 //!
-//!     exchange serve PORT                                   echoes what one client sends, then ends
+//!     exchange serve PORT                                   echoes the bytes of one client, then ends
 //!     exchange ask ADDRESS PORT RATE BYTES WARM_UP SECONDS  prints one line of JSON
 //!
 //! Latencies are printed as pairs of nanoseconds (to three significant digits) and how often they were seen.
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a message begins with: the nanoseconds, after the first, at which it should have been sent.
+/// The first bytes of a message: the nanoseconds, after the first message, at which it should have been sent.
 const STAMP: usize = size_of::<u64>();
 
 fn main() -> ExitCode {
@@ -53,7 +53,7 @@ fn connect(address: &str, port: u16) -> Result<TcpStream, Box<dyn Error>> {
     Ok(stream)
 }
 
-/// Echoes what comes, as it comes, until the client has said all.
+/// Echoes the client's bytes as they come, until the client closes its direction.
 fn serve(port: u16) -> Result<(), Box<dyn Error>> {
     let (mut client, _) = TcpListener::bind(("0.0.0.0", port))?.accept()?;
     client.set_nodelay(true)?;
@@ -66,7 +66,7 @@ fn serve(port: u16) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What a client sends, and when.
+/// Rate, sizes and times of a client's requests.
 #[derive(Clone, Copy)]
 struct Plan {
     interval: Duration,

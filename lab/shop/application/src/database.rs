@@ -63,7 +63,7 @@ pub(crate) async fn maybe(client: &impl GenericClient, statement: &str, values: 
     Ok(rows(client, statement, values).await?.into_iter().next())
 }
 
-/// The first row that the statement gives; `what` it stands for is missing if there is none.
+/// The first row that the statement gives; without one, the fault that the thing of this name is missing.
 pub(crate) async fn row(
     client: &impl GenericClient,
     statement: &str,

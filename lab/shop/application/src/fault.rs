@@ -1,4 +1,4 @@
-//! What can go wrong with a request, and the page that says so.
+//! Faults of a request, and the page that tells them.
 
 use axum::{
     http::StatusCode,

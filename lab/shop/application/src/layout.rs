@@ -1,4 +1,4 @@
-//! What all pages look like.
+//! The common layout of all pages.
 
 use maud::{DOCTYPE, Markup, html};
 use tokio_postgres::Row;
@@ -31,7 +31,7 @@ pub(crate) const SUBJECTS: [&str; 24] = [
     "Travel",
 ];
 
-/// A whole page. `name` is the interaction's: whoever checks the answer looks for it.
+/// A whole page. `name` is the interaction's: the check of the answer looks for it.
 pub(crate) fn page(name: &str, title: &str, content: Markup) -> Markup {
     html! {
         (DOCTYPE)

@@ -1,7 +1,7 @@
 //! The bookstore's middle tier: takes a browser's request from the web server, asks the database, answers with a page.
 //!
-//! Nouns, in the order in which a request meets them: `record` times it and writes its line, `visit` says who asks,
-//! `pages` holds the fourteen interactions, `database` asks and counts, `layout` makes HTML of what came back.
+//! Nouns, in the order in which a request meets them: `record` times it and writes its line, `visit` reads the customer and the
+//! cart from its cookies, `pages` holds the fourteen interactions, `database` asks and counts, `layout` makes HTML of the rows.
 //!
 //! One thread does it all: a guest of the lab has one processor.
 

@@ -1,4 +1,4 @@
-//! A line in the log for every request: its id, what was asked, how long it took, how much of that the database did.
+//! A line in the log for every request: its id and path, its time, and the part of the time that the database took.
 //!
 //! `id path status total-µs waited-µs asked-µs questions bytes`
 
@@ -60,7 +60,7 @@ pub(crate) fn asked(time: Duration) {
 }
 
 fn spend(add: impl FnOnce(&mut Spent)) {
-    // Outside of a request, at the start, nobody counts.
+    // Outside of a request, at the start, time is not counted.
     let _ = SPENT.try_with(|cell| {
         let mut spent = cell.get();
         add(&mut spent);

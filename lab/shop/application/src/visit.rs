@@ -1,4 +1,4 @@
-//! Who asks: the cart and the customer that the browser's cookies name.
+//! The visitor: cart and customer, as the browser's cookies name them.
 
 use std::convert::Infallible;
 
@@ -8,7 +8,7 @@ use axum::{
     response::AppendHeaders,
 };
 
-/// What the browser tells of itself. Nothing here is believed further than an id that may be wrong.
+/// Ids that the browser's cookies state; they may be wrong, and nothing else of the browser's is believed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) cart: Option<i32>,

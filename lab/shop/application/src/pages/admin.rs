@@ -1,4 +1,4 @@
-//! The shopkeeper's two pages: change a book's price, and find anew what goes well with it.
+//! The shopkeeper's two pages: change a book's price, and find its related books anew.
 
 use axum::{
     Form,

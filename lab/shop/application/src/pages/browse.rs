@@ -13,7 +13,7 @@ use crate::{
     visit::Visit,
 };
 
-/// What a list of books says of each.
+/// The columns that a list of books shows of each.
 const LISTED: &str = "item.id, item.title, first_name || ' ' || last_name AS author, price::text AS price";
 const RELATED: &str = "SELECT related.id, related.picture, related.title FROM item
     JOIN item AS related ON related.id = ANY (item.related) WHERE item.id = $1";
@@ -146,7 +146,7 @@ pub(crate) async fn results(State(database): State<Database>, Query(asked): Quer
     ))
 }
 
-/// The text without what LIKE takes for a pattern.
+/// The text without the wildcards of LIKE.
 fn plain(text: &str) -> String {
     text.chars().filter(|letter| !matches!(letter, '%' | '_' | '\\')).collect()
 }

@@ -1,4 +1,4 @@
-//! Buying: who the customer is, what it will cost, and the order itself.
+//! Buying: the customer, the price, and the order itself.
 
 use axum::{
     Form,
@@ -17,7 +17,7 @@ use crate::{
     visit::{Visit, remember},
 };
 
-/// A customer who is known, or who wants to be.
+/// Form of a customer: login and password of a known one, or the data of a new one.
 #[derive(Deserialize)]
 pub(crate) struct Customer {
     login: String,

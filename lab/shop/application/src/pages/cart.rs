@@ -54,7 +54,7 @@ async fn put(client: &impl GenericClient, cart: i32, item: i32) -> Result<(), Fa
     }
 }
 
-/// What is in the cart; if nothing is, one book is put in first, as TPC-W has it, so that whoever buys buys something.
+/// The books in the cart; into an empty cart one book is put first, as TPC-W has it, so that each purchase buys something.
 pub(crate) async fn lines(client: &impl GenericClient, cart: i32) -> Result<Vec<Row>, Fault> {
     let statement = "SELECT item.id, title, picture, quantity, stock, price::text AS price, (price * quantity)::text AS cost
         FROM cart_line JOIN item ON item.id = item WHERE cart = $1 ORDER BY title";
@@ -67,7 +67,7 @@ pub(crate) async fn lines(client: &impl GenericClient, cart: i32) -> Result<Vec<
     database::rows(client, statement, &[&cart]).await
 }
 
-/// What the cart's books cost together.
+/// The price of all books in the cart.
 pub(crate) async fn subtotal(client: &impl GenericClient, cart: i32) -> Result<String, Fault> {
     let statement = "SELECT coalesce(sum(price * quantity), 0)::text FROM cart_line JOIN item ON item.id = item WHERE cart = $1";
     Ok(database::row(client, statement, &[&cart], "cart").await?.get(0))

@@ -16,7 +16,7 @@ pub(crate) struct Login {
     password: String,
 }
 
-/// Asks the database nothing: the one page that shows what the first two tiers take alone.
+/// Asks the database nothing: the one page that shows the time of the first two tiers alone.
 pub(crate) async fn inquire() -> Markup {
     page(
         "orders",
