@@ -66,7 +66,7 @@ fn held() -> (usize, usize, usize) {
     (of("VmRSS:"), descriptors, of("Threads:"))
 }
 
-/// Switches that wait with time passing, of all threads of this process.
+/// Wake-ups: voluntary context switches of all threads of this process.
 fn wakes() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("/proc");
     let of = |path: std::path::PathBuf| -> Option<u64> {

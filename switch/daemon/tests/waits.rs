@@ -35,7 +35,7 @@ fn a_driver_that_missed_a_call_is_called_again() {
     let mut a = bed.guest(0);
     let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
-    // It hears of the next frame that it gets.
+    // The next receive frame raises an interrupt.
     b.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
     let before = bed.totals(1).calls;
     for number in 0..10 {
@@ -83,7 +83,7 @@ fn a_worker_sleeps_once_what_came_over_a_link_is_given_up() {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the patience is over");
-    // Longer than rings are looked at that fell quiet.
+    // Longer than the lost-notification checks of rings that fell quiet go on.
     std::thread::sleep(Duration::from_millis(500));
     let before = empty_passes(&bed);
     std::thread::sleep(Duration::from_millis(200));
@@ -95,7 +95,7 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
     let bed = Bed::with("poll = \"never\"", &["", "receive = { packets = 1000, burst-ms = 1 }"]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    // After a ring full the switch knows that all are for the same receiver, and leaves them where they are.
+    // After a ring of frames the switch knows that all are for the same receiver, and leaves them in the ring (backpressure).
     let mut before = 0;
     for number in 0..600 {
         while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {}

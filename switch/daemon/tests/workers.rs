@@ -50,7 +50,7 @@ fn a_worker_that_falls_behind_holds_up_only_who_sends_to_it() {
         crew.guests[2].take(100, |_, _| received += 1);
     }
     assert_eq!(received, sent);
-    // Nor does guest 0 keep the way to that worker from others, and nothing got lost on it.
+    // Nor does guest 0 fill the inter-worker queue so that others have no room, and nothing got lost in it.
     crew.guests[3].send(3, 4, 100, 10);
     crew.step_often(0);
     let mut heard = [0; 4];

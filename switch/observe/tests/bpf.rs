@@ -80,7 +80,7 @@ fn program() -> impl Strategy<Value = Vec<Instruction>> {
     )
 }
 
-/// Makes what `program` has of mistakes rarer: operands and jumps are brought to where they may be.
+/// Makes mistakes in `program` rarer: operands and jumps are brought to where they may be.
 fn tamed(mut program: Vec<Instruction>) -> Vec<Instruction> {
     let length = program.len();
     for (at, instruction) in program.iter_mut().enumerate() {
@@ -118,7 +118,7 @@ fn the_kernel_refuses_the_same_programs() {
         .run(&(program(), prop::bool::ANY), |(program, tame)| {
             let program = if tame { tamed(program) } else { program };
             let checked = Program::new(&program);
-            // What only the kernel knows of a packet is refused here alone.
+            // Loads of facts about a packet that only the kernel knows are refused here alone.
             if matches!(checked, Err(Fault::Ancillary(_))) {
                 return Ok(());
             }

@@ -1,11 +1,11 @@
-//! What is written passes Prometheus' own checker, whatever stands in labels.
+//! Metrics pass Prometheus' own checker, with any text in labels.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use memlane_observe::metrics::{Exposition, Format, Kind};
 
-/// What promtool says of `text`.
+/// The complaints of promtool about `text`.
 fn promtool(text: &str) -> String {
     let mut child = Command::new("promtool")
         .args(["check", "metrics"])

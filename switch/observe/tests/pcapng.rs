@@ -1,4 +1,4 @@
-//! Captures are what readers of the format make of them: Wireshark's own, and one that follows the specification word by word.
+//! Captures can be read by other programs: Wireshark's own, and a reader that follows the specification word by word.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// Runs a program of Wireshark's on `file`; what it prints.
+/// Runs a program of Wireshark's on `file`; returns its output.
 fn wireshark(program: &str, arguments: &[&str], file: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.pcapng");

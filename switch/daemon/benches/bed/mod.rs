@@ -48,12 +48,12 @@ impl Bed {
         Self::with(guests, Settings::default())
     }
 
-    /// The same with these settings. Where the worker polls, transmit rings give their chains back in order.
+    /// The same with these settings. Where the worker uses busy polling, transmit rings complete their chains in order.
     pub fn with(guests: usize, settings: Settings) -> Self {
         Self::with_links(&vec![None; guests], settings)
     }
 
-    /// The same, with a guest for each of `links`, which frames to it go through.
+    /// The same, with a guest for each of `links`, which is the link emulation of frames to it.
     pub fn with_links(links_to: &[Option<Impairment>], settings: Settings) -> Self {
         let guests = links_to.len();
         let shared = Arc::new(Shared::new(1, 77, settings));
@@ -111,7 +111,8 @@ impl Bed {
         in_passes
     }
 
-    /// Another queue pair of guest `port`, of which only the transmit queue is used, and which gives chains back `in_order` or as it likes.
+    /// Another queue pair of guest `port`, of which only the transmit queue is used, and which completes chains `in_order`, or in
+    /// any order.
     pub fn queue(&mut self, port: u16, pair: u16, in_order: bool) -> Guest {
         Guest::queue(&mut self.worker, port, pair, in_order)
     }
@@ -147,7 +148,8 @@ impl Guest {
         (guest, slot)
     }
 
-    /// Another queue pair of port `index`, of which only the transmit queue is used, and which gives chains back `in_order` or as it likes.
+    /// Another queue pair of port `index`, of which only the transmit queue is used, and which completes chains `in_order`, or in
+    /// any order.
     pub fn queue(worker: &mut Worker, index: u16, pair: u16, in_order: bool) -> Self {
         let (guest, transmit, _) = Self::alone(in_order);
         let key = RingKey { port: PortId(index), pair, direction: Direction::Transmit };
@@ -235,7 +237,8 @@ impl Guest {
         self.receive.publish();
     }
 
-    /// Takes everything back; returns the frames received. Receive buffers are posted again.
+    /// Reclaims all transmit chains, and takes all received frames; returns the number of the latter. Receive buffers are posted
+    /// again.
     pub fn settle(&mut self) -> usize {
         self.reclaim();
         let mut received = 0;

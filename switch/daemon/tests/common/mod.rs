@@ -18,7 +18,7 @@ use memlane_rig::memory::MemoryPlan;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to look for something that must not happen.
 pub const GLANCE: Duration = Duration::from_millis(60);
-/// After this, rings that fell quiet were looked at as often as ever.
+/// After this, all lost-notification checks of rings that fell quiet are done.
 pub const ALL_LOOKS: Duration = Duration::from_millis(400);
 /// After this, the worker of a network that does not poll sleeps, and no lost-notification check was yet.
 pub const ASLEEP: Duration = Duration::from_millis(5);

@@ -299,7 +299,7 @@ impl Queue {
         Some(answer)
     }
 
-    /// The next frame that is whole, and as many new receive requests as it took.
+    /// The next complete frame, and as many new receive requests as it took.
     pub fn receive(&mut self, patience: Duration) -> Option<Received> {
         let deadline = Instant::now() + patience;
         let mut frame = Received { bytes: Vec::new(), marks: Marks::default(), slots: 0 };

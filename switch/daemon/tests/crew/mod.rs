@@ -43,7 +43,7 @@ impl Crew {
         crew
     }
 
-    /// A guest behind port `index`, which worker `home` serves; all workers know the way to it.
+    /// A guest behind port `index`, which worker `home` serves; all workers know its route.
     pub fn attach(&mut self, index: u16, home: u8) -> Guest {
         let (guest, slot) = Guest::attach(&mut self.workers[usize::from(home)], index, false);
         self.set_route(index, vec![RouteEntry { worker: home, slot }]);

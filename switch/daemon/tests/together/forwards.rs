@@ -1,4 +1,4 @@
-//! Frames get where they belong, whole, once, and in order.
+//! Frames get where they belong, undamaged, once, and in order.
 
 use crate::common::*;
 use memlane::stats::DropReason;

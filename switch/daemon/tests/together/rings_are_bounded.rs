@@ -80,7 +80,7 @@ impl Bed {
         Self::with(Settings::default())
     }
 
-    /// The same with these settings. Where the worker polls, transmit rings give their chains back in order.
+    /// The same with these settings. Where the worker uses busy polling, transmit rings complete their chains in order.
     fn with(settings: Settings) -> Self {
         let in_order = settings.poll == Poll::Always;
         let shared = Arc::new(Shared::new(1, 7, settings));

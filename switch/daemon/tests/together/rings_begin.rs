@@ -1,6 +1,5 @@
-//! A ring that begins asks its driver for kicks, whichever notification flags an earlier device left in its used ring: else the driver would
-//! never kick.
-//! kick.
+//! A ring that begins asks its driver for kicks, whichever notification flags an earlier device left in its used ring: else the
+//! driver would never kick.
 
 use std::cell::Cell;
 use std::fs::File;

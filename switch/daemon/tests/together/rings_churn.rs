@@ -8,9 +8,9 @@ use memlane_rig::guest::{GuestError, ToyGuest};
 
 /// Frames that every steady guest sends at least, and rounds that every restless one makes.
 const ENOUGH: (u64, u64) = (2000, 15);
-/// Within which that must be.
+/// Time within which that must be reached.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Frames of a steady guest that are on their way at most.
+/// Most frames in flight of a steady guest.
 const WINDOW: u64 = 32;
 /// Bytes of a frame.
 const FRAME: usize = 700;

@@ -23,7 +23,7 @@ fn queue(bed: &mut Bed, at_once: bool) -> Guest {
     guest
 }
 
-/// Moves the ring of `guest` to a new map of the same memory, as SET_MEM_TABLE does, and has the worker look around.
+/// Moves the ring of `guest` to a new map of the same memory, as SET_MEM_TABLE does, and runs a few poll iterations.
 fn change_memory(bed: &mut Bed, guest: &Guest) {
     let map = device::map(&guest.memory);
     let (reply, answer) = channel();

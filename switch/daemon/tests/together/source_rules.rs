@@ -237,7 +237,7 @@ fn largest_circle<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSe
     imports.keys().map(|file| circle(file)).max_by_key(BTreeSet::len).unwrap()
 }
 
-/// What of `imports` stays within `circle`, for the failure's message.
+/// The part of `imports` within `circle`, for the failure's message.
 fn ties(circle: &BTreeSet<&str>, imports: &BTreeMap<&str, BTreeSet<&str>>) -> String {
     let tie = |file: &&str| format!("{file} imports {:?}", imports[file].intersection(circle).collect::<Vec<_>>());
     circle.iter().map(tie).collect::<Vec<_>>().join("\n")

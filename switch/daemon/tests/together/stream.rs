@@ -46,7 +46,7 @@ fn receive(stream: &mut UnixStream) -> Vec<u8> {
     frame
 }
 
-/// Both learn of each other.
+/// Has the switch learn both MAC addresses.
 fn greet(guest: &mut ToyGuest, stream: &mut UnixStream) {
     let hello = frame(OTHER, BROADCAST, 60, 1);
     send(stream, &hello);

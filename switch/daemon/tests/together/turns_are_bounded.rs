@@ -159,7 +159,7 @@ fn chains_of_empty_descriptors_end_the_turn() {
 
 #[test]
 fn broken_receive_buffers_cost_little_in_each_pass() {
-    // Guest 3 makes broken buffers available as fast as they come back; guest 0 baits it, and guest 1 sends to 2.
+    // Guest 3 makes broken buffers available as fast as they are completed; guest 0 baits it, and guest 1 sends to 2.
     let mut bed = bed(4);
     bed.announce(&[0, 1, 2, 3]);
     replace_last(&mut bed, (32_768, 0), Offloads::ALL);

@@ -94,7 +94,7 @@ impl Xen {
     }
 }
 
-/// Both learn of each other.
+/// Has the switch learn both MAC addresses.
 fn greet(one: &mut Front, one_mac: [u8; 6], other: &mut Front, other_mac: [u8; 6]) {
     let hello = frame(one_mac, BROADCAST, 60, 1);
     one.send(&hello, &[], PLAIN);

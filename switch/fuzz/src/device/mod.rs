@@ -46,7 +46,7 @@ pub mod acts {
     pub const OFFER: u8 = 2;
     /// Sets the available index: ring, index (2).
     pub const JUMP: u8 = 3;
-    /// Passes of the worker: count.
+    /// Poll iterations of each worker: count.
     pub const STEP: u8 = 4;
     /// The honest guests check whether they reach each other.
     pub const ROUND: u8 = 5;
