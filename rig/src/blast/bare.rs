@@ -1,5 +1,5 @@
-//! Wake-up latency of the machine itself: a thread that sleeps on an eventfd, and nothing else. A switch whose worker sleeps cannot
-//! be faster.
+//! Wake-up latency of the machine itself: a thread that sleeps on an eventfd, and nothing else. A switch with sleeping workers
+//! cannot be faster.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

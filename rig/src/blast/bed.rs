@@ -104,7 +104,7 @@ pub struct Bed {
     pub parts: Vec<u32>,
     /// Templates and payload from which frames are made.
     pub mould: Mould,
-    /// Features agreed on, by port; 0 for TAP.
+    /// Negotiated features, by port; 0 for TAP.
     pub features: Vec<Features>,
     /// They hold the connections and the memory.
     pub guests: Vec<ToyGuest>,

@@ -1,7 +1,7 @@
 //! The payload's pattern: every eight bytes differ, so that a byte from a wrong frame, a wrong place or a wrong time shows.
 //!
-//! The word that covers bytes 8i to 8i+7 of a frame is `seed + i * STEP`, little endian. Pieces of a frame may begin and end
-//! anywhere: each knows its offset in the frame.
+//! The word that covers bytes 8i to 8i+7 of a frame is `seed + i * STEP`, little endian. Buffer segments of a frame may begin and
+//! end anywhere: each knows its offset in the frame.
 
 /// Odd, with bits all over: neighbouring words share no byte by rule.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -130,7 +130,7 @@ pub struct Outcome {
     pub parts: Vec<u32>,
     /// How busy the generator was.
     pub effort: Effort,
-    /// Features agreed on, by port.
+    /// Negotiated features, by port.
     pub features: Vec<u64>,
     /// Whether it was stopped before its time.
     pub interrupted: bool,

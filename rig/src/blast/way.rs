@@ -16,7 +16,7 @@ use super::stamp::{PROBE, Stamp, Template, address, host};
 /// How often a probe is repeated.
 const PROBE_EVERY: Duration = Duration::from_millis(20);
 
-/// Lets every port say where it is, then sends probes until one of each flow has arrived.
+/// Lets every port announce its MAC address, then sends probes until one of each flow has arrived.
 pub(super) fn find_ways(plan: &Plan, quit: &AtomicBool, feeder: &mut Feeder, collector: &mut Collector) -> Result<(), RunError> {
     let deadline = Deadline::after(plan.patience);
     let mut again = Deadline::after(Duration::ZERO);

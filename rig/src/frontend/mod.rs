@@ -3,7 +3,7 @@
 //! Nouns, in the order of a handshake:
 //! 1. [`Frontend`]: one connection. Its methods are one message each; every one returns within the front end's timeout, or the
 //!    connection is cut.
-//! 2. [`features`]: the bits that the two sides agree on.
+//! 2. [`features`]: the feature bits that the two sides negotiate.
 //! 3. [`notify`]: the file descriptors of kicks and interrupts.
 //! 4. [`wire`]: the same messages byte by byte, for those that the `vhost` crate lacks and for malformed ones.
 //!
@@ -28,7 +28,7 @@ use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag, VhostUserProt
 use crate::deadline::{self, Deadline};
 use watchdog::Watchdog;
 
-/// More rings than anybody has: the `vhost` crate wants a bound.
+/// More rings than any guest has: the `vhost` crate wants a bound.
 const MAX_RINGS: u64 = 256;
 
 /// Why a conversation failed.
@@ -76,7 +76,7 @@ pub enum FrontendError {
 
 type Result<T> = std::result::Result<T, FrontendError>;
 
-/// For which messages a front end wants an acknowledgement, once REPLY_ACK is agreed on. Messages with an answer of their
+/// For which messages a front end wants an acknowledgement, once REPLY_ACK is negotiated. Messages with an answer of their
 /// own never get one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledge {
@@ -186,7 +186,7 @@ impl Frontend {
         said.map_err(|cause| self.failed(message, begun, cause.to_string()))
     }
 
-    /// One raw message with a number as body; waits for the acknowledgement if those were agreed on.
+    /// One raw message with a number as body; waits for the acknowledgement if those were negotiated.
     fn tell(&mut self, message: &'static str, code: FrontendReq, number: u64) -> Result<()> {
         if !self.acknowledge.wanted_for(message) {
             let sent = wire::send(&self.stream, code as u32, wire::VERSION, &number.to_le_bytes(), &[]);

@@ -1,9 +1,9 @@
 //! Front-end habits: which messages a front end sends in which order. Plain data, so that a test can make its own.
 //!
-//! The orders are those of the programs themselves: QEMU (enables the rings before it has sent features), User Mode
-//! Linux (`arch/um/drivers/virtio_uml.c`: features before memory, the call is a socket, a ring is enabled right after its
-//! kick), DPDK's virtio-user (calls first, all enabled last; stops and starts again on the same connection), Cloud Hypervisor
-//! (`virtio-devices/src/vhost_user/vu_common_ctrl.rs`: all sizes first, every base is the available index).
+//! The orders are those of the programs themselves: QEMU (enables the rings before it has sent features), User Mode Linux
+//! (`arch/um/drivers/virtio_uml.c`: features before memory, the call descriptor is a socket, a ring is enabled right after its kick
+//! descriptor), DPDK's virtio-user (call descriptors first, all enabled last; stops and starts again on the same connection), Cloud
+//! Hypervisor (`virtio-devices/src/vhost_user/vu_common_ctrl.rs`: all sizes first, every base is the available index).
 
 use crate::frontend::Acknowledge;
 use crate::frontend::notify::CallKind;
@@ -17,19 +17,19 @@ pub enum Step {
     GetFeatures,
     /// GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES, if the back end has any.
     ProtocolFeatures,
-    /// GET_QUEUE_NUM, if MQ was agreed on.
+    /// GET_QUEUE_NUM, if MQ was negotiated.
     QueueNumber,
-    /// GET_MAX_MEM_SLOTS, if memory slots were agreed on.
+    /// GET_MAX_MEM_SLOTS, if memory slots were negotiated.
     MemorySlots,
-    /// SET_BACKEND_REQ_FD, if it was agreed on.
+    /// SET_BACKEND_REQ_FD, if it was negotiated.
     BackendChannel,
     /// SET_FEATURES.
     SetFeatures,
     /// SET_MEM_TABLE.
     MemoryTable,
-    /// ADD_MEM_REG for each region not yet announced on this connection, if memory slots were agreed on; else SET_MEM_TABLE.
+    /// ADD_MEM_REG for each region not yet announced on this connection, if memory slots were negotiated; else SET_MEM_TABLE.
     MemoryRegions,
-    /// SET_STATUS, if it was agreed on.
+    /// SET_STATUS, if it was negotiated.
     Status(u8),
     /// These, for each ring in turn.
     EachRing(&'static [RingStep]),
@@ -50,7 +50,7 @@ pub enum RingStep {
     Addresses,
     /// SET_VRING_KICK.
     Kick,
-    /// SET_VRING_ENABLE 1, if protocol features were agreed on.
+    /// SET_VRING_ENABLE 1, if protocol features were negotiated.
     Enable,
     /// SET_VRING_ENABLE 0, likewise.
     Disable,
@@ -160,7 +160,7 @@ impl Habit {
         base: ToldBase::Zero,
     };
 
-    /// Cloud Hypervisor, as of 2026, where IN_ORDER is not agreed on.
+    /// Cloud Hypervisor, as of 2026, where IN_ORDER is not negotiated.
     pub const CLOUD_HYPERVISOR: Self = Self {
         name: "cloud-hypervisor",
         connect: &[Step::Owner, Step::GetFeatures, Step::ProtocolFeatures, Step::QueueNumber],

@@ -55,7 +55,7 @@ impl ToyGuest {
         self.start()
     }
 
-    /// Lays all rings out anew, for the features agreed on now, with their receive buffers posted.
+    /// Lays all rings out anew, for the features negotiated now, with their receive buffers posted.
     fn renew_rings(&mut self) -> Result<()> {
         for index in 0..self.pairs.len() {
             let (receive, transmit) = self.new_rings()?;
@@ -232,7 +232,7 @@ impl ToyGuest {
         Ok(())
     }
 
-    /// A receive queue's and a transmit queue's ring, for the features agreed on.
+    /// A receive queue's and a transmit queue's ring, for the negotiated features.
     fn new_rings(&self) -> Result<(DriverRing, DriverRing)> {
         let has = |feature| self.features & feature != 0;
         let indirect = if has(features::INDIRECT_DESC) { self.plan.indirect } else { 0 };

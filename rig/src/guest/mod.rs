@@ -198,7 +198,7 @@ impl ToyGuest {
         self.frontend.as_mut().ok_or(GuestError::NotConnected)
     }
 
-    /// Our end of the channel for the back end's own requests, if it was agreed on.
+    /// Our end of the channel for the back end's own requests, if it was negotiated.
     pub fn backend_channel(&self) -> Option<&UnixStream> {
         self.channel.as_ref()
     }

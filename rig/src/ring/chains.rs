@@ -46,7 +46,7 @@ impl Chains {
         self.lengths.get(head as usize).is_some_and(|&length| length > 0)
     }
 
-    /// Gives the chain at `head` back; `false` when there is none.
+    /// Frees the descriptors of the chain at `head`; `false` when there is none.
     pub(super) fn give_back(&mut self, head: u16) -> bool {
         let Some(length) = self.lengths.get_mut(usize::from(head)).filter(|length| **length > 0) else {
             return false;

@@ -256,7 +256,7 @@ impl DriverRing {
         if old == new {
             return false;
         }
-        // The published index must be visible before the device's wish is read, or both sides fall asleep.
+        // The published index must be visible before the device's request for kicks is read, or both sides fall asleep.
         fence(Ordering::SeqCst);
         if self.options.event_idx {
             passes_event(self.shared.available_event(), new, old)
@@ -349,7 +349,7 @@ impl DriverRing {
         if count == 0 {
             return false;
         }
-        // The wish must be visible before the index is read again (section 2.7.14).
+        // The driver's request must be visible before the index is read again (section 2.7.14).
         fence(Ordering::SeqCst);
         let wanted = if self.options.event_idx { count } else { 1 };
         self.shared.used_index().wrapping_sub(self.taken) >= wanted

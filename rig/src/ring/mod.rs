@@ -58,7 +58,7 @@ impl Descriptor {
     }
 }
 
-/// A part of a chain: one buffer.
+/// A buffer segment of a descriptor chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Guest-physical address.

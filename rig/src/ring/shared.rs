@@ -152,7 +152,7 @@ impl SharedRing {
         self.available_word(2 + usize::from(self.size)).load(Ordering::Relaxed)
     }
 
-    /// Writes the driver's wish.
+    /// Writes the driver's request for an interrupt.
     pub fn set_used_event(&self, index: u16) {
         self.available_word(2 + usize::from(self.size)).store(index, Ordering::Relaxed);
     }
@@ -198,7 +198,7 @@ impl SharedRing {
         self.used_word(4 + 8 * usize::from(self.size)).load(Ordering::Relaxed)
     }
 
-    /// Writes the device's wish (the device's field).
+    /// Writes the device's request for a kick (the device's field).
     pub fn set_available_event(&self, index: u16) {
         self.used_word(4 + 8 * usize::from(self.size)).store(index, Ordering::Relaxed);
     }

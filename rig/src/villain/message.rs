@@ -148,7 +148,7 @@ fn wrong_descriptors(stage: &mut Stage<'_>) -> Done {
                 say(&mut guest, request, &ring.to_le_bytes(), &[fd])?;
             }
         }
-        // Something to call for.
+        // A frame, so that the back end has a reason for an interrupt.
         let _ = guest.send(&stage.frame(100));
     }
     Ok(Traces::none(Some(guest)))

@@ -94,7 +94,7 @@ impl<'a> Stage<'a> {
         Ok(change(self.builder()).connect(self.path)?)
     }
 
-    /// A started guest for which these features are agreed on.
+    /// A started guest for which these features are negotiated.
     pub(super) fn guest_with(&self, needed: Features) -> Result<ToyGuest, VillainError> {
         let guest = self.guest(|builder| builder.with(needed))?;
         let missing = needed & !guest.features();

@@ -28,7 +28,7 @@ pub struct VuSink {
     stride: usize,
     /// Bytes of a buffer, header included.
     room: usize,
-    /// Pieces of the frame being shown; kept for its capacity.
+    /// Buffer segments of the frame being shown; kept for its capacity.
     pieces: Vec<&'static [u8]>,
 }
 

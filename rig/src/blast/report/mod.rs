@@ -32,7 +32,7 @@ pub struct Report {
     pub seconds: f64,
     /// Stopped before its time.
     pub interrupted: bool,
-    /// Port by port: where it is, and the features agreed on.
+    /// Port by port: where it is, and the negotiated features.
     pub ports: Vec<PortReport>,
     /// All flows together, during the measurement.
     pub total: Rates,
@@ -57,7 +57,7 @@ pub struct Report {
 pub struct PortReport {
     /// As on the command line.
     pub place: String,
-    /// Names of the virtio features agreed on.
+    /// Names of the negotiated virtio features.
     pub features: Vec<String>,
 }
 
