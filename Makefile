@@ -66,12 +66,11 @@ TESTED := MEMLANE=$(TARGET)/debug/memlane MEMLANE_RIG=$(TARGET)/debug/memlane-ri
 check: .venv/installed
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target check-rust clippy check-lab
 
-check-rust:
-	cargo fmt --all --check
+check-rust: formats
 	cargo test --quiet --locked --workspace --lib --test together
 
 check-lab: lab-lint
-	cd lab && ../.venv/bin/pytest -m 'not real and not xen and not prove'
+	cd lab && ../.venv/bin/pytest -n 2 --dist loadgroup -m 'not real and not xen and not prove'
 
 .PHONY: rust-test rust-programs loom rust-lint clippy formats
 rust-test: deps
@@ -134,9 +133,9 @@ deny: deps
 OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 portable: deps
 	rustup toolchain install --no-self-update --profile minimal $(OLDEST)
-	cargo +$(OLDEST) check --quiet --locked --workspace --all-targets --target-dir target/oldest
+	cargo +$(OLDEST) check --quiet --locked --workspace --all-targets --target-dir target/portable
 	rustup target add aarch64-unknown-linux-gnu
-	cargo check --quiet --locked --workspace --target aarch64-unknown-linux-gnu
+	cargo check --quiet --locked --workspace --target aarch64-unknown-linux-gnu --target-dir target/portable
 
 # Prose, by Vale, and its counts; the counts alone are a test of the lab, too.
 .PHONY: words
@@ -158,8 +157,10 @@ clippy:
 guests: deps
 	$(LAB) prepare
 
+# Beds side by side; then, each alone, the tests that measure times or rates.
 lab-test: rust-programs guests
-	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest
+	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -n 3 --dist loadgroup -m 'not timed and not xen and not prove'
+	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -m 'timed and not xen and not prove'
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
 # asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/how-to/count-instructions-on-xen.md.
