@@ -96,13 +96,13 @@ def prepare(
         str | None, typer.Option("--guest", callback=_known_kind, help="for this kind of guests only")
     ] = None,
 ) -> None:
-    """Build or download what guests boot; a moment when it is all there."""
+    """Build or download the images that guests boot; quick when all of them are in the cache."""
     images.prepare(guests.choose(kind) if kind else None)
 
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine offers and what it lacks, with the remedy."""
+    """Check this machine: tools, kernels and permissions that the lab needs, with a remedy for each that is missing."""
     findings = list(examination.examine())
     results.print(examination.table(iter(findings)))
     if any(finding.lack and finding.needed for finding in findings):
@@ -258,7 +258,7 @@ def explain(
 
 
 def _narrowing(only: list[str] | None, versus: Path | None) -> list[str]:
-    """The words of the command line that narrow what is measured."""
+    """The options of the command line that restrict the variants to be measured."""
     return [*(each for word in only or () for each in ("--only", word)), *(["--versus", str(versus)] if versus else [])]
 
 
@@ -270,7 +270,7 @@ def _tell_changes(folder: Path, versus: Path) -> int:
 
 
 def tell_verdicts(folder: Path) -> int:
-    """Says what does not hold; returns the exit code."""
+    """Reports the expectations that fail; returns the exit code."""
     judged = [verdict for each in reporting.judge(read(folder)[1]) for verdict in each]
     counts = Counter(verdict.judgement for verdict in judged)
     for verdict in judged:
@@ -296,7 +296,7 @@ def xen(
     ] = False,
     seconds: Annotated[float, typer.Option(help="of real time, after which it is given up")] = 590,
 ) -> None:
-    """Boot Xen, dom0 and guests in an emulated PC, run a script in dom0, and print what was said.
+    """Boot Xen, dom0 and guests in an emulated PC, run a script in dom0, and print its output.
 
     Example: memlane-lab xen --inside 'ping -c 3 10.0.0.2' 'finished c1; xl list; ip link'
     """
@@ -389,7 +389,7 @@ def demo(kind: GuestOption = "auto", out: OutOption = None) -> None:
 
 
 def _report(folder: Path) -> None:
-    """Writes the report of what there is, also after an interruption."""
+    """Writes the report of all samples so far, also after an interruption."""
     if (folder / "run.json").exists():
         say(f"the report: {reporting.write(folder)}")
         runs.own_files_again(folder)
@@ -418,7 +418,7 @@ _INTERRUPTED = 130
 
 
 def _tell_usage(error: TyperException) -> None:
-    """What is wrong with the command line; a command without its arguments shows its help."""
+    """The fault of the command line in a sentence; a command without its arguments shows its help."""
     told, context = error.format_message(), getattr(error, "ctx", None)
     if not told.strip():
         return  # the help stands there already

@@ -1,4 +1,4 @@
-"""A bed: guests on a path, booted together and given addresses. What most tests and experiments begin with."""
+"""A bed: guests on a path, booted together and given addresses. Most tests and experiments begin with one."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from memlane_lab.images.root import RootImage
 from memlane_lab.paths import NetworkPath
 
 _AT_A_TIME = 16
-"""Guests whose NICs are set up side by side."""
+"""Guests that are given their NICs' addresses side by side."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Bed:
         self.guests = [settings.make(session, index, nic) for index, nic in enumerate(nics)]
         self.named = {guest.name: guest for guest in self.guests}
         self.services: dict[str, Any] = {}
-        """What workloads have started that lasts as long as the bed, by names of theirs."""
+        """Services that workloads have started for the lifetime of the bed, by name."""
         for guest in self.guests:
             guest.start()
         with ThreadPoolExecutor(max_workers=_AT_A_TIME) as waiting:
@@ -100,7 +100,7 @@ class Bed:
         self.address(self.guests.index(guest))
 
     def restart_network(self) -> None:
-        """The switch's process is killed and started again; guests whose NIC goes with it get it back."""
+        """Kills the switch's process and starts it again; guests that lost their NIC with it get it back."""
         self.path.restart()
         for index, guest in enumerate(self.guests):
             if not guest.connects_again:

@@ -1,4 +1,4 @@
-"""Events: what happens to machines or to the network in the measured part, and how long flows take to come back.
+"""Events: faults of machines or of the network in the measured part, and how long flows take to recover.
 
 An experiment states them in its setting: `events = [{ at = 1, what = "link down", machine = "s1" }, ...]`.
 """
@@ -17,22 +17,22 @@ MEASURES = (
     Measure("outage", "longest time without any data after the first event", "s", Better.LESS, Across.WORST),
     Measure("recovery", "from the first event until half of the rate before", "s", Better.LESS, Across.WORST),
 )
-"""What is told of flows that have lived through events, the worst of them."""
+"""Measures of flows that were disturbed by events: the worst flow counts."""
 
 Series = Sequence[tuple[float, float]]
 """A flow's rate over time: (seconds since the measured part began, bit/s until then)."""
 
 
 class What(StrEnum):
-    """What may happen."""
+    """Kinds of events."""
 
     LINK_DOWN = "link down"
     """The machine's own side of its NIC goes down."""
     LINK_UP = "link up"
     MACHINE_RESTARTS = "machine restarts"
-    """Its power fails; it boots again, without what ran in it."""
+    """Power failure: the machine boots again, without the programs that ran in it."""
     NETWORK_RESTARTS = "network restarts"
-    """The switch is killed and started again; guests whose NIC went with it get it back."""
+    """The switch is killed and started again; guests that lost their NIC with it get it back."""
 
 
 class Event(Strict):
@@ -42,7 +42,7 @@ class Event(Strict):
     """Seconds after the measured part has begun."""
     what: What
     machine: str = ""
-    """Whom it happens to, where it does not happen to the network."""
+    """The machine that the event strikes; empty where it strikes the network."""
 
 
 class Timeline:
@@ -55,7 +55,7 @@ class Timeline:
         """When the first of them happened, in seconds after the measured part had begun."""
 
     def pass_time(self, elapsed: float) -> None:
-        """Lets happen what is due after so many seconds."""
+        """Triggers the events that are due after so many seconds."""
         while self._left and self._left[0].at <= elapsed:
             event = self._left.pop(0)
             self.first = elapsed if self.first is None else self.first

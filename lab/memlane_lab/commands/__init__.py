@@ -1,1 +1,1 @@
-"""What the commands of `memlane-lab` do; `cli.py` reads their arguments."""
+"""The commands of `memlane-lab`; `cli.py` reads their arguments."""

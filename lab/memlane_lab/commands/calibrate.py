@@ -1,6 +1,6 @@
 """The calibration: the experiment `calibration`, measured so that an interruption costs one sample.
 
-What failed, or was disturbed by other work on the machine, is measured once more.
+Samples that failed, or were disturbed by other work on the machine, are measured once more.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def measure(kind: GuestKind, out: Path, paths: Sequence[str] = ()) -> None:
 
 
 def forget_bad(out: Path) -> int:
-    """Leaves out what failed or was disturbed, so that a run that goes on takes it anew; returns how many samples."""
+    """Drops samples that failed or were disturbed, so that a resumed run takes them again; returns their number."""
     _, (result,) = results.read(out)
     good = [each for each in result.good if each.values.get("others", 0.0) <= observations.DISTURBED]
     results.write_experiment(out, result.model_copy(update={"samples": good}))

@@ -34,7 +34,7 @@ def measure(kind: GuestKind, out: Path) -> Table:
 
 
 def table(result: ExperimentResult) -> Table:
-    """What has been measured, and the ratio in the last column."""
+    """The measured values, and the ratio in the last column."""
     asked = result.experiment
     labels = summary.labels(asked)
     ((other, base),) = summary.pairs(asked)

@@ -1,4 +1,4 @@
-"""What this machine offers to the lab and what it lacks, each lack with its remedy."""
+"""Checks of this machine: tools, kernels and permissions, with a remedy for each that is missing."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Finding:
 
     what: str
     lack: str | None
-    """What is wrong and what to do about it, or None."""
+    """The fault and its remedy, or None."""
     note: str = ""
     needed: bool = True
     """Whether the lab is of no use without it."""
@@ -70,7 +70,7 @@ def _mirror() -> Finding:
 
 
 def _quiet() -> Iterator[Finding]:
-    """What makes figures worth something."""
+    """Conditions without which figures are of little worth."""
     load, count = os.getloadavg()[0], len(os.sched_getaffinity(0))
     busy = f"the load is {load:.1f}: whatever else runs here is measured too" if load > count / 4 else None
     yield Finding("a quiet machine", busy, f"load {load:.2f}", needed=False)

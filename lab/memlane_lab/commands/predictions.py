@@ -1,4 +1,4 @@
-"""Predictions on the command line: `calibrate`, then `predict`; `model fit` and `model check` for what lies between."""
+"""Predictions on the command line: `calibrate`, then `predict`; `model fit` and `model check` are the steps between."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def calibrate(
     kind: Annotated[str, typer.Option("--guest", help="what kind of guests; auto: the best that runs here")] = "auto",
     only: Annotated[list[str] | None, typer.Option("--path", help="paths to calibrate; none: all")] = None,
 ) -> None:
-    """Measure what predictions learn from, in about a quarter of an hour, and fit the model from it.
+    """Measure the samples that predictions are fitted from, in about a quarter of an hour, and fit the model.
 
     Interrupted, it goes on where it was.
 
@@ -73,7 +73,7 @@ def fit(
         float, typer.Option(min=0, help="CPUs that other work may have taken beside a sample; with more it is left out")
     ] = observations.DISTURBED,
 ) -> None:
-    """Fit the model from runs, and say what a message, a byte and a wake-up cost each party.
+    """Fit the model from runs, and print the cost of a message, a byte and a wake-up for each party.
 
     memlane-lab model fit results/calibration --out other.json
     """
@@ -89,7 +89,7 @@ def check(
     host: HostOption = None,
     publish: Annotated[bool, typer.Option("--publish", help="copy model and samples into docs/benchmarks")] = False,
 ) -> None:
-    """Set predictions beside what was measured; exit code 1 if they are worse than their goal or than interpolation.
+    """Compare predictions with measurements; exit code 1 if they are worse than their goal or than interpolation.
 
     memlane-lab run held_out --out results/held-out && memlane-lab model check results/held-out
     """
@@ -125,7 +125,7 @@ def predict_command(
     out: Annotated[Path, typer.Option("--out", help="the page that --sweep draws")] = Path("sweep.html"),
     extrapolate: Annotated[bool, typer.Option("--extrapolate", help="beyond what was calibrated, too; marked")] = False,
 ) -> None:
-    """Say what a configuration gets that nobody has measured.
+    """Predict throughput, latency and CPU time of a configuration that was not measured.
 
     Throughput, CPU by party, Jain's index, and the time of an answer, each with bounds that hold 90 % of samples.
 
@@ -153,7 +153,7 @@ def predict_command(
 def _told(
     model: Model, asked: Configuration, change: what_if.WhatIf, *, extrapolate: bool
 ) -> tuple[Prediction, Prediction | None]:
-    """What a stream gets, and what answers of the same size do in its stead, if that was calibrated."""
+    """The prediction of a stream, and of request and response of the same size if that was calibrated."""
     stream = predict(model, asked, change, extrapolate=extrapolate)
     answers = asked.model_copy(update={"work": Work.ANSWERS})
     known = any((each.path, each.work) == (asked.path, Work.ANSWERS) for each in model.fitted)

@@ -10,7 +10,7 @@ from memlane_lab.images import shop
 
 
 def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()) -> None:
-    """Builds or downloads what guests of that kind boot, or of any kind and the counted host, if it is not there yet.
+    """Builds or downloads the images of guests of that kind, or of all kinds and the counted host, if they are missing.
 
     `shops` are numbers of books and customers; for any kind, the shop that tests use is among them.
     """

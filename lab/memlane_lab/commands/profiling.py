@@ -1,4 +1,4 @@
-"""What `memlane-lab profile` and `memlane-lab explain` say: tables for a terminal."""
+"""Tables of `memlane-lab profile` and `memlane-lab explain` for a terminal."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -15,7 +15,7 @@ from memlane_lab.statistics.measures import significant
 
 
 class By(StrEnum):
-    """What parts are: `costs.BY`."""
+    """Keys by which costs are split into parts: `costs.BY`."""
 
     STAGE = "stage"
     PARTY = "party"
@@ -95,7 +95,7 @@ def _alike(left: Sequence[Profiled], right: Sequence[Profiled], first: Sequence[
 
 
 def _table(found: Explanation, unit: str, names: tuple[str, str], most: int) -> Table:
-    """`names` are what the two variants are called above their columns."""
+    """`names` are the headings of the two variants' columns."""
     times = f"{significant(found.ratio)} x" if found.all.one else "-"
     title = f"{found.other} costs {times} of {found.one}: {unit} of CPU time per {found.unit}"
     shown = Table(Column("part", overflow="fold"), title=title, title_justify="left", box=None)

@@ -8,9 +8,9 @@
 DATE is the day on which the run began. Ratios that the first run named `promises` judged too stand beside it: do days
 and machines agree?
 
-A model and what it is checked against (`model/page.py`) has a folder and a page of its own, too.
+A model, with the measurements that it is checked against (`model/page.py`), has a folder and a page of its own, too.
 
-Whoever doubts a page generates it again, by `memlane-lab publish`, or reads the samples with any other program.
+To verify a page, generate it again by `memlane-lab publish`, or read the samples with any other program.
 """
 
 import csv
@@ -39,7 +39,7 @@ _COMPARED = "promises"
 _HEADER = ["sample", "round", "variant", "placement", "flow", "measure", "value"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _FAILED = "error"
-"""What a failed sample's only row says as its measure."""
+"""Name of the measure in a failed sample's only row."""
 
 
 Run = tuple[RunRecord, list[ExperimentResult]]
@@ -47,7 +47,7 @@ Run = tuple[RunRecord, list[ExperimentResult]]
 
 
 class _Stated(Strict):
-    """What samples do not say."""
+    """The run without its samples."""
 
     record: RunRecord
     experiments: list[ExperimentResult]

@@ -1,7 +1,7 @@
 """The lab's reference pages, generated from its own data: experiments, workloads, paths and guests; settings; measures.
 
-docs/reference/lab-experiments.md    what can be run, and what it is made of
-docs/reference/lab-measures.md       what samples tell, with units
+docs/reference/lab-experiments.md    experiments, workloads and paths, with their parameters
+docs/reference/lab-measures.md       measures of samples, with units
 
 `memlane-lab reference` generates them; a test fails if the committed pages are not current.
 """

@@ -1,4 +1,4 @@
-"""A person at a guest: a shell whose lines go over the control channel."""
+"""An interactive shell in a guest, over the control channel."""
 
 import sys
 import threading

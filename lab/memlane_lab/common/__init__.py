@@ -1,1 +1,1 @@
-"""What every other folder may use: errors, strictly read files, waiting, progress, the cache of built things."""
+"""Helpers of all other folders: errors, strictly read files, waiting, progress, the cache of built products."""

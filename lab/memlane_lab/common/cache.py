@@ -1,7 +1,7 @@
-"""What is built once and kept: the cache folder, a lock against two builders, publication in one step.
+"""Products that are built once and kept: the cache folder, a lock against two builders, publication in one step.
 
 A product is a folder under `folder()`. Its maker fills a scratch folder beside it, which is renamed when complete:
-whoever sees the product sees all of it.
+a product that is there is complete.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ def folder() -> Path:
 
 
 def product(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` in the cache, made now by `make(scratch folder)` if nobody has made it before."""
+    """The folder `name` in the cache, made now by `make(scratch folder)` if it is missing."""
     path = folder() / name
     if path.is_dir():
         return path

@@ -1,4 +1,4 @@
-"""What goes wrong, said to the operator in one sentence with cause and remedy."""
+"""Errors of the lab: one sentence for the operator, with cause and remedy."""
 
 
 class LabError(Exception):
@@ -6,4 +6,4 @@ class LabError(Exception):
 
 
 class NotAvailable(LabError):
-    """What was asked for is not to be had on this machine; the text says why, and how to get it."""
+    """Something that this machine lacks; the text says why it is needed, and how to get it."""

@@ -1,4 +1,4 @@
-"""What is found by being there: each file of `guests/`, `paths/` and `workloads/` brings its class with it.
+"""Plugins that are found by their file: each file of `guests/`, `paths/` and `workloads/` brings its class with it.
 
 So a new guest, path or workload is one new file, and nothing else changes.
 """

@@ -1,4 +1,4 @@
-"""What every stated or stored thing of the lab is made from, and how its mistakes are told."""
+"""The base of all models that are read from files or written to them, and the messages about their mistakes."""
 
 import difflib
 import json
@@ -14,7 +14,7 @@ from memlane_lab.common.errors import LabError
 
 Stored = TypeVar("Stored", bound=BaseModel)
 Place = tuple[int | str, ...]
-"""Where in what is stated: ("link", 3, "delay")."""
+"""A place in a document: ("link", 3, "delay")."""
 
 _SHORT = reprlib.Repr()
 """Shortens values that messages repeat."""
@@ -51,13 +51,13 @@ _WORDS: Mapping[str, str] = {
 
 
 class Strict(BaseModel):
-    """What is not known is a mistake."""
+    """A model in which an unknown key is a mistake."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True, populate_by_name=True)
 
 
 def read(path: Path, model: type[Stored], version: int) -> Stored:
-    """What a file of this `format_version` holds; raises with what is wrong with it."""
+    """The content of a file of this `format_version`; raises with the mistakes in it."""
     try:
         stated = json.loads(path.read_text())
         found = stated.get("format_version") if isinstance(stated, dict) else None
@@ -90,7 +90,7 @@ def keyed(place: Place, text: str) -> str:
 
 
 def hint(word: object, known: Iterable[str]) -> str:
-    """What an unknown word may have been meant to be: the end of a sentence."""
+    """A suggestion for a mistyped word: the end of a sentence."""
     names = list(known)
     close = difflib.get_close_matches(str(word), names, n=1)
     if close:
@@ -99,7 +99,7 @@ def hint(word: object, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A wrong value as a message repeats it: not more than the beginning of what is long."""
+    """A wrong value for a message, cut off where it is long."""
     return _SHORT.repr(value)
 
 
@@ -133,7 +133,7 @@ def _field(model: Any, key: str) -> Any:  # noqa: ANN401
 
 
 def _table(annotation: Any) -> Any:  # noqa: ANN401
-    """The model within what a field is said to be: itself, or what a list or a choice holds."""
+    """The model within a field's type: the type itself, or the one inside a list or a choice."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _table(part))), None)

@@ -14,7 +14,7 @@ class Timeout(LabError):
 
 
 def until(condition: Callable[[], bool], *, timeout: float, what: str) -> None:
-    """Returns as soon as `condition` holds; raises after `timeout` seconds, naming `what` was waited for."""
+    """Returns as soon as `condition` holds; raises after `timeout` seconds, with `what` in the message."""
     deadline = time.monotonic() + timeout
     pause = _FIRST_PAUSE
     while not condition():

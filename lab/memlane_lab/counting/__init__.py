@@ -4,6 +4,6 @@ A **host** in QEMU (its processor emulated, its clock counting instructions) hol
 them; `init` lays it and runs a **plan** of flows. The **plugin** (lab/plugin/path.c) counts what every task of that
 host executes between two marks; `counts.py` turns tasks into **parties** and addresses into **stages**.
 
-In the order in which a sample meets them: `kernel.py` (the host's kernel, what is known of it), `host.py` (an image,
-a boot, what it wrote), `counts.py`; `measuring/counted.py` takes the samples.
+In the order in which a sample meets them: `kernel.py` (the host's kernel and its symbols), `host.py` (an image,
+a boot, its output), `counts.py`; `measuring/counted.py` takes the samples.
 """

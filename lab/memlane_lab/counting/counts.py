@@ -1,7 +1,7 @@
-"""What was counted, told for people: tasks become parties, addresses functions, functions stages.
+"""Counted instructions for people: tasks become parties, addresses functions, functions stages.
 
 Parties are the sender, the receiver and the switch, each with its program, its guest's kernel where it has a guest, and
-the host's kernel on its behalf (what that ran while one of its tasks was current); the host's own threads and its idle
+the host's kernel on its behalf (while one of its tasks was current); the host's own threads and its idle
 task; and the lab itself, which is left out. Under Xen (`xen/counts.py`) there is the hypervisor on each one's behalf,
 and dom0's kernel is the host's.
 """
@@ -20,11 +20,11 @@ from memlane_lab.counting.stages import Place, Symbols
 
 _KERNEL = 1 << 63
 PROGRAM_END = 0x1000000
-"""Below lies the program that sends and receives, linked to a fixed address; above, what a guest's kernel put there."""
+"""Below lies the program that sends and receives, linked to a fixed address; above, all that a guest's kernel loads."""
 
 
 class Party(StrEnum):
-    """Whose instructions; in the order of tables and bars."""
+    """Parties that instructions are charged to, in the order of tables and bars."""
 
     SENDER_PROGRAM = "sender's program"
     SENDER_GUEST = "sender's guest kernel"
@@ -50,7 +50,7 @@ _OF = {
 
 @dataclass(frozen=True)
 class Share:
-    """A part of what was counted."""
+    """A part of the counted instructions."""
 
     party: Party
     place: Place
@@ -67,7 +67,7 @@ class Tables:
     """The symbol tables of a boot: the host's kernel with its modules, the guests' kernel, the switch."""
 
     def __init__(self, told: Told, kernel: Path, switch: Path | None) -> None:
-        """`kernel` holds the host's /proc/kallsyms; what `init` told adds modules, guests and load addresses."""
+        """`kernel` holds the host's /proc/kallsyms; the output of `init` adds modules, guests and load addresses."""
         self.host = Symbols.of_kallsyms(kernel.read_text() + "\n" + told.parts.get("modules", ""))
         guest = told.parts.get("guest", "")
         if not guest and "maps linux-s1" in told.parts:
@@ -101,7 +101,7 @@ class Tables:
 
 
 def _objects(maps: str) -> list[tuple[int, int, str]]:
-    """What is mapped where: from, to, path; one entry a file."""
+    """The mapped files: from, to, path; one entry a file."""
     found: dict[str, tuple[int, int]] = {}
     for line in maps.splitlines():
         if row := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s+(\S+)", line):
@@ -126,7 +126,7 @@ _SYSTEM_CALL = "system call"
 
 
 def _runs_program(task: Sequence[str], function: str) -> bool:
-    """Whether it is what User Mode Linux does to run a program, which is what each of its system calls costs.
+    """Whether User Mode Linux runs a program here: the cost of each of its system calls.
 
     A guest's programs are processes of the host that only run: their hand-over to the guest's kernel is all that the
     host's kernel does for them.
@@ -169,7 +169,7 @@ def whose(task: Sequence[str], address: int, *, virtual: bool) -> tuple[Party, P
 
 @dataclass(frozen=True)
 class Summary:
-    """What a flow cost, idle time and the lab left out."""
+    """The cost of a flow, idle time and the lab left out."""
 
     by_stage: Mapping[str, int]
     by_party: Mapping[str, int]
@@ -190,7 +190,7 @@ _FUNCTIONS = 150
 
 
 def summary(shares: Iterable[Share]) -> Summary:
-    """Sums up what was counted of a flow."""
+    """Sums up the counts of a flow."""
     by_stage, by_party, loads, stores = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     functions = Counter[str]()
     repeats = 0

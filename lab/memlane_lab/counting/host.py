@@ -1,7 +1,7 @@
-"""The counted host: an image that holds both machines, the path and a plan; a boot of it; what it wrote.
+"""The counted host: an image that holds both machines, the path and a plan; a boot of it; its output.
 
-/plan/init     lays the path, starts the machines, tells what came of it      /plan/path     which
-/plan/machine  what each machine runs: its part of each flow of               /plan/flows
+/plan/init     lays the path, starts the machines, reports the end             /plan/path     which
+/plan/machine  the program of each machine: its part of each flow of           /plan/flows
 /plan/counted  the program that sends and receives                            /plan/linux    the guests' kernel
 /plan/memlane  the switch                                                     /plan/net.toml its network
 """
@@ -59,14 +59,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Window:
-    """What was counted of a flow."""
+    """The counts of a flow."""
 
     flow: dict[str, int]
-    """What the sender says: sent, came (messages), size (bytes), frames_out, frames_in."""
+    """Counters of the sender: sent, came (messages), size (bytes), frames_out, frames_in."""
     tasks: list[tuple[str, str, str]]
     """Names of each task, its process and its parent process."""
     counts: list[tuple[int, int, int, int, int, int]]
-    """Task (whose it is, where there are no tasks), address of a block, instructions, loads, stores, repetitions of
+    """Task (its process name, without tasks), address of a block, instructions, loads, stores, repetitions of
     string instructions."""
 
 
@@ -76,7 +76,7 @@ class Told:
 
     windows: list[Window]
     parts: dict[str, str]
-    """What `init` told, by part."""
+    """The output of `init`, by part."""
 
 
 def prepare() -> None:
@@ -119,7 +119,7 @@ def run(
     Everything is the same each time; but where timers strike between two messages is chance all the same, one of many
     that could be. Another `phase` begins each flow a little later, and so asks for another one.
 
-    `options` go to the top of the network's file if the path is memlane, whose program is `switch`.
+    `options` go to the top of the network's file if the path is memlane; `switch` is memlane's program.
     """
     known = kernel.kernel()
     tree = folder / "tree"
@@ -159,7 +159,7 @@ def _lay_out(plan: Path, path: str, options: dict[str, Any], switch: Path | None
 
 
 def _take_libraries(tree: Path) -> None:
-    """What the switch loads and the usual image lacks: as this machine has it."""
+    """Libraries of the switch that the usual image lacks: this machine's."""
     (tree / "lib").mkdir()
     library = Path("/lib/x86_64-linux-gnu/libgcc_s.so.1")
     if not library.exists():
@@ -187,7 +187,7 @@ def _devices(path: str) -> list[str]:
 
 
 def parts(text: bytes) -> dict[str, str]:
-    """What a machine told, by part: each stands after a line "== NAME"."""
+    """A machine's output, by part: each stands after a line "== NAME"."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.decode(errors="replace").replace("\r", "").splitlines():
@@ -211,7 +211,7 @@ def _read(told: dict[str, str], counts: Path, flows: Sequence[Flow]) -> Told:
 
 
 def windows(sender: str, receiver: str, counts: Path, flows: int) -> list[Window]:
-    """What was counted of each flow: the plugin's file with what the machines said. Raises unless all ended."""
+    """The counts of each flow: the plugin's file with the machines' output. Raises unless all ended."""
     said = [json.loads(line) for line in sender.splitlines() if line.startswith("{")]
     counted = [json.loads(line) for line in counts.read_text().splitlines()]
     if len(said) != flows or len(counted) != flows:

@@ -1,7 +1,7 @@
-"""The counted host's kernel: Debian's, unpacked, with its symbols and what the plugin must know of it.
+"""The counted host's kernel: Debian's, unpacked, with its symbols and the offsets that the plugin needs.
 
 Debian's package holds a compressed kernel without symbols. An emulated processor would take minutes to unpack it; so it
-is unpacked here, and boots as it is (PVH). Its symbols are what it tells itself (/proc/kallsyms), once.
+is unpacked here, and boots as it is (PVH). Its symbols are read once from its own /proc/kallsyms.
 """
 
 import hashlib
@@ -87,7 +87,7 @@ def _ask_symbols(folder: Path, scratch: Path) -> str:
 
 
 def _known(symbols: str, image: bytes) -> dict[str, object]:
-    """What `CountedKernel` tells beside files."""
+    """The values of `CountedKernel` beside its files."""
     rows = sorted((int(line.split()[0], 16), line.split()[2]) for line in symbols.splitlines() if len(line.split()) > 2)
     places = {name: address for address, name in rows}
     lacking = [name for name in ("__switch_to",) if name not in places]

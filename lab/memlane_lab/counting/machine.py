@@ -1,7 +1,7 @@
 """A PC in QEMU that only counts: one emulated processor whose clock is the number of its instructions.
 
 Nothing of it depends on the real time or on chance, so that the same image gives the same instructions each time: the
-clock begins on a set date, time that nobody uses is skipped, addresses are not randomised, and there is no source of
+clock begins on a set date, idle time is skipped, addresses are not randomised, and there is no source of
 randomness.
 """
 
@@ -20,19 +20,19 @@ from memlane_lab.guests.qemu import PROGRAM, version
 from memlane_lab.host import procfs
 
 _PROCESSOR = "max,-la57,-erms,-rdrand,-rdseed"
-"""Whatever QEMU emulates: AVX2 among it. Without ERMS the kernel copies words, not bytes, which takes an eighth of the
+"""All that QEMU emulates: AVX2 among it. Without ERMS the kernel copies words, not bytes, which takes an eighth of the
 time here and is one instruction either way."""
 _KERNEL = "console=ttyS0 nokaslr norandmaps mitigations=off no5lvl panic=-1 reboot=t audit=0 loglevel=4"
 _OUTGROWN = (9, 0)
-"""The first QEMU whose plugin interface begins at version 2."""
+"""The first QEMU that no longer loads plugins of interface version 1."""
 MEMORY = 1536
 """MiB."""
 _REAL_MEMORY = 3 << 30
-"""Bytes of this computer's memory that a machine may take: its own, and what QEMU needs beside it."""
+"""Bytes of this computer's memory that a machine may take: its own, and QEMU's beside it."""
 
 
 class Channel(Enum):
-    """Over what a machine tells what it has to tell; the value is QEMU's words for it."""
+    """Channels by which a machine's output leaves it; the value is QEMU's words for it."""
 
     SERIAL = ("-serial", "file:{told}")
     """The second serial port."""
@@ -46,11 +46,11 @@ class Channel(Enum):
 
 @dataclass(frozen=True)
 class Boot:
-    """What is booted."""
+    """The files that are booted."""
 
     kernel: Path
     initrd: str
-    """As QEMU's -initrd takes it: the initramfs, or what a hypervisor is given."""
+    """As QEMU's -initrd takes it: the initramfs, or the modules of a hypervisor."""
     arguments: str
     """The kernel's, or the hypervisor's."""
     plugin: str = ""
@@ -86,7 +86,7 @@ def outgrown(found: tuple[int, int]) -> str | None:
 
 
 def refused(said: str) -> str | None:
-    """Why QEMU takes no plugin, from what it said to one that is not there."""
+    """Why QEMU takes no plugin, from its error about one that is not there."""
     if re.search(r"plugin.*(not|without).*(support|enabl|built)|invalid option", said):
         return f"{PROGRAM} was built without TCG plugins: install Debian's qemu-system-x86"
     return None
@@ -106,7 +106,7 @@ def at_once() -> int:
 
 
 def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:
-    """Runs the machine until it ends; returns what it told. Its console is FOLDER/console.log."""
+    """Runs the machine until it ends; returns its output. Its console is FOLDER/console.log."""
     told, console = folder / "told", folder / "console.log"
     command = [
         *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"),
@@ -136,7 +136,7 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def _run(command: Sequence[str], timeout: float) -> tuple[int, str]:
-    """Runs QEMU; returns how it ended, and what it said on its standard error."""
+    """Runs QEMU; returns its exit code and its standard error."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         _running.add(process)
         try:
@@ -150,7 +150,7 @@ def _run(command: Sequence[str], timeout: float) -> tuple[int, str]:
 
 
 def end_all() -> None:
-    """Ends the machines of all threads at once: whoever waits for one of them gets an error."""
+    """Ends the machines of all threads at once: each waiting thread gets an error."""
     for process in list(_running):
         process.kill()
 

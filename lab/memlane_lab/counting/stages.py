@@ -1,8 +1,8 @@
 """Stages: which part of a packet's way an instruction belongs to, by where it ran and by its function's symbol.
 
 Nouns, in the order in which an address meets them: a **symbol table** (`Symbols`) turns an address into a function's
-name; the **place** says whose instruction it was (`Place`); the **stages** (`Stages`, read from `stages.toml`) turn
-both into the name of a stage. Whoever counts and whoever samples (`profile`) use the same three.
+name; the **place** says in which kernel or program it ran (`Place`); the **stages** (`Stages`, of `stages.toml`) turn
+both into the name of a stage. Counting and sampling (`profile`) use the same three.
 """
 
 import bisect
@@ -24,20 +24,20 @@ from memlane_lab.common.strict import Strict, told
 
 FILE = Path(__file__).with_name("stages.toml")
 REST = "the rest"
-"""The stage of what no rule names."""
+"""The stage of functions that no rule names."""
 IDLE = "idle"
-"""The stage that is nobody's cost: reports leave it out of sums."""
+"""The stage that no party pays for: reports leave it out of sums."""
 
 _ADDED = re.compile(r"(\.(constprop|isra|part|cold|lto_priv|llvm)(\.\d+)*)+$|::h[0-9a-f]{16}$")
-"""What compilers add to a function's name."""
+"""Suffixes that compilers add to a function's name."""
 
 
 _LONGEST = 1 << 15
-"""Bytes of the longest function whose size is not known: what lies beyond belongs to something without a name."""
+"""Bytes of the longest function of unknown size: an address beyond belongs to something without a name."""
 
 
 class Place(StrEnum):
-    """Whose instruction it was; `stages.toml` says what each means."""
+    """The kernel or program of an instruction; `stages.toml` explains each."""
 
     PROGRAM = "program"
     GUEST_KERNEL = "guest kernel"
@@ -88,7 +88,7 @@ class Stages(Strict):
 
 
 def bare(symbol: str) -> str:
-    """The function's name without what a compiler added to it."""
+    """The function's name without a compiler's suffix."""
     return _ADDED.sub("", symbol)
 
 

@@ -1,1 +1,1 @@
-"""Experiments as they are stated: the TOML file, its setting, its variants and what it expects."""
+"""Experiments as they are stated: the TOML file, its setting, its variants and its expectations."""

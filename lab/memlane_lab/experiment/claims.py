@@ -1,4 +1,4 @@
-"""Claims: what each expectation of an experiment means, variant by variant.
+"""Claims: the meaning of each expectation of an experiment, variant by variant.
 
 An expectation that means nothing is a mistake of the file: one about variants that there are none of, one that compares
 a variant with itself, one that so few samples could never decide.
@@ -35,7 +35,7 @@ def about(experiment: Experiment, expected: Expectation, variants: Sequence[Labe
 
 
 def mistakes(experiment: Experiment, variants: Sequence[Labels]) -> Iterator[str]:
-    """What of the expectations means nothing, in words."""
+    """Expectations that match no variant, in words."""
     if experiment.expect and experiment.repeat < FEWEST:
         yield f"repeat: an expectation needs at least {FEWEST} samples, so that an interval can be told"
     for number, expected in enumerate(experiment.expect):

@@ -1,4 +1,4 @@
-"""An experiment: a question, what is varied to answer it, and what others found. One TOML file each.
+"""An experiment: a question, the dimensions varied to answer it, and the findings of others. One TOML file each.
 
 A file states a `[setting]` (`setting.py`), and under `[vary]` the **dimensions**: each a list of values of one
 setting, or a table of labels that each change several settings. Every combination of labels is a **variant**
@@ -43,7 +43,7 @@ class Boot(StrEnum):
 
 
 class Where(StrEnum):
-    """What kind of host is measured."""
+    """The kind of host that is measured."""
 
     LIVE = "live"
     """This one, by its clock."""
@@ -60,11 +60,11 @@ class PaperFigure(Strict):
     where: dict[str, str] = {}
     """Labels of our variants, by dimension; none: it stands by itself."""
     what: str = ""
-    """What the source measured, where it is not the same as ours."""
+    """The quantity that the source measured, where it differs from ours."""
 
 
 class Expectation(Strict):
-    """What must come out: bounds of the ratio of one variant's measure to that of another, or of the measure itself."""
+    """An expected result: bounds of the ratio of one variant's measure to that of another, or of the measure itself."""
 
     measure: str
     at_least: float | None = None
@@ -102,13 +102,13 @@ class Experiment(Strict):
     source: str = ""
     """Where the question comes from."""
     found: str = ""
-    """What the source found, in words."""
+    """The source's finding, in words."""
     reading: str = ""
-    """What to mind when reading our figures beside the source's."""
+    """Differences to keep in mind when our figures are compared with the source's."""
     measures: tuple[str, ...] = ("throughput", "cpu_per_gb")
-    """What the report tabulates, in this order."""
+    """The measures that the report tabulates, in this order."""
     compare: str = "path"
-    """The dimension whose labels stand side by side."""
+    """The dimension to compare: its labels stand side by side."""
     baseline: Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])] = (
         "bridge",
     )
@@ -116,7 +116,7 @@ class Experiment(Strict):
     repeat: int = Field(default=8, ge=1, le=100)
     """Samples of each variant: as many rounds."""
     seconds: int = Field(default=3, ge=1, le=600)
-    """What is measured of a sample."""
+    """Seconds of a sample's measured part."""
     warm_up: int = Field(default=1, ge=0, le=60)
     """Seconds of the workload before that."""
     boot: Boot = Boot.EACH_SAMPLE
@@ -141,7 +141,7 @@ class Experiment(Strict):
 
     @property
     def looks_at_memory(self) -> bool:
-        """Whether it asks who holds memory."""
+        """Whether memory is among its measures."""
         return any(found.name in self.measures for found in measures.MEMORY)
 
     def dimensions(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -153,7 +153,7 @@ class Experiment(Strict):
 
 
 def known_measures() -> dict[str, Measure]:
-    """All measures, by name: what meters find and what workloads tell."""
+    """All measures, by name: those of meters and those of workloads."""
     brought = (found for kind in workloads.WORKLOADS.values() for found in kind.measures)
     return {found.name: found for found in (*measures.COMMON, *measures.MEMORY, *events.MEASURES, *brought)}
 
@@ -183,7 +183,7 @@ PAPERS = (
     "beside_its_own_bulk", "is_the_link_right", "how_many_guests", "latency_and_jitter", "message_sizes",
     "xenvmnet_table_1", "which_window",
 )  # fmt: skip
-"""The experiments that ask the papers' questions, and those of what is promised, of guests that run on this machine."""
+"""Experiments of the papers' questions and of memlane's guarantees, with guests that run on this machine."""
 
 
 def files(named: Sequence[str]) -> list[Path]:

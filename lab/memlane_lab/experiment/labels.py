@@ -1,4 +1,4 @@
-"""Labels: by dimension, what a variant is called there."""
+"""Labels: by dimension, the name of a variant's value."""
 
 import re
 
@@ -7,7 +7,7 @@ Labels = dict[str, str]
 
 
 def words(labels: Labels, *, but: str = "") -> str:
-    """The labels for people, all but that of the dimension `but`; a bare number says what it is of."""
+    """The labels for people, all but that of the dimension `but`; a bare number stands with its dimension's name."""
     return ", ".join(_word(name, label) for name, label in labels.items() if name != but)
 
 

@@ -98,7 +98,7 @@ def _named(experiment: Experiment, word: str) -> list[tuple[str, str]]:
 
 
 def _without(experiment: Experiment, left_out: Sequence[Labels]) -> Experiment:
-    """The experiment without some of its variants, and without what was expected of them."""
+    """The experiment without some of its variants, and without their expectations."""
     fewer = experiment.model_copy(update={"skip": (*experiment.skip, *left_out)})
     kept = [labels for labels in _combinations(fewer) if not _skipped(fewer, labels)]
     expect = tuple(each for each in fewer.expect if claims.about(fewer, each, kept))
@@ -121,12 +121,12 @@ def versus(experiment: Experiment, binary: Path) -> Experiment:
 
 
 def guests_kind(setting: Setting, chosen: GuestKind) -> GuestKind:
-    """What the setting's guests are run by, when they shall be of the `chosen` kind where nothing else is stated."""
+    """The kind of the setting's guests: the stated one, else `chosen`."""
     return PATHS[setting.path].only or (GuestKind(setting.guest) if setting.guest else chosen)
 
 
 def kinds(setting: Setting, chosen: GuestKind) -> list[GuestKind]:
-    """What each of the setting's machines is run by, when guests shall be of the `chosen` kind."""
+    """The kind of each of the setting's machines: the stated one, else `chosen`."""
     guest = guests_kind(setting, chosen)
     client, server = setting.ends.split("-")
     runs = {"c": client, "s": server, "load": "host"}  # the machines of a shop's tiers are guests
@@ -175,7 +175,7 @@ def turns(variants: Sequence[Variant], *, compared: str, number: int, seed: int)
 
 
 def groups(variants: Sequence[Variant], compared: str) -> dict[str, list[Variant]]:
-    """The variants that stand side by side, by what they have in common."""
+    """The variants that stand side by side, by their common labels."""
     found: dict[str, list[Variant]] = {}
     for variant in variants:
         found.setdefault(words(variant.group(compared)), []).append(variant)

@@ -19,7 +19,7 @@ def experiments() -> dict[str, Any]:
             known["Traffic"]["properties"].setdefault(name, {"title": stated.get("title", name)})
     traffic = setting["properties"]["traffic"]
     setting["properties"]["traffic"] = {"anyOf": [traffic, traffic["items"]]}  # one may stand for a list
-    # What one setting lacks, a label of `vary` may state.
+    # A label of `vary` may state the keys that a setting lacks.
     known["Setting"] = {key: value for key, value in setting.items() if key != "required"}
     schema["properties"]["setting"] = {"$ref": "#/$defs/Setting"}
     schema["required"] = [name for name in schema["required"] if name != "name"]  # the file has one

@@ -1,7 +1,7 @@
-"""A setting: all that is the same in every sample of a variant, from the path to what flows between which machines.
+"""A setting: all that is the same in every sample of a variant, from the path to the traffic between machines.
 
 Nouns: **machines** come in pairs: clients c1, c2, ... and servers s1, s2, ... (or one server, s1, for all clients).
-**Traffic** is a workload and whom it flows between: where nothing is said, from each client to its own server.
+**Traffic** is a workload with its source and target: unless stated, each client sends to its own server.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ XEN = "xen"
 
 
 class Ends(StrEnum):
-    """What the clients and the servers run in; the host is a network namespace on the same path."""
+    """Machines that clients and servers run in; the host is a network namespace on the same path."""
 
     GUEST_GUEST = "guest-guest"
     GUEST_HOST = "guest-host"
@@ -37,7 +37,7 @@ class Pinning(StrEnum):
     """Clients on the first CPU, servers on the second."""
     EACH = "each"
     """Each guest on one CPU, in turn; browsers on any. A guest of User Mode Linux is several tasks of the host, which
-    hand over to each other at each of its system calls; on one CPU that costs a tenth of what it does between two."""
+    hand over to each other at each of its system calls; on one CPU that costs a tenth of a handover between two."""
 
 
 class Place(Strict):
@@ -46,7 +46,7 @@ class Place(Strict):
     clients: int = Field(ge=0)
     servers: int = Field(ge=0)
     network: int = Field(ge=0)
-    """Where a network without a process of its own works is not for us to say: it is where clients are, who send."""
+    """A network without a process of its own cannot be placed: it works on the clients' CPU, in the senders' calls."""
 
     @property
     def most(self) -> int:
@@ -64,7 +64,7 @@ def listed(stated: Any) -> Any:  # noqa: ANN401
 
 
 class Traffic(Strict):
-    """A workload with its parameters, and whom it flows between. In the file, parameters stand beside."""
+    """A workload with its parameters, its sources and its target. In the file, parameters stand beside."""
 
     workload: str
     sources: Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])] = Field(
@@ -117,7 +117,7 @@ class Setting(Strict):
     ends: Ends = Ends.GUEST_GUEST
     apart: bool | Literal["vxlan", "vxlan-idle"] = False
     """Whether servers are on another host than clients, each with a path of its own: true has a cable join them,
-    "vxlan" the kernel's VXLAN over an underlay, with FRR to tell each host who is at the other. With "vxlan-idle" all
+    "vxlan" the kernel's VXLAN over an underlay, with FRR to announce MAC addresses. With "vxlan-idle" all
     are on one host, and the other is there for nothing."""
     pairs: int = Field(default=1, ge=0, le=64)
     """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
@@ -144,7 +144,7 @@ class Setting(Strict):
     """The switch's program, where it is not the one that is built here; only memlane's path has one."""
     traffic: tuple[Traffic, ...] = Field(min_length=1)
     events: tuple[Event, ...] = ()
-    """What happens in the measured part; meters, which count what then ends, are left out."""
+    """Events in the measured part. Meters are left out then, because machines that they count may end."""
 
     @field_validator("path")
     @classmethod
@@ -205,7 +205,7 @@ class Setting(Strict):
         return [name for number in numbers for name in (f"c{number}", f"s{number}")] + shops
 
     def partner(self, machine: str) -> str:
-        """Whom a machine talks to where nothing is said; the shared server talks to the first client."""
+        """The machine that a machine talks to unless stated; the shared server talks to the first client."""
         if machine.startswith("load"):
             return machine.replace("load", "web")
         role, number = machine[0], machine[1:]
@@ -214,7 +214,7 @@ class Setting(Strict):
         return f"c{number}"
 
     def flows(self) -> Iterator[tuple[str, str, Traffic]]:
-        """Each flow's source, target and what it carries."""
+        """Each flow's source, target and traffic."""
         for traffic in self.traffic:
             start = "load" if workloads.kind(traffic.workload).in_shops else "c"
             sources = traffic.sources or [name for name in self.machines() if name.startswith(start)]
