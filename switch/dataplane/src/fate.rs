@@ -1,16 +1,16 @@
-//! What becomes of a frame: senders of frames tell it, and the worker accounts for it.
+//! Outcome of a frame: the forwarding code reports it, and the worker accounts for it.
 
 use crate::id::PortId;
 use crate::stats::DropReason;
 
-/// What becomes of a frame.
+/// Outcome of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The last of it was delivered to the port, in so many segments now, at least one.
     Delivered(PortId, u16),
-    /// So many segments of it were delivered to the port; the others are to come.
+    /// So many segments were delivered to the port; the others are still pending.
     DeliveredInPart(PortId, u16),
-    /// It waits for the port.
+    /// It is enqueued for the port.
     Waits(PortId),
     /// It was handed to another worker, for the port.
     HandedOver(PortId),

@@ -1,8 +1,9 @@
-//! Hand-over between workers: a bounded queue with one producer and one consumer, and the flag that tells whether the other sleeps.
+//! Inter-worker queue: bounded, lock-free, with one producer and one consumer; and the flag that tells whether the other worker
+//! sleeps.
 //!
-//! The producer owns the tail, the consumer the head; each keeps a copy of the other's position and looks at the real one only when
-//! the copy says full or empty, so that the cache lines stay where they are while there is room. `cargo test` runs it; under
-//! `make loom` every interleaving of its atomics is explored.
+//! The producer owns the tail, the consumer the head; each keeps a copy of the other's position and reads the real one only when
+//! the copy says full or empty, so that the cache lines stay in place while there is room. `cargo test` runs it; under `make loom`
+//! every interleaving of its atomics is explored.
 
 #![expect(unsafe_code, reason = "a queue between two threads without locks")]
 
@@ -20,7 +21,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering, fence},
 };
 
-/// As loom's: access to the content goes through a closure.
+/// Like loom's: access to the content goes through a closure.
 #[cfg(not(loom))]
 #[derive(Debug)]
 struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -150,23 +151,23 @@ impl<T> Drop for Queue<T> {
     }
 }
 
-/// Tells others whether a worker sleeps, so that they wake it only then.
+/// Shows other threads whether a worker sleeps, so that they wake it only then.
 ///
-/// The sleeper calls [`Self::announce`], looks once more for work, and then either sleeps or calls [`Self::cancel`]. Whoever gives it work
-/// calls [`Self::must_wake`] after that. One of the two sees the other.
+/// The sleeper calls [`Self::announce`], checks once more for work, and then either sleeps or calls [`Self::cancel`]. A thread that
+/// gives it work calls [`Self::must_wake`] after that. At least one of the two sees the other.
 #[derive(Debug, Default)]
 pub struct Sleep {
     asleep: AtomicBool,
 }
 
 impl Sleep {
-    /// Says that the caller is about to sleep; it must look for work after this.
+    /// Announces that the caller is about to sleep; it must check for work after this.
     pub fn announce(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the caller is awake.
+    /// Announces that the caller is awake.
     pub fn cancel(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! The directory: the ports and segments that a worker knows. The control side enters a port before anything of it starts, and takes it out after
-//! all of it has stopped; so what the worker looks up is never a later port's.
+//! The worker's port table: the ports and broadcast domains that a worker knows. The control side enters a port before any of its
+//! rings starts, and removes it after all have stopped; so a look-up by number never finds a later port.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::stats::PortCounters;
 use crate::table::Table;
 use crate::time::Cycles;
 
-/// A port, and what this worker notes of it.
+/// A port, with this worker's record of it.
 #[derive(Debug)]
 struct Known {
     port: Arc<Port>,
@@ -21,18 +21,19 @@ struct Known {
 /// A segment as this worker knows it.
 #[derive(Debug)]
 pub(super) struct Members {
-    /// What is known of its stations.
+    /// The forwarding table (FDB): MAC addresses and their ports.
     pub table: Arc<Table>,
     /// Its ports.
     pub ports: Vec<PortId>,
 }
 
 impl Members {
-    /// What `port` floods in moment `now`, of second `second`.
+    /// Limits for a flood of `port` in moment `now`, of second `second`.
     pub(super) fn flood(&self, port: &Port, second: u32, now: Cycles) -> Flood {
         let uplink = port.segment.uplink();
         let reaches_one = self.ports.len() <= 2 && uplink.is_none();
-        // An uplink carries the floods of all stations at other hosts: a guest that sends from the address of one of them does not throttle the rest.
+        // An uplink carries the floods of all MAC addresses of other hosts: a guest that spoofs one of them does not throttle the
+        // rest.
         let suspect = uplink != Some(port.id) && self.table.is_suspect(port.id, second);
         Flood { reaches_one, suspect, now }
     }
@@ -44,7 +45,7 @@ pub(super) struct Directory {
     worker: usize,
     ports: Vec<Option<Known>>,
     segments: Vec<Option<Members>>,
-    /// What is counted for ports that are gone.
+    /// Counters of ports that are gone.
     nobody: PortCounters,
 }
 
@@ -82,7 +83,7 @@ impl Directory {
         }
     }
 
-    /// Goes by `table` in `segment` from now on.
+    /// Uses the forwarding table `table` in `segment` from now on.
     pub(super) fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
         if let Some(Some(members)) = self.segments.get_mut(segment.index()) {
             members.table = table;
@@ -95,7 +96,7 @@ impl Directory {
         Some(&self.ports.get(id.index())?.as_ref()?.port)
     }
 
-    /// Whether it is this very port that is entered.
+    /// Whether this very port is entered, not a later one with its number.
     pub(super) fn knows(&self, port: &Arc<Port>) -> bool {
         self.port(port.id).is_some_and(|known| Arc::ptr_eq(known, port))
     }
@@ -113,7 +114,7 @@ impl Directory {
         self.segments.get(id.index())?.as_ref()
     }
 
-    /// Segments on which a station was held since that was last asked.
+    /// Broadcast domains in which a MAC address was held at its port, since this was last asked, because it moved too often.
     pub(super) fn have_flapped(&self) -> impl Iterator<Item = SegmentId> {
         let all = self.segments.iter().enumerate();
         all.filter(|(_, members)| members.as_ref().is_some_and(|members| members.table.has_flapped()))

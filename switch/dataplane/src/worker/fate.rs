@@ -1,5 +1,5 @@
-//! Fates: the one place that hears what becomes of every frame. It counts those that are dropped, at the port that is the cause, and enters on
-//! the bill who pays. Whatever else is to be done for each frame, by what became of it, belongs here.
+//! Outcomes: the one place that is told the outcome of every frame. It counts drops at the port that is the cause, and enters the
+//! cost in the accounting. Any other reaction to a frame's outcome belongs here.
 
 use super::directory::Directory;
 use crate::airtime::bill::Bill;
@@ -19,7 +19,7 @@ pub(super) struct Fates<'w> {
 }
 
 impl Fates<'_> {
-    /// `fate` becomes of `parcel`, and its sender pays.
+    /// `parcel` had the outcome `fate`; its sender is charged.
     #[inline]
     pub(super) fn meet(&mut self, parcel: &Parcel, fate: Fate) {
         let (to, segments, bytes) = match fate {
@@ -32,7 +32,7 @@ impl Fates<'_> {
         self.bill.enter(parcel.source, to, segments.into(), bytes.into());
     }
 
-    /// So many `frames` of `sender`, of so many `bytes` together, went by the express lane.
+    /// The fast path carried so many `frames` of `sender`, of so many `bytes` together.
     #[inline]
     pub(super) fn expressed(&mut self, sender: PortId, to: PortId, frames: u16, bytes: u64) {
         self.bill.enter(sender, Some(to), frames.into(), bytes);
@@ -49,12 +49,12 @@ impl Fates<'_> {
         self.bill.enter_effort(sender, effort);
     }
 
-    /// A frame was dropped that was paid for before, or one of the copies of a flooded one.
+    /// A frame was dropped whose cost was entered before, or one of the copies of a flooded frame.
     pub(super) fn missed(&mut self, port: PortId, reason: DropReason) {
         self.directory.counters(port).drop_frame(reason);
     }
 
-    /// Floods `parcel` to those of these `ports` that are served here; returns for how many of them it waits.
+    /// Floods `parcel` to those of `ports` that are served here; returns at how many of them it was enqueued.
     pub(super) fn flood(&mut self, outlets: &mut Outlets, parcel: &mut Parcel, ports: &[PortId]) -> u16 {
         let weight = Weight::new(self.directory.weight_of(parcel.source));
         let sender = parcel.source;
@@ -63,7 +63,7 @@ impl Fates<'_> {
         })
     }
 
-    /// A frame of `sender` was flooded to whom it concerns here, which took so much `effort`. What each of them missed was told before.
+    /// A frame of `sender` was flooded to the ports of this worker, at the cost of so much `effort`. Drops were counted before.
     pub(super) fn flooded(&mut self, sender: PortId, effort: u64) {
         self.bill.enter_effort(sender, effort::FRAME + effort);
     }

@@ -1,4 +1,4 @@
-//! Second looks: notices that are due ([`crate::notice`]), and what is made up for.
+//! Lost-notification check: looks at rings with an expired timer ([`crate::notice`]), and repeats lost kicks and interrupts.
 
 use super::Worker;
 use crate::id::{Direction, RingKey, Slot};
@@ -6,7 +6,7 @@ use crate::notice::Missed;
 use crate::ring::Ring;
 
 impl Worker {
-    /// Looks after all notices that are due: what seems to have got lost between a driver and us is made up for.
+    /// Checks all rings with an expired timer: a lost kick wakes the source, a lost interrupt is repeated.
     #[cold]
     pub(super) fn look_after_due(&mut self) {
         for slot in self.sources.take_due(self.now) {
@@ -39,7 +39,7 @@ impl Worker {
         }
     }
 
-    /// Something happened at this ring beside what it carries: it is looked at again in a while.
+    /// A ring changed apart from its frames, so its timer starts: it is checked in a while.
     pub(super) fn happened(&mut self, key: RingKey) {
         match key.direction {
             Direction::Transmit => {

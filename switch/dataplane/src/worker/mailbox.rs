@@ -1,4 +1,4 @@
-//! The mailbox: how other threads have a worker do something between two passes.
+//! The mailbox: commands of other threads, which a worker runs between two poll iterations.
 //!
 //! A command is a closure over the worker. It may take locks and allocate: it belongs to the control side and is rare.
 
@@ -14,7 +14,7 @@ use post::Post;
 
 type Command = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// See the module. Its bell also rings when another worker hands something over.
+/// See the module. Its eventfd (the bell) is also signalled by the inter-worker queues.
 pub struct Mailbox {
     post: Post<Command>,
     /// Whether the worker sleeps.
@@ -38,7 +38,7 @@ impl Mailbox {
         Ok(Arc::new(Self { post: Post::default(), sleep: Sleep::default(), bell }))
     }
 
-    /// The descriptor that becomes readable when the worker must wake.
+    /// The eventfd that becomes readable when the worker must wake.
     pub fn bell(&self) -> &EventFd {
         &self.bell
     }
@@ -79,7 +79,7 @@ impl Mailbox {
     }
 }
 
-/// What the control side holds of a worker.
+/// The control side's handle on a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle(Arc<Mailbox>);
 
@@ -99,7 +99,7 @@ impl WorkerHandle {
         self.0.send(Box::new(command));
     }
 
-    /// Has the worker run `command`; what it returns comes later.
+    /// Has the worker run `command`; the result comes later.
     pub fn order<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> mpsc::Receiver<R> {
         let (reply, answer) = mpsc::channel();
         self.tell(move |worker| {
@@ -108,12 +108,12 @@ impl WorkerHandle {
         answer
     }
 
-    /// Has the worker run `command` and waits for what it returns; `None` if the worker is gone.
+    /// Has the worker run `command` and waits for the result; `None` if the worker is gone.
     pub fn ask<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Option<R> {
         self.order(command).recv().ok()
     }
 
-    /// As [`Self::ask`], for answers that come when something else has happened: the worker keeps the sender until then.
+    /// As [`Self::ask`], for answers that depend on a later event: the worker keeps the reply sender until then.
     pub fn ask_later<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker, mpsc::Sender<R>) + Send + 'static) -> Option<R> {
         let (reply, answer) = mpsc::channel();
         self.tell(move |worker| command(worker, reply));

@@ -1,13 +1,16 @@
-//! A worker: a thread that owns rings and moves frames between them.
+//! A worker: a thread that owns virtqueues and moves frames between them.
 //!
-//! - A **source** is where frames come in: a transmit queue or a TAP (`sources`).
-//! - The **directory** knows the ports and segments that there are ([`directory`]).
-//! - An **outlet** is where they leave: a receive queue or a TAP, with what waits for it (`outlets`).
-//! - A **pass** serves every source that is awake, then what waits, then what other workers sent ([`pass`]).
-//!   Before drivers are told of what a pass did, those are looked after of whom an agenda says that it is time ([`lost_notifications`]).
-//! - Between passes the worker obeys its **mailbox** ([`mailbox`]), and when there is nothing to do it sleeps ([`rest`]).
+//! - A **source** is a transmit queue (TX) or a TAP: frames enter here (`sources`).
+//! - An **outlet** is a receive queue (RX) or a TAP, with the frames that are enqueued for it: frames leave here (`outlets`).
+//! - The worker's port table holds its ports and their broadcast domains ([`directory`]).
+//! - A **poll iteration** serves every source that is awake, then the enqueued frames, then the packets from other workers
+//!   ([`pass`]). It ends with notifications; before that it handles expired timers, which recover lost notifications
+//!   ([`lost_notifications`]).
+//! - Between poll iterations the worker runs the commands in its **mailbox** ([`mailbox`]). Without work it polls on or sleeps in
+//!   epoll ([`rest`]).
 //!
-//! Frames for a receiver of another worker travel there as parcels, and their completions come back ([`peers`]).
+//! Frames for a receiver of another worker travel to it through inter-worker queues, and their completions come back the same way
+//! ([`peers`]).
 
 mod directory;
 mod fate;
@@ -40,7 +43,7 @@ use pass::Ended;
 use peers::Peers;
 use rest::Rest;
 
-/// What a worker tells the control side.
+/// Events that a worker reports to the control side.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A guest broke its ring in this session of the port, which is to be quarantined.
@@ -48,13 +51,14 @@ pub enum Event {
     /// A driver has given this receive ring its first buffer, in this session of the port. The slot tells the ring from others of the same key,
     /// before it and after.
     Filled(Arc<Port>, u32, RingKey, Slot),
-    /// Some guest's memory lost its file.
+    /// The file behind the memory of some guest was truncated or lost.
     MemoryLost,
     /// A second has begun. Only a worker that is awake says so.
     Second,
-    /// This is the present second: time to forget silent stations. Only a worker that is awake says so.
+    /// The current second, once in [`TICK`] seconds: FDB entries of silent MAC addresses age out now. Only a worker that is awake
+    /// reports it.
     Tick(u32),
-    /// Stations of this segment move between ports too often.
+    /// MAC addresses of this broadcast domain move between ports too often (a loop, or a spoofed source).
     Flapped(SegmentId),
 }
 
@@ -69,16 +73,16 @@ pub struct Worker {
     outlets: Outlets,
     peers: Peers,
     rest: Rest,
-    /// The parcel under consideration.
+    /// Scratch for the packet that is being forwarded.
     parcel: Box<Parcel>,
-    /// Scratch for parcels that were waiting and no longer are.
+    /// Scratch for packets that left the wait queue, so that their descriptor chains can be completed.
     ended: Vec<Ended>,
     directory: Directory,
     now: Cycles,
     /// Seconds since the worker began, for the tables.
     second: u32,
     airtime: Airtime,
-    /// Outlets whose receivers' buffers were a burden, and their ports.
+    /// Outlets with receive buffers that were too expensive to walk, and their ports.
     burdens: Vec<(Slot, PortId)>,
     losses: u32,
     /// Second of the last [`Event::Tick`].
@@ -147,8 +151,8 @@ impl Worker {
         }
     }
 
-    /// Obeys the mailbox and makes one pass, without resting; returns the frames that it moved. For benches, fuzzers and models, which
-    /// drive a worker themselves.
+    /// Runs the mailbox's commands and one poll iteration, without resting; returns the frames that it moved. For benches, fuzzers
+    /// and models, which drive a worker themselves.
     #[inline]
     pub fn step(&mut self) -> u32 {
         if self.mailbox.has_post() {
@@ -163,8 +167,8 @@ impl Worker {
         self.quit = Some(Quit::Told);
     }
 
-    /// Ends while frames may be in flight between workers. The memory that its rings lie in stays mapped, because other workers may be reading
-    /// frames there; commands that wait for its answers fail.
+    /// Ends while frames may be in flight between workers. The memory of its virtqueues stays mapped, because other workers may be
+    /// reading frames there; commands that wait for its answers fail.
     pub fn abandon(mut self) {
         let unanswered: Vec<_> = self.sources.iter().filter_map(|(_, source)| source.when_back.take()).collect();
         std::mem::forget(self);

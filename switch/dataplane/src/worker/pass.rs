@@ -1,4 +1,4 @@
-//! A pass: what was handed over, then every source that is awake, then what waits; then everybody is told.
+//! A poll iteration: inter-worker packets, then every source that is awake, then enqueued frames; then notifications.
 
 use std::sync::Arc;
 
@@ -16,30 +16,31 @@ use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
 
-/// Frames after which a long pass tells drivers before going on.
+/// Frames after which a long poll iteration sends notifications before it goes on.
 const FLUSH: u32 = 128;
 
-/// Frames of a turn that are so few that somebody is probably waiting for them. Where drivers poll, telling them at once costs no call.
+/// Frames of a service quantum that are so few that the receiver is probably waiting for them (an answer, not a stream). Where
+/// drivers poll, publishing them at once costs no interrupt.
 const FEW: u32 = 4;
 
-/// A chain whose parcel was kept out and is done with.
+/// A descriptor chain that was in flight and can be completed.
 #[derive(Debug)]
 pub(super) struct Ended {
     transmit: TransmitQueueId,
     head: u16,
-    /// Whose share of the ring it took.
+    /// The receiver for which it counted against the quota of the transmit ring.
     share_of: Option<PortId>,
 }
 
 impl Ended {
-    /// That of `parcel`, which was for `receiver`.
+    /// The end of `parcel`, which was for `receiver`.
     pub(super) fn new(parcel: &Parcel, receiver: PortId) -> Self {
         Self { transmit: parcel.transmit, head: parcel.head, share_of: parcel.share_of(receiver) }
     }
 }
 
 impl Worker {
-    /// One pass; returns the frames that it moved.
+    /// One poll iteration; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
         self.airtime.begin_pass(self.now);
         self.outlets.begin_pass(self.now);
@@ -57,7 +58,7 @@ impl Worker {
             if unflushed >= FLUSH || (hurries && (1..FEW).contains(&served)) {
                 self.flush();
                 unflushed = 0;
-                // What telling everybody takes is not the next one's.
+                // The cost of notifications is not charged to the next source.
                 self.airtime.skip();
             }
             // A source that fell silent was taken from the list, and the last one moved here.
@@ -71,7 +72,7 @@ impl Worker {
         }
         self.flush();
         self.account(frames);
-        // Who sits out has work: that is no reason to rest.
+        // A throttled port still has pending frames, so do not go to sleep.
         if frames == 0 && self.airtime.anybody_sits_out() { 1 } else { frames }
     }
 
@@ -119,7 +120,7 @@ impl Worker {
         match turn.run(&mut self.parcel) {
             Ok(0) => {
                 if self.sources.get(slot).is_some_and(|source| source.postponed.is_some()) {
-                    // It was tried in vain.
+                    // The attempt to deliver the frame that backpressure left in the ring was in vain, and cost time.
                     self.airtime.bill.enter_effort(port, effort::TOUCH);
                 }
                 if !self.airtime.bill.is_empty() {
@@ -145,9 +146,10 @@ impl Worker {
         }
     }
 
-    /// Notes what the source at `slot` wants no more of after its turn: of any receiver if it has nothing more; and of each that it has sent
-    /// something beside others, for what it has more need not be for that one. Where a frame was postponed it does want more. Returns whether it
-    /// wants more of the worker: whoever has a frame postponed waits for its receiver.
+    /// Marks this source as no longer backlogged: for every receiver if its ring is empty, and for each receiver that it sent to in
+    /// this batch if it sent to more than one, because the destination of the frames still queued is not known. A receiver whose
+    /// backpressure left a frame in the ring stays excepted. Returns whether the source is still backlogged towards the worker: a
+    /// frame under backpressure waits for its receiver, not for the worker.
     #[inline]
     fn note_satisfied(&mut self, slot: Slot, port: PortId) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
@@ -166,7 +168,7 @@ impl Worker {
         wants_more
     }
 
-    /// Has those who are on the bill pay for the time since somebody last did.
+    /// Charges the time since the last charge to the senders in the accounting.
     #[inline]
     fn charge(&mut self) {
         if !self.outlets.work.burdens.is_empty() {
@@ -176,7 +178,8 @@ impl Worker {
         airtime.charge(|sender| directory.weight_of(sender), |sender, cost| directory.counters(sender).cycles.add(cost));
     }
 
-    /// Enters what receivers' buffers cost beyond what any honest guest's do: that is their own bill, not the senders'.
+    /// Charges invalid or fragmented receive buffers to their receiver, not to the senders: no well-behaved guest causes such a
+    /// cost.
     #[cold]
     fn enter_burdens(&mut self) {
         for (slot, port, effort) in self.outlets.work.burdens.drain(..) {
@@ -187,7 +190,7 @@ impl Worker {
         }
     }
 
-    /// Nobody looks at the buffers of a receiver that were a burden before its port has time again.
+    /// Expensive receive buffers of a port are left alone while the port is throttled.
     #[cold]
     fn look_at_burdens(&mut self) {
         let Self { burdens, airtime, outlets, .. } = self;
@@ -198,7 +201,7 @@ impl Worker {
         });
     }
 
-    /// Serves what waits here.
+    /// Serves the frames that are enqueued at this worker.
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
         self.airtime.skip();
@@ -219,18 +222,18 @@ impl Worker {
         frames
     }
 
-    /// Delivers what has come to the end of its line.
+    /// Delivers the frames whose emulated delay is over (link emulation).
     fn serve_lines(&mut self) -> u32 {
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
         self.outlets.serve_lines(&mut self.parcel, |port, reason| fates.missed(port, reason))
     }
 
-    /// Returns all that are `ended` to their owners.
+    /// Completes the descriptor chains of all that are `ended`.
     pub(super) fn give_all_back(&mut self, ended: &mut Vec<Ended>) {
         ended.drain(..).for_each(|Ended { transmit, head, share_of }| self.give_back(transmit, head, share_of));
     }
 
-    /// Returns a parcel that was kept out to its owner.
+    /// Completes a descriptor chain that was in flight, at the worker that owns its transmit queue.
     pub(super) fn give_back(&mut self, transmit: TransmitQueueId, head: u16, share_of: Option<PortId>) {
         self.tell_back(transmit, head, Back::Done(share_of));
     }
@@ -254,7 +257,8 @@ impl Worker {
         }
     }
 
-    /// Takes what other workers sent. Their guests, and ours that get chains back, pay for it themselves.
+    /// Takes the packets and completions of other workers. The cost is charged to the senders of the packets, and to the owners of
+    /// completed chains.
     fn serve_peers(&mut self) -> u32 {
         let mut frames = 0;
         while let Some(back) = self.peers.receive_return() {
@@ -298,7 +302,8 @@ impl Worker {
         }
     }
 
-    /// Delivers to the ports of the source's segment that are served here; returns for how many of them it waits.
+    /// Delivers to the ports of the source's broadcast domain that this worker serves; returns at how many of them the frame was
+    /// enqueued.
     pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
         let Some((_, segment)) = self.directory.member(parcel.source) else { return 0 };
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
@@ -322,7 +327,7 @@ impl Worker {
         self.give_back(parcel.transmit, parcel.head, Some(port));
     }
 
-    /// Tells drivers and other workers what happened.
+    /// Publishes used rings, interrupts drivers, and wakes other workers.
     fn flush(&mut self) {
         if self.sources.has_due(self.now) || self.outlets.has_due(self.now) {
             self.look_after_due();
@@ -345,7 +350,7 @@ impl Worker {
         }
     }
 
-    /// Closes the rings of ports that broke one for delivery, and reports them.
+    /// Closes the transmit queues of ports that broke a receive ring, and reports the faults.
     pub(super) fn report_faults(&mut self) {
         while let Some((port, fault)) = self.outlets.next_fault() {
             self.fault(port, fault);

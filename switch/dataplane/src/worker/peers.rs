@@ -1,9 +1,11 @@
-//! Peers: the queues between this worker and the others.
+//! Inter-worker queues between this worker and the others.
 //!
-//! Parcels go to the worker that owns the receiver's ring; their **returns** come back, so that only the owner of a ring ever writes it.
+//! Packets go to the worker that owns the receiver's virtqueue. Their **returns** come back to the sender's worker, which completes
+//! the descriptor chains, so that only the owner of a virtqueue ever writes its used ring.
 //!
-//! A sender has no more parcels in a queue than there is room left: the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
-//! [`crate::budget`]. So nobody keeps the way to a slow worker from others, whose frames wait for room in their rings.
+//! Quota: a sender has no more packets in a queue than there is room left, the dynamic threshold of Choudhury and Hahne with a
+//! factor of 1, as in [`crate::budget`]. So no sender keeps the way to a slow worker from others, whose frames wait for room in
+//! their rings (backpressure).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,38 +15,38 @@ use crate::handover::{Consumer, Producer, queue};
 use crate::id::{PortId, Slot};
 use crate::parcel::Parcel;
 
-/// Parcels in flight between two workers, one way.
+/// Packets in flight between two workers, one way.
 const PARCELS: usize = 512;
 const RETURNS: usize = 1024;
 
-/// What one worker tells another.
+/// Messages between workers.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Deliver this to the port.
     Deliver(Parcel, PortId, Slot),
     /// Deliver this to all ports of the source's segment that the other worker serves.
     Flood(Parcel),
-    /// Let go of every parcel of this source slot of the teller.
+    /// Remove every enqueued packet of this source slot of the sending worker.
     Recall(Slot),
 }
 
-/// What a receiver's side tells of a parcel.
+/// A receiver's worker reports on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Return {
     /// Slot of the source at the worker that owns it.
     pub slot: Slot,
     /// Head of the chain.
     pub head: u16,
-    /// What it tells.
+    /// The report.
     pub what: Back,
 }
 
 /// See [`Return`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Back {
-    /// One party is done with it, and whose share it took: see [`Parcel::share_of`].
+    /// One holder is done with it; with the receiver for which it counted against the ring's quota, see [`Parcel::share_of`].
     Done(Option<PortId>),
-    /// So many more hold it: receivers of a flooded frame for whom it waits.
+    /// So many more holders: receivers of a flooded frame at which it was enqueued.
     Held(u16),
 }
 
@@ -54,11 +56,11 @@ struct Link {
     parcels_in: Consumer<Message>,
     returns_out: Producer<Return>,
     returns_in: Consumer<Return>,
-    /// Whose parcels are in the queue out, the oldest first; `None` for recalls.
+    /// Senders of the packets in the outgoing queue, the oldest first; `None` for recalls.
     senders: VecDeque<Option<PortId>>,
-    /// Parcels of each port there.
+    /// Packets of each port there.
     held: Vec<u16>,
-    /// Returns that found the queue full; no more than parcels can be out or wait here, so it cannot grow without bound.
+    /// Returns that found the queue full. It cannot grow without bound: there are no more returns than packets in flight.
     backlog: VecDeque<Return>,
     /// Recalls not yet sent: at most one a source.
     recalls: VecDeque<Slot>,
@@ -109,7 +111,7 @@ impl Link {
         }
     }
 
-    /// Whether another parcel of `sender` may go out now.
+    /// Whether another packet of `sender` may go out now.
     fn has_room(&mut self, sender: PortId) -> bool {
         if !self.seems_to_have_room(sender) {
             self.forget_taken();
@@ -121,7 +123,7 @@ impl Link {
         self.held.get(sender.index()).is_some_and(|&held| usize::from(held) < PARCELS.saturating_sub(self.senders.len()))
     }
 
-    /// Forgets whose parcels the other worker has taken.
+    /// Releases the quota of the packets that the other worker has taken.
     fn forget_taken(&mut self) {
         let untaken = self.parcels_out.untaken();
         for sender in self.senders.drain(..self.senders.len().saturating_sub(untaken)).flatten() {
@@ -161,32 +163,32 @@ impl Peers {
         Self { links, others }
     }
 
-    /// There are up to `ports` ports now. What a port that is gone had under way is still counted for its number until it arrives.
+    /// There are up to `ports` ports now. Packets in flight of a port that is gone still count for its number until they arrive.
     pub(super) fn make_room(&mut self, ports: usize) {
         self.links.iter_mut().flatten().for_each(|link| link.held.resize(ports.max(link.held.len()), 0));
     }
 
-    /// True if `worker` can take another parcel of `sender` now, whose share of the way there is not used up; and if there is no such worker, to
-    /// which nothing needs to wait.
+    /// True if `worker` can take another packet of `sender` now, within the sender's quota of the queue; also if there is no such
+    /// worker, so that nothing waits for it.
     pub(super) fn has_room(&mut self, worker: u8, sender: PortId) -> bool {
         let Some(Some(link)) = self.links.get_mut(usize::from(worker)) else { return true };
         link.has_room(sender)
     }
 
-    /// The first worker that cannot take another parcel of `sender` now.
+    /// The first worker that cannot take another packet of `sender` now.
     pub(super) fn first_without_room(&mut self, sender: PortId) -> Option<u8> {
         let links = self.links.iter_mut().enumerate().filter_map(|(worker, link)| Some((worker as u8, link.as_mut()?)));
         links.filter_map(|(worker, link)| (!link.has_room(sender)).then_some(worker)).next()
     }
 
-    /// Sends `message`, which has a parcel of `sender`, to `worker`; false if there is no room or no such worker.
+    /// Sends `message`, which has a packet of `sender`, to `worker`; false if there is no room or no such worker.
     pub(super) fn send(&mut self, worker: u8, message: Message, sender: PortId) -> bool {
         let Some(Some(link)) = self.links.get_mut(usize::from(worker)) else { return false };
         link.told = true;
         link.has_room(sender) && link.push(message, Some(sender))
     }
 
-    /// Calls back the parcels of source `slot`; if there is no room now, as soon as there is.
+    /// Recalls the packets of source `slot`; if there is no room now, as soon as there is.
     pub(super) fn recall(&mut self, worker: u8, slot: Slot) {
         if let Some(Some(link)) = self.links.get_mut(usize::from(worker)) {
             link.told = true;
@@ -212,7 +214,7 @@ impl Peers {
         self.links.iter_mut().flatten().find_map(|link| link.returns_in.pop())
     }
 
-    /// True if another worker sent something that was not taken.
+    /// True if another worker sent a message or return that was not taken.
     pub(super) fn have_news(&mut self) -> bool {
         self.links.iter_mut().flatten().any(|link| !link.parcels_in.is_empty() || !link.returns_in.is_empty())
     }
@@ -222,7 +224,8 @@ impl Peers {
         self.links.iter().flatten().any(|link| !link.backlog.is_empty() || !link.recalls.is_empty())
     }
 
-    /// Sends what has room and wakes the sleepers among those who were sent something, now or since the last time; returns how many it woke.
+    /// Sends the recalls and returns that have room, and wakes the sleeping workers that were sent something, now or since the last
+    /// time; returns how many it woke.
     pub(super) fn flush(&mut self) -> u64 {
         let mut woken = 0;
         for link in self.links.iter_mut().flatten() {

@@ -1,8 +1,12 @@
-//! Rest: what a worker does when a pass moved nothing.
+//! Rest: the end of a poll iteration without frames. Busy polling, arming and sleep.
 //!
-//! It may **linger** (poll on) for a while; then it **arms** every ring that was awake, but for senders that stream, over which it only
-//! **dozes**; it looks once more, says that it sleeps, looks once more, and **waits** for kicks, the bell, the end of a doze, or what comes next on
-//! the agendas of its sources and outlets. While other rings keep it busy it only **glances** at the events from time to time.
+//! 1. **Adaptive busy polling**: the worker may poll on for a while.
+//! 2. It **arms** every ring that was awake, that is, it asks the driver for kicks. One-way streams are excepted: they get **timer
+//!    polling** instead of a kick per frame.
+//! 3. It checks the rings again, announces its sleep, checks its mailbox and the inter-worker queues, and **waits** in epoll for
+//!    kicks, its own eventfd (the bell) or the timer, which covers timer polling and the timer lists of sources and outlets.
+//!
+//! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
 mod home;
 mod linger;
@@ -27,18 +31,19 @@ const EVENTS: usize = 64;
 /// The token of the bell; kicks have slot and direction in theirs.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
-/// What is further away may find the timer set for something before it: setting it each time costs more than to wake in vain now and then.
+/// For deadlines further away than this the timer may stay set to an earlier moment: setting it each time costs more than a rare
+/// needless wake-up.
 const FAR: Duration = Duration::from_millis(10);
-/// How often drivers that never kick are looked at.
+/// Poll interval of rings with drivers that never kick.
 const POLLED: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Rest {
     epoll: Epoll,
-    /// Wakes for what is to be done at a certain moment: finer than the milliseconds of epoll.
+    /// Wakes the worker at a deadline: finer than the milliseconds of epoll.
     timer: TimerFd,
-    /// When the timer does so; in the past if it is not set.
+    /// The deadline to which the timer is set; in the past if it is not set.
     timer_at: Cycles,
     far: Cycles,
     events: Vec<EpollEvent>,
@@ -46,7 +51,7 @@ pub(super) struct Rest {
     poll: Poll,
     linger: Linger,
     home: Home,
-    /// When the last pass moved something.
+    /// When the last poll iteration moved a frame.
     busy_at: Cycles,
     glanced_at: Cycles,
     glance_every: Cycles,
@@ -90,12 +95,12 @@ impl Rest {
         self.second
     }
 
-    /// Watches a kick descriptor. Edge-triggered, so that it need never be read: each kick is one event, and one system call less.
+    /// Watches a kick eventfd. Edge-triggered, so that it need never be read: each kick is one event, and one system call is saved.
     pub(super) fn watch(&mut self, kick: File, slot: Slot, direction: Direction) {
         self.watch_for(EventSet::IN, kick, slot, direction);
     }
 
-    /// Watches for room to write for the outlet at `slot`.
+    /// Watches for room to write, for the outlet at `slot`.
     pub(super) fn watch_room(&mut self, writable: File, slot: Slot) {
         self.watch_for(EventSet::OUT, writable, slot, Direction::Receive);
     }
@@ -115,7 +120,7 @@ impl Rest {
     }
 }
 
-/// Says `token` each time that something comes, read or not.
+/// Reports `token` each time that the descriptor is signalled, read or not.
 fn each_time(token: u64) -> EpollEvent {
     EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, token)
 }
@@ -125,14 +130,14 @@ fn token(slot: Slot, direction: Direction) -> u64 {
 }
 
 impl Worker {
-    /// After a pass that moved something: look at events now and then, for the sake of rings that sleep.
+    /// After a poll iteration that moved frames: poll epoll now and then, for the rings that sleep.
     #[inline]
     pub(super) fn glance(&mut self) {
         self.rest.busy_at = self.now;
         self.glance_now_and_then();
     }
 
-    /// After a pass that moved nothing.
+    /// After a poll iteration that moved nothing.
     pub(super) fn rest(&mut self) {
         if self.rest.poll == Poll::Always {
             self.glance_now_and_then();
@@ -160,7 +165,7 @@ impl Worker {
         }
     }
 
-    /// Arms what is awake and what something waits for; true if there is work after all.
+    /// Arms the rings that are awake and the receivers that frames wait for; true if there is work after all.
     fn arm(&mut self) -> bool {
         let mut index = 0;
         let mut news = false;
@@ -172,13 +177,13 @@ impl Worker {
             let Some(source) = self.sources.get(slot) else { return true };
             let (postponed, port) = (source.postponed, source.port());
             let has_news = match postponed {
-                // Whoever is held back by a limit has no news before it opens.
+                // A transmit queue at its rate limit has no work before the limit opens.
                 _ if source.held_until.is_some() => false,
-                // Nor is what stands behind a frame that waits for its receiver, before that has room.
+                // A frame under backpressure blocks those behind it until its receiver has buffers.
                 Some(postponed) if postponed.entry.worker == self.index => self.outlets.arm(postponed.entry.slot),
-                // The other worker tells when it has taken something.
+                // The other worker wakes this one when it has taken packets.
                 Some(postponed) => self.peers.has_room(postponed.entry.worker, port),
-                // What was seen and not taken is work too.
+                // Chains that were seen and not taken are work too.
                 None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
             };
             let polled = self.sources.get(slot).is_some_and(|source| source.polled || source.held_until.is_some());
@@ -193,7 +198,7 @@ impl Worker {
         news | self.outlets.arm_waiting()
     }
 
-    /// Whether the source is left to the timer, see [`doze`].
+    /// Whether the source is left to timer polling, see [`doze`].
     fn dozes_over(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
         if self.rest.poll != Poll::Adaptive
@@ -233,13 +238,13 @@ impl Worker {
         self.rest.busy_at = now;
     }
 
-    /// Sets the timer for what is to be done at a certain moment; returns the milliseconds to wait at most, -1 for ever.
+    /// Sets the timer for the next deadline; returns the milliseconds to wait at most, -1 for ever.
     fn set_timer(&mut self, now: Cycles) -> i32 {
         let Some(deadline) = self.deadline() else { return -1 };
         let left = deadline.saturating_sub(now);
         let set = self.rest.timer_at;
         let is_set = (now + 1..=deadline).contains(&set) && (set == deadline || left > self.rest.far);
-        // No time at all would stop the timer; and a timer that cannot be set, or is missed, is no reason to sleep too long.
+        // A timeout of zero would stop the timer. If the timer cannot be set, or is missed, the worker must not sleep too long.
         let left = duration(left).max(Duration::from_micros(1));
         if !is_set {
             self.rest.timer_at = if self.rest.timer.reset(left, None).is_ok() { deadline } else { return 0 };
@@ -247,7 +252,7 @@ impl Worker {
         left.as_millis().min(1000) as i32 + 1
     }
 
-    /// When to wake if nothing happens before.
+    /// The next deadline, if there is no event before it.
     fn deadline(&mut self) -> Option<Cycles> {
         let polled = self.now.saturating_add(in_cycles(POLLED));
         let mut deadline = self.outlets.deadline().into_iter().chain(self.sources.deadline()).min();
@@ -259,7 +264,7 @@ impl Worker {
             let opens = || here.and_then(|postponed| self.outlets.opens_at(postponed.entry.slot, self.now));
             let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
             if due == Cycles::MAX {
-                // Whoever lets it send again has everybody look.
+                // The change that lifts the limit wakes all its sources.
                 continue;
             }
             deadline = Some(deadline.map_or(due, |earliest| earliest.min(due)));
@@ -267,7 +272,7 @@ impl Worker {
         deadline
     }
 
-    /// Waits for events and acts on them; true if there was one beside those of timers.
+    /// Waits for events and handles them; true if there was one beside those of timers.
     pub(super) fn await_events(&mut self, milliseconds: i32) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
         if milliseconds == 0 {
@@ -276,7 +281,7 @@ impl Worker {
         // Interrupted by a signal is as good as nothing happened.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let mut woken = false;
-        // A descriptor whose other end was closed is ready too, and that is no kick.
+        // A descriptor whose other end was closed is ready too, without a kick.
         for event in events[..count].iter().filter(|event| event.event_set().intersects(EventSet::IN | EventSet::OUT)) {
             let token = event.data();
             woken |= token != TIMER;
@@ -308,7 +313,7 @@ impl Worker {
         }
     }
 
-    /// Tells the control side when some mapping lost its file.
+    /// Reports to the control side that some mapping lost its file.
     fn check_memory(&mut self) {
         let losses = crate::memory::sigbus::losses();
         if losses != self.losses {

@@ -1,4 +1,4 @@
-//! What the control side can have a worker do with rings: commands, run between two passes.
+//! Commands of the control side on virtqueues, run between two poll iterations.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Worker {
         self.directory.knows(port)
     }
 
-    /// Goes by `table` in `segment` from now on; what senders found in the old one is asked for again.
+    /// Uses the forwarding table `table` in `segment` from now on; the flow caches of its senders are emptied.
     pub fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
         self.directory.set_table(segment, table);
         for (_, source) in self.sources.iter().filter(|(_, source)| source.port.segment.id == segment) {
@@ -86,7 +86,7 @@ impl Worker {
         let slot = self.outlets.add(outlet);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Receive);
-            // It may have been kicked already; what is done next, perhaps in the same batch of commands, is to find it started.
+            // The kick may have come already. The next command, perhaps in the same batch, is to find the queue started.
             self.await_events(0);
         }
         Some(slot)
@@ -105,7 +105,7 @@ impl Worker {
     pub fn add_ends(&mut self, port: PortId, pair: u16, session: u32, ends: Ends) -> std::io::Result<Slot> {
         self.directory.note_session(port, session);
         let port = self.directory.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
-        // What it leaves undone is what it was asked to, and that is all.
+        // Frames of a TAP or stream end request only offloads that the switch negotiated with it, so all are allowed.
         let mut source = Source::new((port, pair), Feed::Other(ends.transmit), Offloads::ALL, &self.shared.settings);
         source.enabled = true;
         let outlet = Outlet::new((port, pair), Sink::Other(ends.receive), true, true);
@@ -124,13 +124,13 @@ impl Worker {
         Ok(slot)
     }
 
-    /// Stops a transmit queue: takes nothing more, calls back what is out, and answers with the base once everything is back.
+    /// Stops a transmit queue: takes no more chains, recalls those in flight, and replies with the base once all are completed.
     pub fn stop_transmit_queue(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
         self.call_all_back(key, |_| WhenBack::Stop(reply));
     }
 
-    /// Closes a transmit queue, calls back what is out, and does what `then` makes of the state that it was in once everything is back. One that is being
-    /// stopped does nothing else any more.
+    /// Closes a transmit queue, recalls its chains in flight, and runs the action that `then` makes of its previous state once all
+    /// are completed. A queue that is being stopped ignores this.
     fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(State) -> WhenBack) {
         let Some(slot) = self.sources.find(key) else { return };
         let Some(source) = self.sources.get(slot) else { return };
@@ -148,7 +148,7 @@ impl Worker {
         self.finish_calling_back(slot);
     }
 
-    /// Lets go of every waiting parcel of source `slot` of worker `owner`.
+    /// Removes every enqueued packet of source `slot` of worker `owner`.
     pub(super) fn recall(&mut self, owner: u8, slot: Slot) {
         let mut returned = Vec::new();
         let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
@@ -162,7 +162,7 @@ impl Worker {
         self.give_all_back(&mut returned);
     }
 
-    /// Does what waits for source `slot` to have nothing out, if that is so.
+    /// Runs the action that waits for source `slot` to have no chains in flight, if it has none.
     pub(super) fn finish_calling_back(&mut self, slot: Slot) {
         let Some(source) = self.sources.get(slot) else { return };
         if source.feed.out_count() > 0 {
@@ -184,14 +184,14 @@ impl Worker {
                     ring.publish_last();
                     ring.set_memory(split, memory);
                 }
-                // It may have been asked for a kick in a ring that lies elsewhere now.
+                // The kick may have been requested in the old ring, so look at the new one at once.
                 self.sources.set_state(slot, if state == State::Asleep { State::Awake } else { state });
                 let _ = reply.send(());
             }
         }
     }
 
-    /// Stops a receive queue at once; returns its base. What waits for it is dropped.
+    /// Stops a receive queue at once; returns its base. Frames that are enqueued for it are dropped.
     pub fn stop_receive_queue(&mut self, key: RingKey) -> Option<u16> {
         let slot = self.outlets.find(key)?;
         self.rest.unwatch(slot, Direction::Receive);
@@ -209,18 +209,18 @@ impl Worker {
         }))
     }
 
-    /// Frames to `port` go along the path that [`Port::set_path`] said, from the next one on.
+    /// Frames to `port` follow the link emulation of [`Port::set_path`], from the next frame on.
     pub fn follow_path(&mut self, port: PortId) {
         self.outlets.follow_path(port);
     }
 
-    /// Whether any frame of `port`, from it or to it, is under way here.
+    /// Whether any frame from or to `port` is in flight or enqueued here.
     pub fn has_under_way(&mut self, port: PortId) -> bool {
         let from = self.sources.iter().any(|(_, source)| source.port.id == port && source.feed.out_count() > 0);
         from || self.outlets.has_under_way(port)
     }
 
-    /// Tells where frames for `port` are to be delivered.
+    /// Sets the queues, each with its worker, at which frames for `port` are delivered.
     pub fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
         if self.directory.port(port).is_none() {
             return;
@@ -247,12 +247,13 @@ impl Worker {
         }
     }
 
-    /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new descriptor is rung once, since what the old one told may be lost.
+    /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new eventfd is signalled once, because an interrupt through
+    /// the old one may be lost.
     pub fn set_call(&mut self, key: RingKey, call: Option<Call>) {
         if let Some(Err(fault)) = self.ring(key).map(|ring| ring.change_call(call)) {
             self.fault(key.port, fault);
         }
-        // A call that is kept is made by one of the next looks.
+        // An interrupt that is kept back is sent when a timer expires.
         self.happened(key);
     }
 
@@ -272,7 +273,8 @@ impl Worker {
     /// Whether `address` may be announced for `port`, by the rules for frames that it floods; if so, it is learned there. Counts it.
     pub fn may_announce(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
         let Some(segment) = self.directory.members(port.segment.id).filter(|_| self.directory.knows(port)) else { return false };
-        // The worker may be asleep but for this: its own time may be long ago, and what was learned then forgotten at once.
+        // The worker may have slept until this command: its own second may be long ago, and an address that is learned then would
+        // age out at once.
         let now = cycles();
         self.second = self.rest.second(now);
         let sender = Sender { port: port.id, guarded: port.policy.is_guarded() };

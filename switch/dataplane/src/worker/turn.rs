@@ -1,4 +1,5 @@
-//! A turn: a batch of one source's frames, each taken, decided on, and sent on its way.
+//! A service quantum: a batch of frames of one source, each taken from its transmit queue, forwarded by a verdict, and sent,
+//! enqueued, handed over, left in the ring (backpressure) or dropped.
 
 use super::directory::Members;
 use super::fate::Fates;
@@ -21,19 +22,19 @@ use crate::table::Table;
 use crate::time::Cycles;
 use crate::verdict::{Epoch, Sender, Verdict};
 
-/// What a turn works with.
+/// Context of a service quantum.
 #[derive(Debug)]
 pub(super) struct Turn<'w> {
     /// This worker.
     pub worker: u8,
     pub source: &'w mut Source,
-    /// Whose the source is.
+    /// The port that owns the source.
     pub port: &'w Port,
     pub outlets: &'w mut Outlets,
     pub peers: &'w mut Peers,
     pub fates: Fates<'w>,
     pub counters: &'w WorkerCounters,
-    /// The source's segment.
+    /// The source's broadcast domain.
     pub segment: &'w Members,
     /// The source's weight among senders.
     pub weight: Weight,
@@ -41,18 +42,18 @@ pub(super) struct Turn<'w> {
     pub second: u32,
 }
 
-/// What became of an opened parcel.
+/// Outcome of an opened packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposal {
-    /// It is on its way, delivered or dropped.
+    /// It was sent, enqueued, handed over or dropped.
     Done,
-    /// Its chain was postponed.
+    /// Backpressure: its descriptor chain stays in the transmit ring.
     Postponed,
 }
 
 impl Turn<'_> {
-    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch whose `transmit` and `source` say where
-    /// it comes from.
+    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch; its `transmit` and
+    /// `source` name the transmit queue.
     ///
     /// # Errors
     /// The source's ring broke a rule.
@@ -84,7 +85,7 @@ impl Turn<'_> {
             } else {
                 let carried = self.express(table, waiting - taken, &mut slice);
                 if carried.0 > 0 {
-                    // What was postponed went first.
+                    // The frame that backpressure had left in the ring went first.
                     self.source.postponed = None;
                 }
                 taken += carried.0;
@@ -109,7 +110,7 @@ impl Turn<'_> {
                 }
                 Taken::Dropped(reason) => self.fates.dropped(parcel.source, parcel.source, reason),
                 Taken::Nothing => {
-                    // It was looked at, to no avail, and will be again in every pass.
+                    // The chain was read in vain, and will be in every poll iteration.
                     self.fates.bill.enter_effort(self.source.port(), walked);
                     break;
                 }
@@ -139,7 +140,7 @@ impl Turn<'_> {
         Epoch { generation: table.generation(), second: self.second }
     }
 
-    /// Carries frames like the last one by the express lane, as far as they go.
+    /// Carries frames with the same match mask as the last one by the fast path, as far as they go.
     #[inline]
     fn express(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
         let epoch = self.epoch(table);
@@ -193,7 +194,7 @@ impl Turn<'_> {
         };
         let elsewhere = entry.worker != self.worker;
         if self.source.postponed.is_some_and(|postponed| elsewhere || (postponed.port, postponed.entry) != (port, entry)) {
-            // What it was postponed for is not where it goes now.
+            // The frame has another destination now than the one that it waited for.
             parcel.segments_done = 0;
         }
         if elsewhere {
@@ -220,7 +221,7 @@ impl Turn<'_> {
         let slot = entry.slot;
         let health = self.outlets.health(slot, self.now);
         let may_keep_out = self.source.may_keep_out(port, health) && self.outlets.can_park(parcel.source);
-        // Where others have turns it takes part in those.
+        // Where other senders are enqueued already, enqueue too, for a fair share.
         let may_park = self.outlets.have_turns(slot) && may_keep_out && health != Health::Stalled;
         if self.source.in_order && self.outlets.hold_back(slot, parcel.source) {
             self.source.excuse(self.now);
@@ -232,7 +233,7 @@ impl Turn<'_> {
             return Disposal::Postponed;
         }
         if self.source.in_order && !may_park {
-            // Nothing behind it could go back before it does.
+            // Head-of-line blocking: no chain behind it could be completed before it (VIRTIO_F_IN_ORDER).
             self.outlets.stall(slot);
             return self.drop_at(port, parcel, DropReason::ReceiverStalled);
         }
@@ -267,7 +268,7 @@ impl Turn<'_> {
         Disposal::Done
     }
 
-    /// Postpones a parcel for `port`, which is to go to the worker of `entry`, in its ring for so long a `time` at most.
+    /// Leaves a frame for `port`, which the worker of `entry` serves, in its ring for at most `time` (backpressure), or drops it.
     fn postpone_or_drop(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel, time: Cycles) -> Disposal {
         if time == 0 || !self.source.may_postpone(parcel, port, entry, time, self.now) {
             return self.drop_at(port, parcel, DropReason::ReceiverFull);
@@ -276,7 +277,8 @@ impl Turn<'_> {
         Disposal::Postponed
     }
 
-    /// Delivers to every other port of the segment, or has it wait there. Other workers get a copy each for their ports.
+    /// Delivers to every other port of the broadcast domain, or enqueues the frame there. Each other worker gets a copy for its
+    /// ports.
     #[cold]
     fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
         let (sender, patience) = (parcel.source, self.source.patience);
@@ -288,7 +290,8 @@ impl Turn<'_> {
         }
         self.counters(sender).flooded.add(1);
         let before = self.outlets.work.effort;
-        // What waits would hold up all that comes after it where chains go back in order; and half of the ring is for other frames.
+        // An enqueued frame is a head-of-line blocker where chains are completed in order; and half of the ring is kept for other
+        // frames.
         let may_wait = !self.source.in_order && 2 * self.source.feed.out_count() < self.source.feed.size();
         parcel.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
         let others = self.peers.others.len();
@@ -302,12 +305,12 @@ impl Turn<'_> {
         self.fates.flooded(sender, self.outlets.work.effort - before);
         self.source.feed.hold(parcel.head, held);
         self.source.feed.come_back(parcel.head);
-        // The next frame is opened into the same parcel.
+        // The next frame is opened into the same packet.
         parcel.reach = Reach::One;
         Disposal::Done
     }
 
-    /// Drops a parcel for a reason that is counted at `port`.
+    /// Drops a packet for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
         self.fates.meet(parcel, Fate::Dropped(port, reason));
         self.source.feed.finish(parcel);
@@ -315,7 +318,7 @@ impl Turn<'_> {
     }
 }
 
-/// Checks what the sender asks for; most frames ask for nothing.
+/// Checks the offloads that the sender requests; most frames request none.
 #[inline]
 fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
     if parcel.header.is_plain() {

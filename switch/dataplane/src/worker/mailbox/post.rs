@@ -1,4 +1,4 @@
-//! Post: what others put down for one to collect, and the flag by which he sees at a glance that there is some.
+//! Post: a queue that many threads fill and one collects, with a flag that shows without a lock whether it holds items.
 
 #[cfg(loom)]
 use loom::sync::{
@@ -27,7 +27,7 @@ impl<T> Default for Post<T> {
 }
 
 impl<T> Post<T> {
-    /// Puts `item` down; it is dropped where the post is closed. The collecting worker may be asleep: wake it after this.
+    /// Puts `item` down; it is dropped if the post is closed. The collecting worker may be asleep: wake it after this.
     pub fn put(&self, item: T) {
         let refused = match &mut *self.items.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(items) => {
@@ -37,11 +37,12 @@ impl<T> Post<T> {
             None => Some(item),
         };
         self.any.store(true, Ordering::Release);
-        // Without the lock: what is dropped may tell others.
+        // Dropped without the lock: the item's `Drop` may notify other threads.
         drop(refused);
     }
 
-    /// Drops what was put down and not collected, and all that is put down from now on. The collecting worker may be asleep, as in [`Self::put`].
+    /// Drops the items that were not collected, and all that are put down from now on. The collecting worker may be asleep, as in
+    /// [`Self::put`].
     pub fn close(&self) {
         let left = self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.any.store(true, Ordering::Release);
@@ -54,7 +55,7 @@ impl<T> Post<T> {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Takes all that was put down, in order; `None` if the post is closed.
+    /// Takes all items, in order; `None` if the post is closed.
     pub fn collect(&self) -> Option<Vec<T>> {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(items.is_none(), Ordering::Relaxed);
@@ -70,7 +71,8 @@ mod loom_tests {
     use super::*;
     use crate::handover::Sleep;
 
-    /// Two put something down while the third works, falls asleep, and is woken: each item is collected once, and none while he sleeps on.
+    /// Two threads put items down while the third works, falls asleep, and is woken: each item is collected once, and none lies
+    /// there while the third sleeps on.
     #[test]
     fn what_is_put_down_is_collected_or_wakes_the_sleeper() {
         let mut builder = loom::model::Builder::new();
@@ -89,7 +91,7 @@ mod loom_tests {
             });
             let (post, sleep, bell) = &*shared;
             let mut collected = Vec::new();
-            // As a worker's loop goes: what is there is collected; else it says that it sleeps, looks once more, and sleeps.
+            // As a worker's loop: collect if there are items; else announce sleep, check once more, and sleep.
             let mut asleep = false;
             for _ in 0..2 {
                 if post.has_any() {
@@ -114,7 +116,8 @@ mod loom_tests {
         });
     }
 
-    /// One puts something down while another closes: it is dropped, be it before or after, and the collector learns of the end.
+    /// One thread puts an item down while another closes: the item is dropped, whichever comes first, and the collector learns of
+    /// the end.
     #[test]
     fn nothing_lies_in_a_post_that_is_closed() {
         loom::model(|| {

@@ -1,9 +1,10 @@
-//! Home: the CPU that a worker keeps to for a while.
+//! CPU affinity: the CPU on which a worker stays for a while.
 //!
-//! The scheduler tends to wake a thread on the CPU of whoever woke it, and with each kick that is another guest. So a worker moves about, and pushes
-//! from CPU to CPU whoever ran where it comes; a virtual machine of several threads that hand over to each other (User Mode Linux at every system call, QEMU
-//! at every exit to its main loop) pays for that. A worker that nobody bound therefore stays where the scheduler once woke it, and asks anew
-//! every second: it may wake anywhere once, and that is its home for the next one.
+//! The scheduler tends to wake a thread on the CPU of the waker, and with each kick that is another guest. So a worker would move
+//! between CPUs, and displace the thread that ran on each. A virtual machine of several threads that hand over to each other (User
+//! Mode Linux at every system call, QEMU at every exit to its main loop) suffers from that. A worker without an affinity of the
+//! operator therefore binds itself to the CPU on which the scheduler woke it, and unbinds every second for one wake-up to let the
+//! scheduler choose anew.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use nix::unistd::Pid;
 
 use crate::time::{Cycles, in_cycles};
 
-/// How long a home lasts.
+/// How long a CPU is kept.
 const STAY: Duration = Duration::from_secs(1);
 
 /// See the module. Of the thread that calls it.
@@ -26,11 +27,11 @@ enum State {
     /// It has not slept yet.
     #[default]
     Unknown,
-    /// Somebody else decides where it runs.
+    /// The operator decides on which CPUs it runs.
     NotOurs,
     /// It may wake on any of these.
     Open(CpuSet),
-    /// It stays on the CPU of `here` until that moment, and may wake on `any` of these afterwards.
+    /// It stays on the CPU `here` until that moment, and may wake on `any` CPU of the set afterwards.
     Settled { any: CpuSet, here: CpuSet, until: Cycles },
 }
 
@@ -43,7 +44,7 @@ impl Home {
         self.state = self.next(now).unwrap_or(State::NotOurs);
     }
 
-    /// What follows; `None` if an operator bound the thread, now or before it first slept, or the kernel refuses.
+    /// The next state; `None` if an operator bound the thread, now or before it first slept, or the kernel refuses.
     fn next(&self, now: Cycles) -> Option<State> {
         let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
         match self.state {
@@ -67,7 +68,7 @@ fn count(cpus: &CpuSet) -> usize {
     (0..CpuSet::count()).filter(|&cpu| cpus.is_set(cpu) == Ok(true)).count()
 }
 
-/// Has this thread run on these only.
+/// Binds this thread to these CPUs.
 fn bind(cpus: &CpuSet) -> Option<()> {
     sched_setaffinity(Pid::from_raw(0), cpus).ok()
 }
@@ -95,7 +96,7 @@ mod tests {
     #[test]
     fn a_thread_settles_where_it_wakes_and_asks_anew_after_a_while() {
         let all = allowed();
-        // On a machine of one CPU there is nothing to choose.
+        // On a machine of one CPU there is no choice.
         let settled = each(&all);
         let (mut home, stay) = (Home::default(), in_cycles(STAY));
         home.woke(1);
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn whoever_is_given_other_cpus_keeps_them() {
         let all = allowed();
-        // An operator binds it to another CPU, or lets it go, while it has a home or looks for one.
+        // An operator binds it to another CPU, or to all, while it stays on a CPU or looks for one.
         for (wakes, given) in each(&all).into_iter().chain([all]).flat_map(|given| [(1, given), (2, given)]) {
             bind(&all).unwrap();
             let mut home = Home::default();

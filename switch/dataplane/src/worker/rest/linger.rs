@@ -1,7 +1,8 @@
-//! Lingering: how long a worker polls before it sleeps.
+//! Adaptive busy polling: how long a worker polls before it sleeps.
 //!
-//! A wake-up costs more than a frame, and where it wakes an idle CPU it costs tens of microseconds. So while pauses are short and the
-//! machine has a CPU to spare, a worker polls through them; and whoever wants the very CPU that it polls on gets it at once.
+//! A wake-up costs more than a frame, and on an idle CPU it costs tens of microseconds. So while pauses are short and the machine
+//! has a CPU to spare, a worker polls through them. It yields regularly, so that another task that needs the same CPU gets it at
+//! once.
 
 use std::time::Duration;
 
@@ -10,11 +11,11 @@ use crate::time::{Cycles, cycles, frequency, in_cycles};
 /// The first span, and the longest: most answers of a guest to a guest take less.
 const LEAST: Duration = Duration::from_micros(10);
 const MOST: Duration = Duration::from_micros(200);
-/// How long to poll before offering the CPU to others.
+/// Poll time after which the CPU is yielded to other tasks.
 const YIELD_EVERY: Duration = Duration::from_micros(5);
 
-/// How long to poll before sleeping: grows while pauses turn out short, shrinks when they turn out long, and is zero
-/// whenever the machine has other work for its CPUs.
+/// Poll time before sleep: grows while pauses turn out short, shrinks when they turn out long, and is zero whenever the machine has
+/// other tasks for its CPUs.
 #[derive(Debug)]
 pub(super) struct Linger {
     span: Cycles,
@@ -33,7 +34,7 @@ impl Linger {
         Self { span: 0, yielded_at: 0, asked_at: 0, idle_cpu: false, yield_every: in_cycles(YIELD_EVERY), cpus }
     }
 
-    /// Whether to poll on after nothing was to do since `busy_at`; others may have had the CPU meanwhile.
+    /// Whether to poll on, without work since `busy_at`; other tasks may have had the CPU meanwhile.
     #[inline]
     pub(super) fn goes_on(&mut self, busy_at: Cycles, now: Cycles) -> bool {
         if now.wrapping_sub(busy_at) >= self.span {
@@ -46,12 +47,12 @@ impl Linger {
         true
     }
 
-    /// How long ago a ring may have had its last frame to be polled all the same; `None` if nobody lingers.
+    /// Maximum age of a ring's last frame for the ring to be polled all the same; `None` if the worker does not poll on.
     pub(super) fn memory(&self) -> Option<Cycles> {
         (self.span > 0).then(|| in_cycles(MOST))
     }
 
-    /// After a `pause` the end of which was slept: had polling found the work?
+    /// After a `pause` of which the end was slept: adapts to whether polling would have found the work.
     pub(super) fn slept_through(&mut self, pause: Cycles, now: Cycles) {
         self.span = if pause >= in_cycles(MOST) {
             self.span / 2
