@@ -1,14 +1,18 @@
-//! Whose turn it is: frames that wait for a receiver, served fairly among their senders, and among each sender's flows.
+//! Fair queueing at a receiver: frames that are enqueued for it are served fairly among their senders, and among each sender's
+//! flows.
 //!
-//! - **Parking** holds the parcels that wait at one worker, whoever they are for; its size is fixed, and no sender takes it all.
-//! - **Turns** belong to one receiver: a queue for each sender, and the order in which senders are served. A sender that has its turn
-//!   sends until its **deficit** in bytes is used up (Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round
-//!   Robin", 1995), so shares follow the senders' weights and depend on nothing else: not on packet sizes, nor on how many frames wait.
-//! - **Flows** order what one sender has waiting: flows that just began before those that go on ([`flows`]).
+//! - The **wait queue** holds the enqueued packets of one worker, for all receivers; its size is fixed, and a dynamic threshold
+//!   bounds each sender's part.
+//! - **Turns** belong to one receiver: a queue for each sender, and the order in which senders are served, deficit round robin. A
+//!   sender sends until its **deficit** in bytes is used up (Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round
+//!   Robin", 1995), so shares follow the senders' weights and depend neither on packet sizes nor on queue lengths.
+//! - **Flows** order the enqueued packets of one sender: new flows before old ones, as in FQ-CoDel ([`flows`]).
 //!
-//! Where drivers poll, frames wait in their senders' rings, and those run a **race** instead ([`race`]).
+//! Where drivers poll, backpressure leaves frames in their senders' rings, and those senders get fair queueing without a queue
+//! ([`race`]).
 //!
-//! Waiting is the exception: while nothing waits for a receiver, frames reach it without coming here.
+//! Enqueueing is the exception: while no frame is enqueued for a receiver, frames reach it without this module. Head-of-line
+//! blocking by one long frame is avoided by [`Turns::next_below`].
 
 pub mod flows;
 mod parking;
@@ -20,18 +24,17 @@ use crate::id::PortId;
 use flows::Flows;
 pub use parking::{Parking, Spot};
 
-/// Bytes that a turn is worth at weight 1: a usual frame, so that a sender of small ones needs few of them waiting to keep its share.
+/// Quantum in bytes at weight 1: a usual frame, so that a sender of small frames needs few of them enqueued to keep its share.
 pub const QUANTUM: u32 = 1514;
 /// Heaviest weight of a sender.
 pub const MAX_WEIGHT: u16 = 1000;
 
-/// What a sender weighs among others at a receiver: what the operator gave it, and less where its bytes cost more than others' and are to count
-/// for more.
+/// Weight of a sender at a receiver: the configured one, reduced where the sender's bytes cost more than others'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight(u32);
 
 impl Weight {
-    /// In parts this fine.
+    /// Fixed-point unit.
     const ONE: u32 = 1 << 16;
 
     /// The operator's weight, 1 to [`MAX_WEIGHT`].
@@ -39,12 +42,12 @@ impl Weight {
         Self(u32::from(weight.clamp(1, MAX_WEIGHT)) * Self::ONE)
     }
 
-    /// So much of it, at most all.
+    /// This weight times `factor`, at most all of it.
     pub fn times(self, factor: f64) -> Self {
         Self(((f64::from(self.0) * factor) as u32).clamp(1, self.0))
     }
 
-    /// `bytes` of such a sender, as many as they are for one of weight 1; in parts of [`Weight::PARTS`].
+    /// `bytes` of a sender of this weight, converted to bytes at weight 1; in parts of [`Weight::PARTS`].
     pub fn divide(self, bytes: u64) -> u64 {
         // The longest batch is far below 2^32 bytes.
         ((bytes * Self::PARTS) << 16) / u64::from(self.0)
@@ -67,15 +70,15 @@ struct Sender {
     flows: Box<Flows>,
 }
 
-/// What waits for one receiver.
+/// Frames that are enqueued for one receiver.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// Senders that have something waiting, the next one first.
+    /// Backlogged senders, the next one first.
     senders: VecDeque<Sender>,
     waiting: u32,
-    /// Turns that were taken.
+    /// Quanta that were given.
     taken: u64,
-    /// Flows of senders that have nothing waiting any more, to be used again.
+    /// Flows of senders with nothing enqueued any more, to be used again.
     #[expect(clippy::vec_box, reason = "boxes move between here and senders, the flows stay where they are")]
     spare: Vec<Box<Flows>>,
 }
@@ -84,31 +87,31 @@ pub struct Turns {
 const SPARE: usize = 4;
 
 impl Turns {
-    /// Parcels that wait.
+    /// Enqueued packets.
     #[inline]
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Parcels of `sender` that wait.
+    /// Enqueued packets of `sender`.
     pub fn waiting_of(&self, sender: PortId) -> u32 {
         self.senders.iter().find(|queue| queue.port == sender).map_or(0, |queue| queue.flows.waiting())
     }
 
-    /// Turns taken since this was last asked.
+    /// Quanta given since this was last asked.
     pub fn take_taken(&mut self) -> u64 {
         std::mem::take(&mut self.taken)
     }
 
-    /// Appends the parcel at `spot` to the queue of `sender`.
+    /// Appends the packet at `spot` to the queue of `sender`.
     pub fn push(&mut self, sender: PortId, spot: Spot, parking: &mut Parking) {
         self.waiting += 1;
         let index = self.senders.iter().position(|queue| queue.port == sender).unwrap_or_else(|| self.add(sender));
         self.senders[index].flows.push(spot, parking);
     }
 
-    /// Has every sender weigh what `weight_of` says from now on. Asking only when a frame comes would not do: a sender whose ring is full of
-    /// frames that wait sends none until some of them are served.
+    /// Sets every sender's weight to `weight_of` from now on. Setting it only when a frame comes would not do: a sender with a ring
+    /// full of enqueued frames sends none until some of them are served.
     pub fn weigh(&mut self, weight_of: impl Fn(PortId) -> Weight) {
         self.senders.iter_mut().for_each(|sender| sender.quantum = weight_of(sender.port).quantum());
     }
@@ -119,12 +122,13 @@ impl Turns {
         self.senders.len() - 1
     }
 
-    /// The parcel whose turn it is. A sender whose turn ends gets its quantum for the next one.
+    /// The next packet. A sender that has used up its deficit gets its quantum for the next round.
     pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
         self.next_below(u32::MAX, parking)
     }
 
-    /// The same as if senders whose next parcel is `too_long` bytes or more had nothing waiting.
+    /// The same as if senders with a next packet of `too_long` bytes or more had nothing enqueued: against head-of-line blocking by
+    /// a long frame.
     pub fn next_below(&mut self, too_long: u32, parking: &Parking) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
@@ -158,7 +162,7 @@ impl Turns {
         }
     }
 
-    /// The first sender that can send gets its turn.
+    /// The first sender with a sufficient deficit is served.
     fn next_affordable(&mut self, too_long: u32, parking: &Parking) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
@@ -171,7 +175,7 @@ impl Turns {
         None
     }
 
-    /// Takes away the parcel that [`Self::next`] named, and charges its sender for it.
+    /// Removes the packet that [`Self::next`] named, and charges its sender for it.
     pub fn served(&mut self, parking: &mut Parking) {
         let Some(sender) = self.senders.front_mut() else { return };
         let Some(spot) = sender.flows.served(parking) else { return };
@@ -184,7 +188,7 @@ impl Turns {
         }
     }
 
-    /// Takes away every parcel for which `condition` holds, telling `taken` of each.
+    /// Removes every packet for which `condition` holds, and calls `taken` with each.
     pub fn remove_if(
         &mut self,
         parking: &mut Parking,
@@ -237,7 +241,7 @@ mod tests {
         Some(seen)
     }
 
-    /// Serves `total` bytes of senders that keep `depth` frames of their size waiting; returns the bytes of each.
+    /// Serves `total` bytes of senders that keep `depth` frames of their size enqueued; returns the bytes of each.
     fn bytes_of(senders: &[(u16, u32)], depth: usize, total: u64) -> Vec<u64> {
         let (mut turns, mut parking) = (Turns::default(), Parking::new(100_000, 10));
         for (sender, &(_, size)) in senders.iter().enumerate() {

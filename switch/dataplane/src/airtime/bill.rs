@@ -1,9 +1,10 @@
-//! The bill: what was done and for whom, until the time that all of it took is charged.
+//! Accounting: work done for each sender, until the time that all of it took is charged.
 //!
-//! Each sender pays what its own frames cost, by their effort where several senders' frames were done together. So where the worker's time is short
-//! it is time that senders share, whatever they send and to whom: one of small frames gets fewer bytes through than one of large ones, and
-//! costs the others none ("Performance anomaly of 802.11b", Heusse and others, 2003, tells what equal bytes would do). Where a
-//! receiver is what is short, its turns share its bytes ([`crate::schedule`]).
+//! Each sender pays the cost of its own frames, in proportion to their work units where frames of several senders were served
+//! together. So where the worker's time is scarce, senders share that time, independent of frame sizes and receivers: a sender of
+//! small frames gets fewer bytes through than one of large frames, and costs the others nothing ("Performance anomaly of 802.11b",
+//! Heusse and others, 2003, shows the effect of equal bytes instead). Where a receiver's buffers are scarce, fair queueing shares
+//! its bytes ([`crate::schedule`]).
 
 use super::effort;
 use crate::frame::SHORTEST;
@@ -13,10 +14,10 @@ use crate::id::PortId;
 #[derive(Clone, Copy, Debug)]
 struct Item {
     sender: PortId,
-    /// `None` if they went nowhere, or everywhere.
+    /// `None` if they were dropped or flooded.
     receiver: Option<PortId>,
     effort: u64,
-    /// Those of frames shorter than the shortest count as that.
+    /// A frame below the minimum frame size counts as one of that size.
     bytes: u64,
 }
 
@@ -35,29 +36,30 @@ impl Bill {
         self.add(Item { sender, receiver, effort: frames * effort::FRAME + bytes, bytes: counted });
     }
 
-    /// Enters a frame of `sender` of so many `bytes` that waits for `receiver`. They count here, where none was copied, as they do when it is
-    /// delivered: a frame that waits costs its sender at both, and by none of its bytes alone a large one would seem as dear as a small one.
+    /// Enters a frame of `sender` of so many `bytes` that was enqueued for `receiver`. Its bytes count here, though none was
+    /// copied, and again when it is delivered: an enqueued frame costs its sender at both, and without its bytes a large frame
+    /// would seem as expensive per byte as a small one.
     pub fn enter_waiting(&mut self, sender: PortId, receiver: PortId, bytes: u64) {
         let bytes = bytes.max(SHORTEST.into());
         self.add(Item { sender, receiver: Some(receiver), effort: effort::FRAME, bytes });
     }
 
-    /// Enters what was done for `port`, be it to no avail: what that takes says nothing of what its bytes cost.
+    /// Enters work for `port` that moved no bytes, perhaps in vain: it says nothing about the cost of bytes.
     pub fn enter_effort(&mut self, port: PortId, effort: u64) {
         self.add(Item { sender: port, receiver: None, effort, bytes: 0 });
     }
 
-    /// Whether nothing was entered.
+    /// Whether the accounting is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Those who got something, or will.
+    /// Receivers of frames, enqueued ones included.
     pub fn receivers(&self) -> impl Iterator<Item = PortId> {
         self.items.iter().filter_map(|item| item.receiver)
     }
 
-    /// Whether it is for more than one receiver.
+    /// Whether there is more than one entry, so frames of more than one sender or receiver.
     #[inline]
     pub fn is_mixed(&self) -> bool {
         self.items.len() > 1
@@ -75,8 +77,8 @@ impl Bill {
         }
     }
 
-    /// Settles it, all of which took so many `cycles`: tells `charge` what each sender's part cost, and of how many
-    /// bytes it was.
+    /// Settles the accounting, of which all work took so many `cycles`: calls `charge` with each sender, its part of the cost, and
+    /// its bytes.
     #[inline]
     pub fn settle(&mut self, cycles: u64, mut charge: impl FnMut(PortId, u64, u64)) {
         if let [item] = self.items[..] {

@@ -1,9 +1,10 @@
-//! Airtime: a worker's time, and for whom it is spent.
+//! CPU-time fairness: a worker's time, and the ports to which it is charged.
 //!
-//! - **Effort** is what serving frames takes, known beforehand ([`effort`]): it bounds what is done at a time, and so does time itself ([`slice`]).
-//! - The **bill** has what was done and for whom, until the time that it took is charged ([`bill`]).
-//! - **Stolen** is what somebody else had the CPU for meanwhile: nobody pays for that ([`stolen`]).
-//! - **Virtual time** is what a port had by its weight: one that is ahead of others sits out ([`virtual_time`]).
+//! - **Work units** are the cost of frames, known beforehand ([`effort`]). They bound a service quantum, and so does time itself
+//!   ([`slice`]).
+//! - **Accounting** records the work done for each port, until the time that it took is charged ([`bill`]).
+//! - **Stolen time** is CPU time that the scheduler gave to other tasks meanwhile: it is charged to no port ([`stolen`]).
+//! - **Virtual time** is the time of a port divided by its weight: a port that is ahead of others is throttled ([`virtual_time`]).
 
 pub mod bill;
 pub mod effort;
@@ -20,19 +21,19 @@ use bill::Bill;
 use stolen::Stolen;
 use virtual_time::VirtualTimes;
 
-/// What lasted longer than this may have been interrupted by somebody else.
+/// A longer span may include time in which another task had the CPU.
 const LONG: Duration = Duration::from_micros(200);
 
 /// See the module. Of one worker, by the thread that runs it.
 #[derive(Debug)]
 pub struct Airtime {
-    /// What was done since time was last charged to somebody.
+    /// Work done since time was last charged.
     pub bill: Bill,
     times: VirtualTimes,
     stolen: Stolen,
-    /// When the pass began.
+    /// When the poll iteration began.
     now: Cycles,
-    /// Up to when time was charged to somebody.
+    /// The moment up to which time was charged.
     charged_until: Cycles,
     long: Cycles,
 }
@@ -45,12 +46,12 @@ impl Default for Airtime {
 }
 
 impl Airtime {
-    /// `port` comes, and there are up to `ports` now.
+    /// `port` was added, and there are up to `ports` now.
     pub fn enter(&mut self, port: PortId, ports: usize) {
         self.times.enter(port, ports);
     }
 
-    /// A pass begins in moment `now`.
+    /// A poll iteration begins in moment `now`.
     #[inline]
     pub fn begin_pass(&mut self, now: Cycles) {
         (self.now, self.charged_until) = (now, now);
@@ -58,7 +59,7 @@ impl Airtime {
         self.stolen.begin_pass(now);
     }
 
-    /// A pass moved so many `frames`; returns the cycles that it took.
+    /// A poll iteration moved so many `frames`; returns the cycles that it took.
     #[inline]
     pub fn end_pass(&mut self, frames: u32) -> Cycles {
         let took = if frames > 0 { cycles().saturating_sub(self.now) } else { 0 };
@@ -66,47 +67,48 @@ impl Airtime {
         took
     }
 
-    /// The worker slept for so long, of its own accord.
+    /// The worker slept for so long by itself; that is no stolen time.
     pub fn slept(&mut self, span: Cycles) {
         self.stolen.slept(span);
     }
 
-    /// Whether `port` has its turn in this pass.
+    /// Whether `port` is served in this poll iteration, or throttled.
     #[inline]
     pub fn may_spend(&mut self, port: PortId) -> bool {
         self.times.may_spend(port)
     }
 
-    /// `port` has more frames than it had turns for.
+    /// `port` is backlogged: it has more frames than it was served.
     #[inline]
     pub fn wants_more(&mut self, port: PortId) {
         self.times.wants_more(port);
     }
 
-    /// True if some port sat out this pass.
+    /// True if some port was throttled in this poll iteration.
     pub fn anybody_sits_out(&self) -> bool {
         self.times.anybody_sits_out()
     }
 
-    /// What `port`, which has this weight, weighs where it waits for a receiver among others.
+    /// Weight of `port` in the fair queueing at a receiver; `weight` is the configured one.
     #[inline]
     pub fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
         self.times.weight_at_receivers(port, weight)
     }
 
-    /// The bill, and meanwhile what [`Self::weight_at_receivers`] tells.
+    /// The accounting, and meanwhile the function [`Self::weight_at_receivers`].
     pub fn bill_and_weights(&mut self) -> (&mut Bill, impl Fn(PortId, u16) -> Weight + Copy) {
         let Self { bill, times, .. } = self;
         (bill, |port, weight| times.weight_at_receivers(port, weight))
     }
 
-    /// What was done since time was last charged is nobody's.
+    /// Charges the time since the last charge to no port.
     #[inline]
     pub fn skip(&mut self) {
         self.take_time();
     }
 
-    /// Has those who are on the bill pay for the time since somebody last did. `weight_of` tells each one's weight, `paid` hears what each paid.
+    /// Charges the time since the last charge to the senders in the accounting. `weight_of` returns a sender's weight, `paid` is
+    /// called with each sender's cost.
     #[inline]
     pub fn charge(&mut self, weight_of: impl Fn(PortId) -> u16, mut paid: impl FnMut(PortId, Cycles)) {
         let cycles = self.take_time();
@@ -121,7 +123,7 @@ impl Airtime {
     /// Cycles since this was last asked.
     #[inline]
     fn take_time(&mut self) -> Cycles {
-        // Not before this pass, should the clock have gone back or been set right meanwhile.
+        // Not before this poll iteration, even if the clock went back or was set meanwhile.
         let now = cycles().max(self.now);
         now.saturating_sub(std::mem::replace(&mut self.charged_until, now))
     }

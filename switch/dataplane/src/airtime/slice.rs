@@ -1,27 +1,27 @@
-//! A slice: what is done at a time, bounded by effort, which is known beforehand, and by time, which is not: the first touch of a page of a guest's
-//! memory is a page fault, a thousand times as dear as the next one.
+//! A time slice: the bound of a service quantum, by work units, which are known beforehand, and by time, which is not: the first
+//! touch of a page of a guest's memory is a page fault, a thousand times as expensive as the next touch.
 
 use super::effort::STEP;
 use crate::time::{Cycles, SLICE, cycles, in_cycles};
 
-/// See the module. The clock is read once a [`STEP`] of effort: a batch of small frames is hardly longer.
+/// See the module. The clock is read once a [`STEP`] of work units: a batch of small frames is hardly longer.
 #[derive(Debug)]
 pub struct Slice {
     enough: u64,
-    /// The effort after which the clock is read next.
+    /// The work units after which the clock is read next.
     next_look: u64,
     /// When it is over; `None` before the first look.
     until: Option<Cycles>,
 }
 
 impl Slice {
-    /// Of `most` effort, after `effort` so far.
+    /// Of at most `most` work units, after `effort` so far.
     #[inline]
     pub fn new(effort: u64, most: u64) -> Self {
         Self { enough: effort + most, next_look: effort + STEP, until: None }
     }
 
-    /// Whether it is over after `effort`.
+    /// Whether it is over after `effort` work units.
     #[inline]
     pub fn is_over(&mut self, effort: u64) -> bool {
         effort >= self.enough || (effort >= self.next_look && self.look(effort, cycles()))

@@ -1,18 +1,18 @@
-//! Stolen time: what somebody else had the CPU for while a turn lasted. A turn that lasted long is billed by the time that the thread had itself:
-//! page faults and long copies are its guest's doing, an interruption is not.
+//! Stolen time: time in which another task had the CPU while a service quantum lasted. A long service quantum is charged by the
+//! thread's own CPU time: page faults and long copies are caused by the guest, preemption is not.
 
 use std::time::Duration;
 
 use crate::time::{Cycles, cycles, in_cycles, thread_time};
 
-/// How old the clocks' readings may grow.
+/// Maximum age of the clock readings.
 const MEMORY: Duration = Duration::from_millis(1);
 
 /// Both clocks as they were read a moment ago.
 #[derive(Debug)]
 pub(super) struct Stolen {
     at: Cycles,
-    /// The thread's own time then.
+    /// The thread's own CPU time then.
     own: Cycles,
     memory: Cycles,
 }
@@ -23,7 +23,7 @@ impl Stolen {
         Self { at: 0, own: 0, memory: in_cycles(MEMORY) }
     }
 
-    /// A pass begins in moment `now`: reads the clocks if the last time is long ago.
+    /// A poll iteration begins in moment `now`: reads the clocks if the last time is long ago.
     #[inline]
     pub(super) fn begin_pass(&mut self, now: Cycles) {
         if now.saturating_sub(self.at) > self.memory {
@@ -31,12 +31,12 @@ impl Stolen {
         }
     }
 
-    /// The worker slept for so long, of its own accord.
+    /// The worker slept for so long by itself.
     pub(super) fn slept(&mut self, span: Cycles) {
         self.at = self.at.saturating_add(span);
     }
 
-    /// What of the last `span` the thread had the CPU for; at least that.
+    /// The part of the last `span` for which the thread had the CPU, or more.
     #[cold]
     pub(super) fn own_part(&mut self, span: Cycles) -> Cycles {
         let (now, own) = (cycles(), thread_time());
@@ -50,7 +50,7 @@ impl Stolen {
 mod tests {
     use super::*;
 
-    /// A turn that does `what`: its length, and what of that was its own.
+    /// A service quantum that runs `what`: its length, and the thread's own part of it.
     fn turn(what: impl FnOnce()) -> (Cycles, Cycles) {
         let mut stolen = Stolen::new();
         let begun = cycles();

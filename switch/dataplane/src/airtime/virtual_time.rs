@@ -1,13 +1,14 @@
-//! Virtual time: how much of its worker's time each port may have, by its weight and by what its frames really cost.
+//! Virtual time: fair shares of a worker's time for ports, by weight and by the measured cost of their frames.
 //!
-//! The virtual time of a port is what it cost so far, divided by its weight. A port that is more than the **lead** ahead of the last of those
-//! that want more sits out passes until they have caught up. Whoever wants no more, or waits for its receiver, is not waited for, and begins abreast
-//! of that last one when it comes again. This is start-time fair queueing (Goyal, Vin and Cheng, 1996), of a worker's time instead of a link's bytes. So a
-//! sender of many small frames and one of few large ones get equal time, however many queues they have; and while the worker has time to spare,
-//! nobody sits out for long.
+//! The virtual time of a port is its cost so far, divided by its weight. A port that is more than the **lead** ahead of the last
+//! backlogged port is throttled for some poll iterations until that one has caught up. A port that is not backlogged, or waits for
+//! its receiver, holds up no other, and starts at the virtual time of the last backlogged port when it comes again. This is
+//! start-time fair queueing (Goyal, Vin and Cheng, 1996), of a worker's time instead of a link's bytes. So a sender of many small
+//! frames and one of few large frames get equal time, however many queues they have; and while the worker has time to spare, no
+//! port is throttled for long.
 //!
-//! Where senders wait for the same receiver, they get bytes by weights, for its buffers are what is short. But while the worker's time is **scarce**
-//! too, a sender's weight there is less by as much as its bytes cost more than others'.
+//! Senders that wait for the same receiver share its buffers in bytes, by weights. But while the worker's time is **scarce** too, a
+//! sender's weight there is reduced by as much as its bytes cost more than those of others.
 
 use std::time::Duration;
 
@@ -15,22 +16,22 @@ use crate::id::PortId;
 use crate::schedule::Weight;
 use crate::time::{Cycles, in_cycles};
 
-/// How far a port may be ahead of others: a usual batch costs less, so that ports only sit out for frames that are dear.
+/// How far a port may be ahead of others: a usual batch costs less, so that only expensive frames throttle a port.
 const LEAD: Duration = Duration::from_micros(20);
-/// How far anybody can get ahead: much more than anything takes that is done at a time, and what an outside measure may err by must not keep a
-/// port out for long.
+/// How far a port can get ahead at most: much more than the longest service quantum takes. An error of measurement must not
+/// throttle a port for long.
 const FARTHEST: Duration = Duration::from_millis(100);
-/// A worker that always had frames for so long has no time to spare.
+/// A worker that had frames without a break for so long has no time to spare.
 const SCARCE_AFTER: Duration = Duration::from_millis(1);
-/// Bytes after which what was before counts half for what a port's bytes cost: some turns of it.
+/// Bytes after which the older half of a port's cost average is halved: some batches of it.
 const MEMORY: f64 = 1024.0 * 1024.0;
-/// What a byte costs at least, in cycles: nothing is copied faster.
+/// Minimum cost of a byte, in cycles: no copy is faster.
 const CHEAPEST: f64 = 1.0 / 8.0;
 
 /// Parts of a cycle that virtual time counts in, so that weights divide small costs too.
 const SCALE: u128 = 1024;
 
-/// What so many bytes cost together.
+/// Cost of so many bytes together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
     cycles: f64,
@@ -42,16 +43,16 @@ struct Costs {
 pub(super) struct VirtualTimes {
     /// Virtual time of each port, in parts of cycles: no worker lives long enough for it to end.
     ports: Vec<u128>,
-    /// What each port's bytes cost lately.
+    /// Recent cost of each port's bytes.
     costs: Vec<Costs>,
     /// For how long the worker has had no time to spare.
     busy: Cycles,
     scarce_after: Cycles,
-    /// That of the last port that wanted more in the pass before.
+    /// Virtual time of the last backlogged port of the previous poll iteration.
     floor: u128,
-    /// The least of those that want more in this pass.
+    /// The least virtual time of the backlogged ports in this poll iteration.
     least: Option<u128>,
-    /// Somebody sat out this pass.
+    /// Some port was throttled in this poll iteration.
     refused: bool,
     lead: u128,
     farthest: u128,
@@ -73,7 +74,7 @@ impl VirtualTimes {
         }
     }
 
-    /// `port` comes, and there are up to `ports` now.
+    /// `port` was added, and there are up to `ports` now.
     pub(super) fn enter(&mut self, port: PortId, ports: usize) {
         self.ports.resize(ports.max(self.ports.len()), 0);
         self.costs.resize(self.ports.len(), Costs::default());
@@ -82,37 +83,37 @@ impl VirtualTimes {
         }
     }
 
-    /// A pass begins.
+    /// A poll iteration begins.
     #[inline]
     pub(super) fn begin_pass(&mut self) {
         self.floor = self.least.take().unwrap_or(self.floor);
         self.refused = false;
     }
 
-    /// Whether `port` has its turn in this pass.
+    /// Whether `port` is served in this poll iteration, or throttled.
     #[inline]
     pub(super) fn may_spend(&mut self, port: PortId) -> bool {
-        // A port that has not come has nothing to spend it on.
+        // A port that was not added has nothing to be charged.
         let Some(time) = self.ports.get_mut(port.index()) else { return true };
         *time = (*time).clamp(self.floor, self.floor + self.farthest);
         if *time <= self.floor + self.lead {
             return true;
         }
         self.refused = true;
-        // It may want nothing. Where all sit out, the last of them is let in again.
+        // It may have no frames. Where all are throttled, the last of them is let in again.
         self.wants_more(port);
         false
     }
 
-    /// A pass moved so many `frames` and took so many `cycles`.
+    /// A poll iteration moved so many `frames` and took so many `cycles`.
     #[inline]
     pub(super) fn end_pass(&mut self, frames: u32, cycles: Cycles) {
-        // One that takes long was interrupted.
+        // A poll iteration that takes long was interrupted.
         let cycles = cycles.min(self.scarce_after / 8);
         self.busy = if frames > 0 { self.busy.saturating_add(cycles) } else { 0 };
     }
 
-    /// What `port`, which has this weight, weighs where it waits for a receiver among others.
+    /// Weight of `port` in the fair queueing at a receiver; `weight` is the configured one.
     #[inline]
     pub(super) fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
         let weight = Weight::new(weight);
@@ -125,7 +126,7 @@ impl VirtualTimes {
     #[cold]
     fn by_cost(&self, port: PortId, weight: Weight) -> Weight {
         let costs = self.costs.get(port.index()).copied().unwrap_or_default();
-        // Who has sent nothing yet counts as if it cost nothing.
+        // A sender without bytes so far counts as if its bytes cost nothing.
         weight.times(CHEAPEST * costs.bytes.max(1.0) / costs.cycles.max(1.0))
     }
 
@@ -135,13 +136,13 @@ impl VirtualTimes {
         self.note_cost(port, cost, bytes);
         let Some(time) = self.ports.get_mut(port.index()) else { return };
         let cost = u128::from(cost) * SCALE;
-        // Most weigh 1, and dividing is dear.
+        // Most ports have weight 1, and a division is expensive.
         *time = (*time).max(self.floor) + if weight > 1 { cost / u128::from(weight) } else { cost };
     }
 
     #[inline]
     fn note_cost(&mut self, port: PortId, cost: Cycles, bytes: u64) {
-        // What was tried in vain says nothing of what bytes cost.
+        // Work in vain says nothing about the cost of bytes.
         let Some(costs) = self.costs.get_mut(port.index()).filter(|_| bytes > 0) else { return };
         if costs.bytes > MEMORY {
             (costs.cycles, costs.bytes) = (costs.cycles / 2.0, costs.bytes / 2.0);
@@ -150,14 +151,14 @@ impl VirtualTimes {
         costs.bytes += bytes as f64;
     }
 
-    /// `port` has more frames than it had turns for.
+    /// `port` is backlogged: it has more frames than it was served.
     #[inline]
     pub(super) fn wants_more(&mut self, port: PortId) {
         let time = self.ports.get(port.index()).copied();
         self.least = self.least.into_iter().chain(time).min();
     }
 
-    /// True if some port sat out this pass.
+    /// True if some port was throttled in this poll iteration.
     pub(super) fn anybody_sits_out(&self) -> bool {
         self.refused
     }
@@ -173,7 +174,7 @@ mod tests {
         times
     }
 
-    /// What each port spends in so many `passes`, in each of which `turns` come: a port, its weight, what its turn costs.
+    /// Cost of each port after so many `passes`, each with these `turns`: a port, its weight, the cost of its service quantum.
     fn spent(passes: usize, turns: &[(u16, u16, u64)]) -> Vec<u64> {
         let ports = 1 + turns.iter().map(|turn| turn.0).max().unwrap_or(0);
         let mut times = ports_times(ports);
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn time_is_shared_whatever_a_turn_costs() {
-        // The first port has many queues: as many turns in a pass as it likes.
+        // The first port has many queues: as many service quanta in a poll iteration as it likes.
         let mut turns = vec![(0, 1, lead() / 10); 16];
         turns.extend([(1, 1, lead() * 7), (2, 1, lead() * 3), (2, 1, lead() * 3)]);
         let spent = spent(100_000, &turns);
@@ -220,7 +221,7 @@ mod tests {
         let mut refused = 0;
         for pass in 0..100_000 {
             times.begin_pass();
-            // One has a little in each pass, one a little now and then, one always has more.
+            // One port has a few frames in each poll iteration, one a few now and then, one is always backlogged.
             for (port, every, cost) in [(0, 1, 500), (1, 10, 500), (2, 1, 20_000)] {
                 if pass % every == 0 && times.may_spend(PortId(port)) {
                     times.spend(PortId(port), 1, cost, 0);

@@ -1,8 +1,8 @@
-//! The flows of one sender to one receiver, in the order of FQ-CoDel (RFC 8290, section 4): a flow that just began goes before those that
-//! go on, for as long as it needs no more than its quantum. A small exchange is so not stuck behind a bulk transfer of the same guest.
-//! Nothing is dropped here: what can wait does, in the sender's memory.
+//! The flows of one sender to one receiver, in the order of FQ-CoDel (RFC 8290, section 4): a new flow goes before old ones, for as
+//! long as it needs no more than its quantum. So a small exchange has no head-of-line blocking behind a bulk transfer of the same
+//! guest. Unlike CoDel, nothing is dropped here: packets are enqueued in the sender's memory.
 //!
-//! Flows fall into buckets by their hash; those that share one share its turns.
+//! Flows fall into buckets by their hash; flows with the same bucket share its service.
 
 use super::{Parking, QUANTUM, Spot};
 use crate::parcel::Parcel;
@@ -49,17 +49,17 @@ impl Default for Flows {
 }
 
 impl Flows {
-    /// True if nothing waits.
+    /// True if no packet is enqueued.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Parcels that wait.
+    /// Enqueued packets.
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Appends the parcel at `spot` to its flow.
+    /// Appends the packet at `spot` to its flow.
     pub fn push(&mut self, spot: Spot, parking: &mut Parking) {
         let bucket = parking.parcel(spot).flow_hash() as u8 % BUCKETS as u8;
         let flow = &mut self.buckets[usize::from(bucket)];
@@ -77,7 +77,7 @@ impl Flows {
         }
     }
 
-    /// The parcel that is next, which stays so until it is served or a new flow begins.
+    /// The next packet, which stays so until it is served or a new flow begins.
     pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
         if self.is_empty() {
             return None;
@@ -106,7 +106,8 @@ impl Flows {
         }
     }
 
-    /// A flow that used up its quantum gets another one and waits for its next turn: as many as its first frame needs, if it is alone.
+    /// A flow that used up its quantum gets another one and goes to the end of the old flows. A lone flow gets as many quanta as
+    /// its first frame needs.
     fn pass_over(&mut self, bucket: u8, from_new: bool, parking: &Parking) {
         self.pop(from_new);
         let flow = &mut self.buckets[usize::from(bucket)];
@@ -127,7 +128,7 @@ impl Flows {
         }
     }
 
-    /// Takes away the parcel that [`Self::next`] named and charges its flow; the caller frees its spot.
+    /// Removes the packet that [`Self::next`] named and charges its flow; the caller frees its spot.
     pub fn served(&mut self, parking: &Parking) -> Option<Spot> {
         let spot = self.next(parking)?;
         let bucket = if self.new.head != NONE { self.new.head } else { self.old.head };
@@ -138,7 +139,7 @@ impl Flows {
         Some(spot)
     }
 
-    /// Takes away and frees every parcel for which `condition` holds, telling `taken` of each; returns how many.
+    /// Removes and frees every packet for which `condition` holds, and calls `taken` with each; returns how many.
     pub fn remove_if(
         &mut self,
         parking: &mut Parking,

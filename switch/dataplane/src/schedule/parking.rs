@@ -1,14 +1,14 @@
-//! Where waiting parcels lie.
+//! The wait queue: storage of the packets that are enqueued at one worker.
 //!
-//! A sender holds no more places than are free: the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
-//! [`crate::budget`]. A lone one gets half, n busy ones an n+1st each, and whoever comes next finds room, however large a ring
-//! somebody has.
+//! Quota: a sender holds no more places than are free, the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
+//! [`crate::budget`]. A single sender gets half, n busy ones an n+1st each, and the next sender finds room, however large the
+//! transmit ring of another is.
 
 use crate::frame::SHORTEST;
 use crate::id::PortId;
 use crate::parcel::Parcel;
 
-/// Place of a waiting parcel in the [`Parking`].
+/// Place of an enqueued packet in the [`Parking`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot(pub(super) u32);
 
@@ -23,19 +23,19 @@ struct Parked {
     next: Spot,
 }
 
-/// Waiting parcels of one worker.
+/// Enqueued packets of one worker.
 #[derive(Debug)]
 pub struct Parking {
     spots: Vec<Parked>,
     free: Spot,
     used: usize,
     most: usize,
-    /// Parcels of each sender.
+    /// Packets of each sender.
     held: Vec<u32>,
 }
 
 impl Parking {
-    /// Room for `most` parcels of `ports` ports; memory is used as it is needed and then kept.
+    /// Room for `most` packets of `ports` ports; memory is used as it is needed and then kept.
     pub fn new(most: usize, ports: usize) -> Self {
         Self { spots: Vec::with_capacity(most), free: Spot::NONE, used: 0, most, held: vec![0; ports] }
     }
@@ -45,22 +45,22 @@ impl Parking {
         self.held.resize(ports.max(self.held.len()), 0);
     }
 
-    /// Parcels that wait.
+    /// Enqueued packets.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Parcels that can wait.
+    /// Packets that can be enqueued.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// True if another parcel of `sender` can wait.
+    /// True if another packet of `sender` can be enqueued.
     pub fn has_room(&self, sender: PortId) -> bool {
         self.held.get(sender.index()).is_some_and(|&held| (held as usize) < self.most.saturating_sub(self.used))
     }
 
-    /// Parks a parcel; `None` if its sender has as many places as are free, or there is no such port.
+    /// Enqueues a packet; `None` if its sender has as many places as are free, or there is no such port.
     pub fn park(&mut self, parcel: Parcel) -> Option<Spot> {
         if !self.has_room(parcel.source) {
             return None;
@@ -78,27 +78,27 @@ impl Parking {
         Some(spot)
     }
 
-    /// The parcel at `spot`.
+    /// The packet at `spot`.
     pub fn parcel(&mut self, spot: Spot) -> &mut Parcel {
         &mut self.spots[spot.0 as usize].parcel
     }
 
-    /// What it counts, in bytes.
+    /// Its length for the deficit, in bytes: at least the minimum frame size.
     pub(super) fn length(&self, spot: Spot) -> u32 {
         self.spots[spot.0 as usize].parcel.length.max(SHORTEST)
     }
 
-    /// What comes after `spot` in its list.
+    /// The place after `spot` in its list.
     pub(super) fn next(&self, spot: Spot) -> Spot {
         self.spots[spot.0 as usize].next
     }
 
-    /// Has `next` come after `spot`.
+    /// Links `next` behind `spot`.
     pub(super) fn link(&mut self, spot: Spot, next: Spot) {
         self.spots[spot.0 as usize].next = next;
     }
 
-    /// Takes away the parcel at `spot`.
+    /// Removes the packet at `spot`.
     pub(super) fn free(&mut self, spot: Spot) {
         let source = self.parcel(spot).source;
         if let Some(held) = self.held.get_mut(source.index()) {

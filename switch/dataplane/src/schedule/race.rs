@@ -1,17 +1,19 @@
-//! A race: senders to one receiver whose frames wait in their own rings, held abreast of each other.
+//! Fair queueing of blocked senders: frames for one receiver that backpressure left in their senders' transmit rings.
 //!
-//! Where drivers poll, a frame without room is left in its sender's ring, which costs less than having it wait at the receiver. But then
-//! nobody has a turn: whoever comes when there is room takes it. So each **runner** counts its bytes, by its weight, and one that is more
-//! than the **lead** ahead of the last of those that want more gets no room until they have caught up. Whoever wants no more is not waited
-//! for, and begins abreast of the others when it does. It is start-time fair queueing (Goyal, Vin and Cheng, 1996) without the queue.
+//! Where drivers poll, a frame without room is left in its sender's ring, which costs less than to enqueue it at the receiver. But
+//! then there is no order among senders: the first sender that is polled takes each new buffer. So for each **blocked sender** its
+//! bytes are counted, by its weight, and one that is more than the **lead** ahead of the last backlogged sender gets no room until
+//! that one has caught up. A sender that is not backlogged holds up no other, and starts abreast of the last backlogged one when it
+//! comes again. This is start-time fair queueing (Goyal, Vin and Cheng, 1996) without the queue.
 //!
-//! A race begins when a second sender finds no room, and is over when nobody has come for a while ([`Race::begin_pass`]).
+//! It begins when a second sender finds no room, and ends when no blocked sender has come for a while ([`Race::begin_pass`]).
 
 use crate::id::PortId;
 use crate::schedule::Weight;
 use crate::time::Cycles;
 
-/// How far a sender of weight 1 may be ahead of others, in bytes: longest frames, so that it need not be interrupted at each.
+/// How far a sender of weight 1 may be ahead of others, in bytes: a few of the longest frames, so that it is not held up at each
+/// frame.
 const LEAD: u64 = 128 * 1024;
 
 #[derive(Debug)]
@@ -19,9 +21,9 @@ struct Runner {
     sender: PortId,
     /// Bytes by weight, in parts of [`Weight::PARTS`].
     run: u64,
-    /// The pass in which it came last, with or without getting room.
+    /// The poll iteration in which it came last, with or without getting room.
     seen: Cycles,
-    /// It wanted more then than it got.
+    /// It is backlogged: it had more frames then than it could send.
     wants: bool,
 }
 
@@ -29,22 +31,22 @@ struct Runner {
 #[derive(Debug)]
 pub struct Race {
     runners: Vec<Runner>,
-    /// The least that somebody had run who came in the pass before and wanted more.
+    /// The least count of the senders that were backlogged in the previous poll iteration.
     last: Option<u64>,
-    /// What a sender is taken to have run that did not want more before.
+    /// The count at which a sender starts that was not backlogged before.
     start: u64,
-    /// How long a runner's bytes count if it does not come any more.
+    /// How long the count of a sender is kept if it does not come any more.
     memory: Cycles,
     now: Cycles,
 }
 
 impl Race {
-    /// A race that begins in moment `now`, and forgets runners after so many cycles.
+    /// Begins in moment `now`, and forgets senders after so many cycles.
     pub fn new(now: Cycles, memory: Cycles) -> Self {
         Self { runners: Vec::new(), last: None, start: 0, memory, now }
     }
 
-    /// A pass begins in moment `now`, unless it has already; false if the race is over.
+    /// A poll iteration begins in moment `now`, unless it has already; false if no blocked sender is left.
     #[inline]
     pub fn begin_pass(&mut self, now: Cycles) -> bool {
         if self.now != now {
@@ -68,7 +70,7 @@ impl Race {
         }
     }
 
-    /// Whether `sender` may have room, for all that those behind it ask for.
+    /// Whether `sender` may have room, or must let the senders behind it catch up.
     #[inline]
     pub fn may_go(&self, sender: PortId) -> bool {
         let Some(last) = self.last else { return true };
@@ -88,12 +90,12 @@ impl Race {
         }
     }
 
-    /// So many `bytes` of `sender`, whose weight is `weight`, went; it wants more unless it says otherwise.
+    /// So many `bytes` of `sender`, with weight `weight`, were sent; it is backlogged until [`Self::is_satisfied`] is called.
     pub fn went(&mut self, sender: PortId, weight: Weight, bytes: u64) {
         self.runner(sender).run += weight.divide(bytes);
     }
 
-    /// The runner, who wants something. One that did not begins abreast of the last that did, so that nobody saves up a right to more.
+    /// The blocked sender, now backlogged. One that was not starts abreast of the last that was, so that idle time gives no credit.
     fn runner(&mut self, sender: PortId) -> &mut Runner {
         let index = self.runners.iter().position(|runner| runner.sender == sender).unwrap_or_else(|| {
             self.runners.push(Runner { sender, run: 0, seen: self.now, wants: false });
@@ -112,11 +114,12 @@ impl Race {
 mod tests {
     use super::*;
 
-    /// Runs a race of senders of (weight, bytes a frame) for room of `room` bytes a pass, the first sender first in each; returns their bytes.
+    /// Runs senders of (weight, bytes a frame) for room of `room` bytes a poll iteration, the first sender first in each; returns
+    /// their bytes.
     fn run(senders: &[(u16, u64)], room: u64, passes: u64) -> Vec<u64> {
         let mut race = Race::new(0, 10);
         let mut bytes = vec![0; senders.len()];
-        // Room that was left for those who need more of it than there was.
+        // Room that was left for senders that need more of it than there was.
         let mut left = 0;
         for now in 1..=passes {
             race.begin_pass(now);
