@@ -1,4 +1,6 @@
-//! Outlets: where frames leave, what waits for each, and the way there. Each one is an [`Outlet`].
+//! Outlets: receive queues and TAPs, the frames that are enqueued for each, and the routes to them. Each one is an [`Outlet`]. Its
+//! receiver is served by fair queueing ([`Outlets::serve_waiting`]); a stall timeout ends head-of-line blocking by a receiver that
+//! takes nothing.
 
 mod outlet;
 mod sink;
@@ -27,49 +29,49 @@ pub(crate) use outlet::{Health, Outlet, Sent};
 use outlet::{TURN, Times, Work};
 pub(crate) use sink::Sink;
 
-/// Frames of a sender that may wait at a receiver when one that was flooded joins them.
+/// Frames of a sender that may be enqueued at a receiver when a flooded one joins them.
 const FLOODS: u32 = 8;
 
-/// What frames have in common that go by the express lane.
+/// Common properties of frames that take the fast path together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpressKey {
     pub sender: PortId,
     /// The sender's weight.
     pub weight: Weight,
-    /// What they all fit.
+    /// The match mask that they all fit.
     pub pattern: Pattern,
     /// The receiver.
     pub port: PortId,
 }
 
-/// How long a receiver may take nothing before it counts as stuck.
+/// A receiver counts as stuck after it took nothing for so long.
 const STUCK_AFTER: Duration = Duration::from_millis(1);
 
-/// How long before a frame comes to the end of its line a worker gets up, for waking takes that long.
+/// Lead of a wake-up before the arrival of a frame on an emulated link, for waking takes that long.
 const EARLY: Duration = Duration::from_micros(50);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Outlets {
-    /// Whose they are.
+    /// The worker that owns them.
     worker: u8,
     slots: Slots<Outlet>,
-    /// Where each port's queues are delivered, at whichever worker.
+    /// The queues of each port, of any worker.
     routes: Vec<Vec<RouteEntry>>,
     parking: Parking,
-    /// Slots with frames that the driver was not shown yet.
+    /// Slots with frames that are not published to the driver yet.
     touched: Vec<Slot>,
-    /// Slots that something waits for, the one that is served next first.
+    /// Slots with enqueued frames, the one that is served next first.
     waiting: VecDeque<Slot>,
-    /// Outlets with a race.
+    /// Outlets with blocked senders, which get fair queueing.
     races: usize,
-    /// Slots at the end of a line at which a frame has arrived or will soon, the one that is served next first.
+    /// Slots at which a frame of link emulation has arrived or will soon, the one that is served next first.
     lines: VecDeque<Slot>,
-    /// When frames arrive at the ends of the other lines, or a little before.
+    /// Timers of the next arrivals by link emulation at the other slots, or a little before.
     arrivals: Agenda,
-    /// When notices are due.
+    /// Timers of the notification states.
     notices: Agenda,
-    /// What was done.
+    /// Work done here.
     pub work: Work,
     /// Ports whose rings broke a rule here.
     faults: Vec<(PortId, RingFault)>,
@@ -102,12 +104,12 @@ impl Outlets {
         }
     }
 
-    /// A pass begins in moment `now`.
+    /// A poll iteration begins in moment `now`.
     pub(crate) fn begin_pass(&mut self, now: Cycles) {
         self.now = now;
     }
 
-    /// `port` comes, and there are up to `ports` now.
+    /// `port` was added, and there are up to `ports` now.
     pub(crate) fn enter(&mut self, port: PortId, ports: usize) {
         self.routes.resize(ports.max(self.routes.len()), Vec::new());
         self.set_route(port, Vec::new());
@@ -131,20 +133,20 @@ impl Outlets {
         self.slots.find(|outlet| outlet.key == key)
     }
 
-    /// A kick came for `slot`, or there is room to write: more are needed only while something waits. Returns which ring it is, and whether it has
-    /// its first buffer now.
+    /// A kick came for `slot`, or there is room to write: more are needed only while frames are enqueued. Returns which ring it is,
+    /// and whether it has its first receive buffer now.
     pub(crate) fn kicked(&mut self, slot: Slot) -> Option<(RingKey, bool)> {
         let outlet = self.slots.get_mut(slot)?;
         let first = outlet.start();
         if let Sink::Other(end) = &mut outlet.sink {
             end.wake();
-            // What was placed before and found no room is written first.
+            // Frames that were placed before and found no room are written first.
             outlet.touch(slot, &mut self.touched);
         }
         Some((outlet.key, first))
     }
 
-    /// Takes an outlet away; `returned` hears of what waited for it.
+    /// Removes an outlet; `returned` is called with each packet that was enqueued for it.
     pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
         let mut outlet = self.slots.remove(slot)?;
         outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
@@ -156,7 +158,7 @@ impl Outlets {
         Some(outlet)
     }
 
-    /// Frames to `port` go along the path that it has from now on, or pass by none.
+    /// Uses the link emulation of `port` for frames to it from now on, or none.
     pub(crate) fn follow_path(&mut self, port: PortId) {
         for (slot, outlet) in self.slots.iter_mut() {
             if outlet.key.port != port {
@@ -164,17 +166,17 @@ impl Outlets {
             }
             match (&mut outlet.line, outlet.port.path()) {
                 (Some(line), Some(path)) => line.set_path(path),
-                // It ends once what is under way has arrived.
+                // It ends once all frames in flight have arrived.
                 (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
                 (None, Some(_)) => outlet.line = outlet.port.line(outlet.key.pair).map(Box::new),
                 (None, None) => {}
             }
-            // Its line may be over.
+            // Its emulation may have ended.
             self.arrivals.expect(slot, 0);
         }
     }
 
-    /// Whether any frame waits for `port`, or is on its line.
+    /// Whether any frame is enqueued for `port`, or in flight on its emulated link.
     pub(crate) fn has_under_way(&mut self, port: PortId) -> bool {
         let has = |outlet: &Outlet| outlet.turns.waiting() > 0 || outlet.line.as_ref().is_some_and(|line| !line.is_empty());
         self.slots.iter_mut().any(|(_, outlet)| outlet.key.port == port && has(outlet))
@@ -186,13 +188,13 @@ impl Outlets {
         }
     }
 
-    /// Where the queues of `port` are delivered: nowhere if this worker does not know it.
+    /// The queues of `port`: none if this worker does not know it.
     #[inline]
     fn entries(&self, port: PortId) -> &[RouteEntry] {
         self.routes.get(port.index()).map_or(&[], |entries| &entries[..])
     }
 
-    /// Where `parcel` goes at `port`: flows keep to one queue.
+    /// The queue of `port` for `parcel`, by its flow hash: a flow keeps to one queue, and so keeps its order.
     #[inline]
     pub(crate) fn route(&self, port: PortId, parcel: &Parcel) -> Option<RouteEntry> {
         match self.entries(port) {
@@ -202,7 +204,7 @@ impl Outlets {
         }
     }
 
-    /// Delivers `parcel`, whose sender's weight is `weight`, at `slot` if nothing is ahead of it and there is room.
+    /// Delivers `parcel`, of a sender with weight `weight`, at `slot` if no frame is ahead of it and there is room.
     #[inline]
     pub(crate) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
         let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
@@ -230,8 +232,8 @@ impl Outlets {
         sent
     }
 
-    /// Carries up to `most` frames with this `key` from `transmit` by the express lane, if its receiver is served here and nothing
-    /// waits for it; returns how many, and their bytes.
+    /// Fast path: carries up to `most` frames that fit the match mask of `key` from `transmit` to the receive queue, if this worker
+    /// serves the receiver and no frame is enqueued for it; returns how many, and their bytes.
     #[inline]
     pub(crate) fn express(&mut self, transmit: &mut TransmitQueue, key: ExpressKey, most: u16, slice: &mut Slice) -> (u16, u64) {
         let ExpressKey { sender, weight, pattern, port } = key;
@@ -273,9 +275,9 @@ impl Outlets {
         (frames, bytes)
     }
 
-    /// Delivers `parcel`, whose sender has this `weight`, to all `ports` but that one that are served here. Where there is no room it waits if it may:
-    /// returns for how many it does; `missed` hears of those that miss it. A frame that is large, or is to be cut, waits too where many had it before: what is
-    /// done at a time for one guest does not depend on how many others there are.
+    /// Floods `parcel`, of a sender with this `weight`, to all `ports` but the sender that are served here. Where there is no room
+    /// it is enqueued if allowed: returns at how many ports it is; `missed` is called for ports that miss it. A large or GSO frame
+    /// is enqueued too once many ports had it: the work for one guest at a time does not depend on how many others there are.
     pub(crate) fn flood(
         &mut self,
         parcel: &mut Parcel,
@@ -300,7 +302,7 @@ impl Outlets {
                 }
                 Sent::MustWait => missed(port, DropReason::FloodNoRoom),
                 Sent::Dropped(reason) => {
-                    // What others had to wait for is bounded as for large frames.
+                    // Slow page faults are bounded like large frames.
                     dear |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
                     missed(port, reason);
                 }
@@ -309,19 +311,21 @@ impl Outlets {
         held
     }
 
-    /// Whether a flooded `parcel` may wait at `slot`: a few of each sender do, so that a busy receiver does not miss who asks for it.
+    /// Whether a flooded `parcel` may be enqueued at `slot`: a few of each sender may, so that a busy receiver does not miss
+    /// address resolution (ARP).
     fn may_flood_wait(&self, slot: Slot, parcel: &Parcel) -> bool {
         let Some(outlet) = self.slots.get(slot) else { return false };
         let room = 4 * self.parking.used() < 3 * self.parking.most();
         parcel.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
     }
 
-    /// Whether anything waits at `slot`.
+    /// Whether any frame is enqueued at `slot`.
     pub(crate) fn have_turns(&self, slot: Slot) -> bool {
         self.slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0)
     }
 
-    /// A frame of `sender` that found no room at `slot` was postponed.
+    /// Backpressure: a frame of `sender` that found no room at `slot` was left in its ring. With a second such sender, fair
+    /// queueing of blocked senders begins.
     pub(crate) fn note_postponed(&mut self, slot: Slot, sender: PortId) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let last = outlet.postponed_last.replace((sender, self.now));
@@ -339,13 +343,14 @@ impl Outlets {
         }
     }
 
-    /// True if senders run races anywhere.
+    /// True if any outlet has fair queueing of blocked senders.
     #[inline]
     pub(crate) fn have_races(&self) -> bool {
         self.races > 0
     }
 
-    /// `sender` wants no more of `receiver` now, but for what was postponed for slot `postponed`.
+    /// `sender` is not backlogged for `receiver` any more, except for a frame that backpressure left in its ring for slot
+    /// `postponed`.
     pub(crate) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, postponed: Option<Slot>) {
         let entries = self.routes.get(receiver.index()).into_iter().flatten();
         let worker = self.worker;
@@ -356,13 +361,14 @@ impl Outlets {
         }
     }
 
-    /// Whether it is we who hold back what `sender` has for `slot`, not the receiver.
+    /// Whether the switch holds back the frames of `sender` for `slot` by a rate limit or by fair queueing, so that the receiver is
+    /// not the cause.
     pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
         let Some(outlet) = self.slots.get_mut(slot) else { return false };
         !outlet.port.policy.receive.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
     }
 
-    /// How the receiver at `slot` is doing.
+    /// Health of the receiver at `slot`.
     pub(crate) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
         let stuck_after = self.times.stuck_after;
         match self.get(slot) {
@@ -372,22 +378,22 @@ impl Outlets {
         }
     }
 
-    /// Ends the patience with the receiver at `slot`.
+    /// The receiver at `slot` has exceeded the stall timeout.
     pub(crate) fn stall(&mut self, slot: Slot) {
         if let Some(outlet) = self.get(slot) {
             outlet.stalled = true;
         }
     }
 
-    /// Whether another frame of `sender` can wait here at all.
+    /// Whether another frame of `sender` can be enqueued here at all.
     pub(crate) fn can_park(&self, sender: PortId) -> bool {
         self.parking.has_room(sender)
     }
 
-    /// Has a copy of `parcel` wait at `slot`.
+    /// Enqueues a copy of `parcel` at `slot`.
     ///
     /// # Errors
-    /// Why it may not wait.
+    /// The reason why it cannot.
     pub(crate) fn park(&mut self, slot: Slot, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
         let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
@@ -401,8 +407,9 @@ impl Outlets {
         Ok(())
     }
 
-    /// Serves what waits and can be delivered now, in bounded parts, by what senders weigh, and gives up on receivers that are out of patience.
-    /// `met` hears for which port each parcel waited that is done with, or of which some segments went, and its fate.
+    /// Fair queueing: serves the enqueued frames that can be delivered now, in bounded parts, by the weights of senders, and drops
+    /// the frames of receivers that exceeded the stall timeout. `met` is called with each packet that is done with, or of which
+    /// some segments were delivered, its port, and its outcome.
     pub(crate) fn serve_waiting(
         &mut self,
         now: Cycles,
@@ -428,11 +435,11 @@ impl Outlets {
     fn serve_slot(&mut self, slot: Slot, now: Cycles, met: &mut impl FnMut(&Parcel, PortId, Fate)) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let port = outlet.key.port;
-        // Whether the driver is to be shown anything, and whether anything went in its turn.
+        // Whether there is anything to publish, and whether a frame was delivered in its turn.
         let (mut moved, mut advanced) = (false, false);
-        // From this length on frames find no room where others may.
+        // Length from which on frames find no room where shorter ones may.
         let mut too_long = u32::MAX;
-        // The frame that found none.
+        // Length of the frame that found no room.
         let mut waits = u32::MAX;
         let mut slice = Slice::new(self.work.effort, effort::TURN);
         for _ in 0..TURN {
@@ -465,12 +472,13 @@ impl Outlets {
         if moved || outlet.has_unshown() {
             outlet.touch(slot, &mut self.touched);
         }
-        // Where a limit holds back, it is not the receiver that does.
+        // Where a rate limit holds back, the receiver is not the cause.
         if advanced || !outlet.port.policy.receive.is_open(now) {
             outlet.notice.begin_to_stand(now, &self.times.spans);
         } else if outlet.is_stuck_for(self.times.patience, now) {
             outlet.touch(slot, &mut self.touched);
-            // A receiver that has posted something just now does not stand still: what waits is too long for it, and others are not.
+            // A receiver that has just posted buffers is not stuck: head-of-line blocking by a frame too long for it ends, and
+            // other frames stay.
             let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
             let times = (now, &self.times);
             outlet.give_up(too_long, &mut self.parking, times, |parcel, reason| met(parcel, port, Fate::Dropped(port, reason)));
@@ -481,8 +489,8 @@ impl Outlets {
         self.expect(slot, now);
     }
 
-    /// Delivers what has come to the end of its line; returns the number of frames. `dropped` hears of those that were not delivered.
-    /// `parcel` is scratch.
+    /// Delivers the frames whose emulated delay is over; returns the number of frames. `dropped` is called for those that were not
+    /// delivered. `parcel` is scratch.
     pub(crate) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
         self.take_arrivals();
         let mut frames = 0;
@@ -505,7 +513,7 @@ impl Outlets {
         frames
     }
 
-    /// Has the lines served at whose ends frames arrive about now.
+    /// Moves slots with an arrival about now to [`Self::lines`].
     fn take_arrivals(&mut self) {
         if !self.arrivals.is_due(self.now) {
             return;
@@ -520,8 +528,9 @@ impl Outlets {
         }
     }
 
-    /// The line of `slot` was served: it is so in the next pass too if its next frame arrives soon, or if frames were placed to which its receiver may
-    /// refer until this pass ends. Else it is left alone until a frame arrives.
+    /// The emulated link of `slot` was served. It is served in the next poll iteration too if its next frame arrives soon, or if
+    /// placed frames may be referred to by the receiver until this poll iteration ends. Else it is left alone until a frame
+    /// arrives.
     fn keep_at_hand(&mut self, slot: Slot) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let soon = self.now.saturating_add(self.times.early);
@@ -534,13 +543,13 @@ impl Outlets {
         }
     }
 
-    /// True if frames arrive at the ends of some lines about now.
+    /// True if frames of link emulation arrive about now.
     #[inline]
     pub(crate) fn have_arrivals(&self) -> bool {
         !self.lines.is_empty() || self.arrivals.is_due(self.now)
     }
 
-    /// True if something comes to the end of its line before a sleep would be worth it.
+    /// True if a frame of link emulation arrives before a sleep would pay off.
     #[inline]
     pub(crate) fn expect_soon(&self, now: Cycles) -> bool {
         let soon = now.saturating_add(self.times.early);
@@ -553,7 +562,7 @@ impl Outlets {
         self.faults.pop()
     }
 
-    /// Lets go of all waiting parcels for which `condition` holds.
+    /// Removes all enqueued packets for which `condition` holds.
     pub(crate) fn recall(&mut self, condition: impl Fn(&Parcel) -> bool, mut returned: impl FnMut(&Parcel, PortId)) {
         for (_, outlet) in self.slots.iter_mut() {
             let port = outlet.key.port;
@@ -564,7 +573,7 @@ impl Outlets {
         self.waiting.retain(|&slot| slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0));
     }
 
-    /// Shows drivers what was delivered; true if there was anything. [`Self::call`] is to follow, after a fence.
+    /// Publishes delivered frames on the used rings; true if there were any. [`Self::call`] is to follow, after a fence.
     pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(outlet) = self.slots.get_mut(slot) {
@@ -574,7 +583,7 @@ impl Outlets {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts.
+    /// Interrupts the drivers that asked for it about published frames, and counts.
     pub(crate) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         while let Some(slot) = self.touched.pop() {
             if let Some(outlet) = self.slots.get_mut(slot) {
@@ -590,14 +599,14 @@ impl Outlets {
         }
     }
 
-    /// True if some notice is due.
+    /// True if some timer is due.
     #[inline]
     pub(crate) fn has_due(&self, now: Cycles) -> bool {
         self.notices.is_due(now)
     }
 
-    /// Looks after the notices that are due: makes calls that were kept, and again those that seem to be missed. The calls of receivers that something
-    /// waits for are made where they are served.
+    /// Lost-notification check of the outlets with an expired timer: sends interrupts that were kept back, and repeats those that
+    /// seem lost. Receivers with enqueued frames are interrupted again where they are served.
     pub(crate) fn look_after_due<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         let mut due = Vec::new();
         self.notices.take_due(self.now, &mut due);
@@ -618,45 +627,45 @@ impl Outlets {
             Err(fault) => outlet.fail(fault, &mut self.faults),
         }
         if outlet.ring().is_some_and(|ring| ring.keeps_call()) {
-            // Nothing has settled.
+            // The check is to be repeated.
             outlet.notice.happened();
         }
         outlet.count(counters);
         self.expect(slot, self.now.saturating_add(1));
     }
 
-    /// A call of the driver at `slot` may have been kept.
+    /// An interrupt of the driver at `slot` may be kept back.
     pub(crate) fn happened(&mut self, slot: Slot) {
         if self.slots.get_mut(slot).is_some_and(|outlet| outlet.notice.happened()) {
             self.expect(slot, self.now);
         }
     }
 
-    /// Writes on the agenda when the notice of `slot` is due, as things are at `now`.
+    /// Sets the timer of `slot` to the deadline of its notification state, as of `now`.
     fn expect(&mut self, slot: Slot, now: Cycles) {
         let due = self.slots.get_mut(slot).and_then(|outlet| outlet.due(now, &self.times));
         due.into_iter().for_each(|due| self.notices.expect(slot, due.max(now)));
     }
 
-    /// Shuts the outlet of `port` at `slot` for good, or until the next pass.
+    /// Shuts the outlet of `port` at `slot` until it is opened again, or until the next poll iteration.
     pub(crate) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
         if let Some(outlet) = self.get(slot).filter(|outlet| outlet.key.port == port) {
             outlet.shut_until = if for_good { Cycles::MAX } else { 0 };
         }
     }
 
-    /// True while something waits.
+    /// True while any frame is enqueued.
     pub(crate) fn anything_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Arms the receiver at `slot`; true if it has new buffers already.
+    /// Arms the receiver at `slot`, for a kick when it posts buffers; true if it has new buffers already.
     pub(crate) fn arm(&mut self, slot: Slot) -> bool {
         let now = self.now;
         self.get(slot).is_some_and(|outlet| outlet.arm(now))
     }
 
-    /// Arms every receiver that something waits for; true if one of them has new buffers already.
+    /// Arms every receiver with enqueued frames; true if one of them has new buffers already.
     pub(crate) fn arm_waiting(&mut self) -> bool {
         let mut news = false;
         for &slot in self.waiting.iter().chain(&self.lines) {
@@ -669,13 +678,13 @@ impl Outlets {
         news
     }
 
-    /// When the limit of the receiver at `slot` opens, if it holds back now.
+    /// When the rate limit of the receiver at `slot` opens, if it holds back now.
     pub(crate) fn opens_at(&self, slot: Slot, now: Cycles) -> Option<Cycles> {
         let limiter = &self.slots.get(slot)?.port.policy.receive;
         (!limiter.is_open(now)).then(|| limiter.opens_at())
     }
 
-    /// When something is to be done: a notice is due, patience ends, a limit opens, a frame comes to the end of its line.
+    /// The next deadline: an expired timer, a stall timeout, a rate limit that opens, an arrival by link emulation.
     pub(crate) fn deadline(&self) -> Option<Cycles> {
         self.notices.next().into_iter().chain(self.arrivals.next()).min()
     }

@@ -1,4 +1,5 @@
-//! One outlet: a sink, what the operator and its driver let in, and what waits for it in turns or on a line.
+//! One outlet: a sink, with its state, its rate limit, the frames that are enqueued for it, and its emulated link. Head-of-line
+//! blocking by a frame too long for the receiver's buffers is detected here ([`Outlet::lets_pass`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,84 +18,84 @@ use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
 
-/// Frames that one receiver is served from its waiting ones in a pass: no more than a sender may add in one, so that none runs short of what
-/// its turns are worth.
+/// Enqueued frames that one receiver is served in a poll iteration: no more than a sender may add in one, so that no sender's queue
+/// runs short of its quantum.
 pub(super) const TURN: usize = BATCH;
 
-/// Fetched frames that are kept until they are shown, at most.
+/// Fetched frames that are kept until they are published, at most.
 const MOST_FETCHED: usize = 64;
 
-/// No frame was lost on a line.
+/// No frame was lost on an emulated link.
 const NOTHING_OFF_LINE: [(DropReason, u32); 2] = [(DropReason::LinkLoss, 0), (DropReason::LinkFull, 0)];
 
-/// A sink and its circumstances.
+/// A sink, with the worker's state of it.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     pub key: RingKey,
     pub(super) port: Arc<Port>,
-    /// Times that its limit was met since the counters were last told.
+    /// Times that its rate limit was met since the counters were last updated.
     limited: u64,
     pub(super) sink: Sink,
-    /// Enabled, started, and not at fault: frames may go in.
+    /// Enabled, started, and without a ring fault: frames may go in.
     pub(super) open: bool,
     enabled: bool,
     /// A kick came, or none is needed.
     started: bool,
-    /// Its driver has never given it a buffer: it is to kick for the first.
+    /// Its driver has never posted a receive buffer, so it is to kick for the first.
     unfilled: bool,
-    /// Broke its ring.
+    /// Its driver broke the ring.
     faulty: bool,
     pub(super) turns: Turns,
-    /// What its driver has perhaps not heard of, and whether it takes nothing though something waits.
+    /// Notification state: detects lost interrupts, and a receiver that takes nothing though frames are enqueued.
     pub(super) notice: Notice,
-    /// It took nothing for longer than the patience, and nothing since.
+    /// It took nothing for longer than the stall timeout, and nothing since.
     pub(super) stalled: bool,
     pub(super) touched: bool,
-    /// What its driver was seen to have posted when there was no room.
+    /// Buffers that its driver had posted when there was no room.
     posted: Posted,
-    /// Whose frame was postponed last, and when.
+    /// The sender of the last frame that backpressure left in a transmit ring, and when.
     pub(super) postponed_last: Option<(PortId, Cycles)>,
-    /// What keeps senders abreast whose frames are postponed, if there are several.
+    /// Fair queueing of blocked senders, if there are several.
     pub(super) race: Option<Box<Race>>,
-    /// What frames take before they are here, if the port is on a link.
+    /// The emulated link before the receive queue, if the port has one.
     pub(super) line: Option<Box<Line>>,
-    /// It is among the lines that are served in every pass.
+    /// Its link emulation is served in every poll iteration.
     pub(super) at_hand: bool,
-    /// Frames of the wire that its link lost, and those that it had no room for, since the counters were last told.
+    /// Frames that the emulated link lost, and those that its queue had no room for, since the counters were last updated.
     off_line: [(DropReason, u32); 2],
-    /// Frames and bytes since the counters were last told.
+    /// Frames and bytes since the counters were last updated.
     pub(super) frames: u64,
     pub(super) bytes: u64,
-    /// Where it is among outlets.
+    /// Its place among the outlets.
     pub(super) slot: Slot,
-    /// Frames that were fetched, and may be referred to until they are shown.
+    /// Frames that were fetched, and may be referred to until they are published.
     fetched: Vec<Vec<u8>>,
-    /// Its receiver's buffers were a burden: nobody looks at them until then.
+    /// Its receive buffers were expensive to walk: they are left alone until then.
     pub(super) shut_until: Cycles,
 }
 
-/// How long things may take at outlets.
+/// Timeouts and intervals of outlets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// A receiver may take nothing before what waits for it is given up.
+    /// Stall timeout: a receiver may take nothing for so long before the frames that are enqueued for it are dropped.
     pub patience: Cycles,
-    /// A receiver may take nothing before it counts as stuck.
+    /// A receiver may take nothing for so long before it counts as stuck.
     pub stuck_after: Cycles,
-    /// Before a frame comes to the end of its line a worker gets up, for waking takes that long.
+    /// Lead of a wake-up before the arrival of a frame on an emulated link, for waking takes that long.
     pub early: Cycles,
     pub spans: Spans,
 }
 
-/// What was done at outlets.
+/// Work done at outlets.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// All of it, see [`effort`].
+    /// Its work units, see [`effort`].
     pub effort: u64,
-    /// At which outlets buffers were a burden, whose, and how much.
+    /// Outlets whose receive buffers were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
 }
 
-/// What a receiver without room has posted, and for how long that was seen to be all.
+/// Buffers that a receiver without room had posted, and for how long there were no new ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     /// The driver's index.
@@ -103,7 +104,7 @@ struct Posted {
     age: Cycles,
 }
 
-/// What a look adds to an age at most: a worker that had no CPU meanwhile has seen nothing.
+/// A poll adds at most so much to the age: a worker without a CPU meanwhile has seen nothing.
 const LOOK: Duration = Duration::from_micros(200);
 
 impl Posted {
@@ -114,30 +115,30 @@ impl Posted {
     }
 }
 
-/// How a receiver that has no room is doing.
+/// Health of a receiver without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// It took something lately.
+    /// It took frames lately.
     Moving,
     /// It took nothing for longer than `STUCK_AFTER`.
     Stuck,
-    /// It took nothing for longer than the patience, and nothing since.
+    /// It took nothing for longer than the stall timeout, and nothing since.
     Stalled,
 }
 
-/// What became of a parcel.
+/// Outcome of the attempt to send a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// Delivered.
     Done,
     /// The receiver has no room now.
     MustWait,
-    /// It never will be, for this reason.
+    /// It cannot be delivered, for this reason.
     Dropped(DropReason),
 }
 
 impl Outlet {
-    /// For queue pair `pair` of `port`, whose frames go into `sink`, with nothing waiting.
+    /// For queue pair `pair` of `port`, with frames going into `sink`, and none enqueued.
     pub(crate) fn new((port, pair): (&Arc<Port>, u16), sink: Sink, enabled: bool, started: bool) -> Self {
         let mut outlet = Self {
             key: RingKey { port: port.id, pair, direction: Direction::Receive },
@@ -174,13 +175,14 @@ impl Outlet {
         self.sink.ring()
     }
 
-    /// Has the driver kick when it posts buffers; true if it has posted some already. Where a limit holds back, buffers are no news.
+    /// Requests a kick when the driver posts receive buffers; true if it has posted some already. While a rate limit holds back,
+    /// new buffers do not matter.
     pub(super) fn arm(&mut self, now: Cycles) -> bool {
         self.port.policy.receive.is_open(now) && self.sink.arm()
     }
 
-    /// When its notice is due: while something waits for its driver, that is when a limit opens, the driver is to be called again, or patience
-    /// ends.
+    /// The deadline of its notification state. While frames are enqueued, that is when a rate limit opens, the interrupt is to be
+    /// repeated, or the stall timeout ends.
     pub(super) fn due(&mut self, now: Cycles, times: &Times) -> Option<Cycles> {
         let loses = self.sink.ring().is_some_and(|ring| ring.loses_interrupts());
         let due = self.notice.due(now, if loses { times.spans.look_soon } else { times.spans.look })?;
@@ -189,7 +191,7 @@ impl Outlet {
         Some(if limiter.is_open(now) { due.min(since.saturating_add(times.patience)) } else { limiter.opens_at() })
     }
 
-    /// Calls a driver again that may have missed a call, if it is time for that.
+    /// Repeats the interrupt of a driver that may have lost one, if it is time for that.
     pub(super) fn call_again_if_stuck(&mut self, now: Cycles, times: &Times, faults: &mut Vec<(PortId, RingFault)>) -> bool {
         let again = self.notice.calls_again(now, &times.spans);
         if again {
@@ -198,20 +200,21 @@ impl Outlet {
         again
     }
 
-    /// Calls the driver once more.
+    /// Interrupts the driver once more.
     pub(super) fn call_again(&mut self, faults: &mut Vec<(PortId, RingFault)>) {
         if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
             self.fail(fault, faults);
         }
     }
 
-    /// Looks again whether its driver seems to have missed a call; true if it has done so for two looks.
+    /// Lost-notification check: true if an interrupt of its driver seemed lost in two checks.
     pub(super) fn look(&mut self) -> bool {
         let ring = self.sink.ring();
         self.notice.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
     }
 
-    /// The patience is over: all that waits is dropped; only frames `too_long`, of so many bytes or more, if there is room for others.
+    /// The stall timeout is over: drops all enqueued frames, or only frames of `too_long` bytes or more if there is room for
+    /// shorter ones, which ends their head-of-line blocking.
     pub(super) fn give_up(
         &mut self,
         too_long: u32,
@@ -232,7 +235,7 @@ impl Outlet {
         }
     }
 
-    /// Sends a copy of `parcel` along the line. What gets lost is counted here: of a frame that is cut, some segments may be.
+    /// Sends a copy of `parcel` along the emulated link. Losses are counted here: of a GSO frame, only some segments may be lost.
     pub(super) fn send_along_line(&mut self, parcel: &mut Parcel, now: Cycles, work: &mut Work) -> Sent {
         let Some(line) = &mut self.line else { return Sent::Dropped(DropReason::ReceiverAbsent) };
         if !is_in_memory(parcel) {
@@ -247,14 +250,14 @@ impl Outlet {
         let Some(taken) = taken else { return Sent::Dropped(DropReason::GrantRefused) };
         self.off_line[0].1 += taken.lost;
         self.off_line[1].1 += taken.refused;
-        // The sender pays for as many frames as it had cut.
+        // The sender pays for each segment of its GSO frame.
         parcel.segments_done += taken.frames as u16;
         work.effort += u64::from(taken.frames) * effort::FRAME + u64::from(parcel.length);
         Sent::Done
     }
 
-    /// Delivers what has come to the end of the line, which goes if nothing comes along it any more, and after the patience gives up what finds no
-    /// room; returns the number of frames delivered, and whether the driver is to be shown anything.
+    /// Delivers the frames whose emulated delay is over, and removes a link emulation that has ended. After the stall timeout,
+    /// drops frames without room. Returns the number of frames delivered, and whether there is anything to publish.
     pub(super) fn serve_line(
         &mut self,
         parcel: &mut Parcel,
@@ -270,13 +273,13 @@ impl Outlet {
             return (0, false);
         }
         let (mut served, mut moved) = (0, false);
-        // Bounded, so that a long line does not keep others waiting.
+        // Bounded, so that an emulated link with many frames does not keep others waiting.
         let mut slice = Slice::new(work.effort, effort::TURN);
         for _ in 0..TURN {
             if slice.is_over(work.effort) {
                 break;
             }
-            // Where a limit holds back, it is not the receiver that does.
+            // Where a rate limit holds back, the receiver is not the cause.
             let open = self.port.policy.receive.is_open(now);
             let given_up = open && self.is_stuck_for(times.patience, now);
             let place = |parcel: &mut Parcel| {
@@ -306,12 +309,12 @@ impl Outlet {
         (served, moved || self.has_unshown())
     }
 
-    /// True if its ring's driver was not shown yet all that went there, be it buffers that broke a rule.
+    /// True if its ring has used buffers that are not published, even those that broke a rule.
     pub(super) fn has_unshown(&mut self) -> bool {
         self.sink.ring().is_some_and(|ring| ring.has_unshown())
     }
 
-    /// Notes among `touched` that the driver of this outlet, which is at `slot`, is to be shown something, or that there is something to count.
+    /// Adds this outlet, which is at `slot`, to `touched`: there is something to publish or to count.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, touched: &mut Vec<Slot>) {
         if !self.touched {
@@ -320,26 +323,26 @@ impl Outlet {
         }
     }
 
-    /// When the next frame comes to the end of its line.
+    /// When the next frame of its link emulation arrives.
     #[inline]
     pub(super) fn arrival(&self) -> Option<Cycles> {
         self.line.as_ref().and_then(|line| line.due())
     }
 
-    /// Whether its line has something for a pass before `moment`: the next frame comes to its end, and will find room as far as is known; or frames
-    /// that were placed are to be let go of.
+    /// Whether its link emulation needs a poll iteration before `moment`: the next frame arrives, and will find room as far as is
+    /// known; or placed frames are to be released.
     pub(super) fn needs_pass_before(&self, moment: Cycles) -> bool {
         let arrives = self.arrival().is_some_and(|due| due < moment);
         (arrives && self.notice.stuck_since().is_none()) || self.line.as_ref().is_some_and(|line| line.has_placed())
     }
 
-    /// True if something would be delivered now if there were room.
+    /// True if a frame could be delivered now if there were room.
     pub(super) fn awaits_room(&self, now: Cycles) -> bool {
         let at_end = self.arrival().is_some_and(|due| due <= now);
         self.turns.waiting() > 0 || (at_end && self.notice.stuck_since().is_some())
     }
 
-    /// Something waits for its driver, which is to blame if its limit is `open`.
+    /// A frame is enqueued for its driver, which is the cause if its rate limit is `open`.
     fn stand_still(&mut self, open: bool, now: Cycles, times: &Times) {
         if open {
             self.notice.stand_still(now, &times.spans);
@@ -348,19 +351,19 @@ impl Outlet {
         }
     }
 
-    /// It was served, or what waited for it was taken back: if nothing does any more, its driver has nothing to take.
+    /// It was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
     pub(super) fn move_on_if_served(&mut self, now: Cycles) {
         if !self.awaits_room(now) {
             self.notice.move_on();
         }
     }
 
-    /// Whether it has taken nothing for longer `than` that, though something waits for it.
+    /// Whether it has taken nothing for longer `than` that, though frames are enqueued for it.
     pub(super) fn is_stuck_for(&self, than: Cycles, now: Cycles) -> bool {
         self.notice.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
     }
 
-    /// Whether `sender` may have room, as far as others are concerned whose frames are postponed.
+    /// Whether `sender` may have room, or must let other blocked senders catch up (fair queueing).
     #[inline]
     pub(super) fn may_go(&mut self, sender: PortId, now: Cycles, races: &mut usize) -> bool {
         let Some(race) = &mut self.race else { return true };
@@ -415,7 +418,7 @@ impl Outlet {
                 Sent::MustWait
             }
             Ok(Placed::Refused(reason @ DropReason::ReceiverMemory)) => {
-                // The time that it took is the receiver's.
+                // Its page faults are charged to the receiver.
                 self.burden(effort::TURN / effort::DESCRIPTOR, now, work);
                 Sent::Dropped(reason)
             }
@@ -430,7 +433,7 @@ impl Outlet {
         }
     }
 
-    /// Places a frame whose rest is only named where it is reached by address: it is fetched first.
+    /// Fetches a foreign frame (a Xen grant) and places it in a sink that needs its bytes in memory.
     #[cold]
     fn place_fetched(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
         if self.fetched.len() == MOST_FETCHED {
@@ -444,7 +447,7 @@ impl Outlet {
         placed.unwrap_or(Ok(Placed::Refused(DropReason::GrantRefused)))
     }
 
-    /// Shows the receiver what was placed.
+    /// Publishes placed frames to the receiver.
     pub(super) fn show(&mut self) {
         self.sink.publish();
         self.fetched.clear();
@@ -455,8 +458,8 @@ impl Outlet {
         self.posted.look(seen, now);
     }
 
-    /// True if a frame found no room in buffers that are there, and no more were posted for so long a `time`: its receiver may be satisfied with those, and
-    /// others need not wait for it.
+    /// Against head-of-line blocking: true if a frame found no room in the posted buffers, and no more were posted for so long a
+    /// `time`. The receiver may never post more, and shorter frames need not wait for that.
     pub(super) fn lets_pass(&mut self, time: Cycles, now: Cycles) -> bool {
         let still = self.shut_until <= now && self.posted.age > time && self.port.policy.receive.is_open(now);
         still && self.has_buffers()
@@ -467,8 +470,8 @@ impl Outlet {
         self.sink.ring().is_some_and(|ring| ring.has_untaken())
     }
 
-    /// Notes that so many descriptors were walked for one frame, in vain or nearly so: once in a pass, its port pays for it, and gets no more looks
-    /// than it has time.
+    /// So many descriptors were walked for one frame, nearly in vain: the receiver's port is charged for it, once in a poll
+    /// iteration, and its buffers are left alone while it is throttled.
     #[cold]
     fn burden(&mut self, walked: u64, now: Cycles, work: &mut Work) {
         let effort = effort::FRAME + walked * effort::DESCRIPTOR;
@@ -482,9 +485,10 @@ impl Outlet {
         self.settle();
     }
 
-    /// A kick came; more are needed only while something waits, or until the driver has given it a buffer. True if it has just given it the first.
+    /// A kick came; more are needed only while frames are enqueued, or until the driver has posted a buffer. True if it has just
+    /// posted the first.
     pub(crate) fn start(&mut self) -> bool {
-        // A frame may have had the ring looked at, and buffers posted since the last kick are no news then.
+        // Delivering a frame may have read the ring already, and then buffers posted since the last kick do not count as new.
         let first = self.unfilled && self.sink.ring().is_some_and(|ring| ring.arm() || ring.was_filled());
         self.unfilled &= !first;
         if !self.unfilled {
@@ -495,12 +499,12 @@ impl Outlet {
         first
     }
 
-    /// Whether its driver has never given it a buffer.
+    /// Whether its driver has never posted a buffer.
     pub(crate) fn is_unfilled(&self) -> bool {
         self.unfilled
     }
 
-    /// Notes whether that is so, of an outlet whose driver kicks.
+    /// Sets whether that is so, for an outlet with a driver that kicks.
     pub(crate) fn set_unfilled(&mut self, unfilled: bool) {
         self.unfilled = unfilled;
     }
@@ -509,7 +513,7 @@ impl Outlet {
         self.open = self.enabled && self.started && !self.faulty;
     }
 
-    /// Closes this outlet, whose ring broke a rule.
+    /// Closes this outlet, because its driver broke the ring.
     pub(super) fn fail(&mut self, fault: RingFault, faults: &mut Vec<(PortId, RingFault)>) {
         self.faulty = true;
         self.settle();

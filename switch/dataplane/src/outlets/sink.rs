@@ -1,4 +1,5 @@
-//! A sink: where an outlet puts frames, a guest's ring or what another kind of port brought ([`crate::port::end`]).
+//! A sink: the destination of an outlet's frames, a receive queue or the receive end of another kind of port
+//! ([`crate::port::end`]).
 
 use crate::memory::Fetch;
 use crate::memory::faults::bring_in;
@@ -7,7 +8,7 @@ use crate::port::end::ReceiveEnd;
 use crate::ring::{Placed, ReceiveQueue, Ring, RingFault};
 use crate::stats::DropReason;
 
-/// Has `act` work on the frame of `parcel` with its rest fetched into `memory`; `None` if that fails.
+/// Runs `act` on the frame of `parcel` with its payload fetched into `memory`; `None` if that fails.
 pub(super) fn fetched<R>(
     parcel: &mut Parcel,
     fetch: Option<&dyn Fetch>,
@@ -20,12 +21,12 @@ pub(super) fn fetched<R>(
     Some(result)
 }
 
-/// Has the pieces of `parcel` in memory; false if that takes too many page faults. Few pieces need no look.
+/// Has the buffer segments of `parcel` in memory; false if that takes too many page faults. A few buffer segments need no check.
 pub(super) fn is_in_memory(parcel: &Parcel) -> bool {
     parcel.loan == Loan::NONE || parcel.is_foreign() || bring_in(parcel.rest())
 }
 
-/// Where an outlet's frames go.
+/// Destination of an outlet's frames.
 #[derive(Debug)]
 pub(crate) enum Sink {
     Ring(Box<ReceiveQueue>),
@@ -42,7 +43,7 @@ impl Sink {
         }
     }
 
-    /// Whether it takes frames whose rest is only named.
+    /// Whether it takes foreign frames, which carry Xen grants instead of bytes.
     #[inline]
     pub(crate) fn takes_foreign(&self) -> bool {
         matches!(self, Self::Other(end) if end.takes_foreign())
@@ -56,7 +57,7 @@ impl Sink {
         }
     }
 
-    /// Shows the receiver what was placed.
+    /// Publishes placed frames to the receiver.
     pub(crate) fn publish(&mut self) {
         match self {
             Self::Ring(receive) => receive.ring().publish(),
@@ -64,7 +65,7 @@ impl Sink {
         }
     }
 
-    /// Frames that were not taken after they were placed, and why.
+    /// Frames that were refused after they were placed, and the reasons.
     pub(crate) fn take_refused(&mut self) -> [(DropReason, u32); 2] {
         match self {
             Self::Ring(_) => [(DropReason::ReceiverAbsent, 0); 2],
@@ -72,7 +73,7 @@ impl Sink {
         }
     }
 
-    /// Descriptors that were walked to find room since this was last asked.
+    /// Receive descriptors that were walked to find room since this was last asked.
     pub(crate) fn take_walked(&mut self) -> u64 {
         match self {
             Self::Ring(receive) => receive.take_walked(),
@@ -87,7 +88,7 @@ impl Sink {
         }
     }
 
-    /// Asks to be told of new room; true if there is some already, or if nobody will tell.
+    /// Requests a notification of new room; true if there is some already, or if there are no notifications.
     pub(crate) fn arm(&mut self) -> bool {
         match self {
             Self::Ring(receive) => receive.ring().arm(),

@@ -1,35 +1,37 @@
-//! Dozing: a sender that streams is looked at from time to time, instead of kicking for every few frames.
+//! Timer polling (interrupt moderation): the transmit queue of a one-way stream is polled by a timer, instead of by a kick for
+//! every few frames.
 //!
-//! Where all CPUs are busy, a kick for each frame disturbs everybody: it wakes the worker, which calls the receiver, and both take a CPU away
-//! from somebody. A sender that sends on without waiting for any answer gains more by being served in batches than it loses by
-//! the time until the next look. Who waits for answers (TCP, requests) is never left to a timer, nor is who might fill its ring meanwhile.
+//! Where all CPUs are busy, a kick for each frame costs all of them: it wakes the worker, which interrupts the receiver, and both
+//! preempt other tasks. A sender that does not wait for answers gains more from being served in batches than it loses by the time
+//! until the next poll. A sender that waits for answers (TCP, requests) never gets timer polling, nor does one that might fill its
+//! ring meanwhile.
 
 use std::time::Duration;
 
 use crate::time::{Cycles, in_cycles};
 
-/// Time between two looks: what a frame of a stream may lie in its ring.
+/// Poll interval: the time for which a frame of a stream may lie in its ring.
 const DOZE: Duration = Duration::from_micros(200);
-/// Rests in a row between which frames came and none went back, before a sender is taken to stream.
+/// Rests in a row after which frames came and none was received, before a sender counts as a one-way stream.
 const PROOF: u8 = 8;
 
-/// What is known of a sender's habit. See the module.
+/// Observed behaviour of a sender. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// Rests in a row after which frames came.
     rests: u8,
     rested_at: Cycles,
-    /// Frames delivered to the sender's port when the worker last rested.
+    /// Frames that the sender's port had received when the worker last rested.
     delivered: u64,
-    /// Frames that came since.
+    /// Frames that were sent since.
     pub came: u32,
-    /// The next look.
+    /// When to poll next.
     pub until: Option<Cycles>,
 }
 
 impl Stream {
-    /// The worker rests in moment `now`: whether this sender, to whose port `delivered` frames went so far, is to be looked at
-    /// [later](Self::until) instead of being armed. Its ring has `room` for so many frames.
+    /// The worker rests in moment `now`: whether this sender, whose port received `delivered` frames so far, gets timer polling, at
+    /// [`Self::until`], instead of being armed. Its ring has `room` for so many frames.
     pub(crate) fn dozes(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return true;

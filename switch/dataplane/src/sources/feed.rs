@@ -1,11 +1,12 @@
-//! A feed: what a source takes frames from, a guest's ring or what another kind of port brought ([`crate::port::end`]).
+//! A feed: the queue from which a source takes frames, a transmit queue or the transmit end of another kind of port
+//! ([`crate::port::end`]).
 
 use crate::notice::Missed;
 use crate::parcel::Parcel;
 use crate::port::end::TransmitEnd;
 use crate::ring::{Ring, RingFault, Taken, TransmitQueue};
 
-/// Where a source's frames come from. See [`TransmitQueue`] for what the methods owe each other.
+/// Transmit queue of a guest, or the end of another kind of port. See [`TransmitQueue`] for the contract of the methods.
 #[derive(Debug)]
 pub(crate) enum Feed {
     Ring(Box<TransmitQueue>),
@@ -46,7 +47,7 @@ impl Feed {
         }
     }
 
-    /// True if more has come than was taken.
+    /// True if there are more frames than were taken.
     pub(crate) fn has_more(&mut self) -> bool {
         match self {
             Self::Ring(transmit) => transmit.ring().has_untaken() || transmit.ring().has_news(),
@@ -54,7 +55,7 @@ impl Feed {
         }
     }
 
-    /// What the driver seems to have missed, or we of it while the source was `asleep`.
+    /// A notification that seems lost: an interrupt, or a kick while the source was `asleep`.
     pub(crate) fn missed(&mut self, asleep: bool) -> Option<Missed> {
         match self {
             Self::Ring(transmit) => {
@@ -114,7 +115,7 @@ impl Feed {
         }
     }
 
-    /// Frames that may be out at most.
+    /// Maximum of frames in flight.
     pub(crate) fn size(&mut self) -> u16 {
         match self {
             Self::Ring(transmit) => transmit.ring().size(),
@@ -122,7 +123,7 @@ impl Feed {
         }
     }
 
-    /// Asks to be told of new frames; true if there are some already.
+    /// Requests a notification of new frames; true if there are some already.
     pub(crate) fn arm(&mut self) -> bool {
         match self {
             Self::Ring(transmit) => transmit.ring().arm(),
@@ -130,7 +131,7 @@ impl Feed {
         }
     }
 
-    /// Shows whoever sends what is done with.
+    /// Publishes completions to the sender.
     pub(crate) fn publish(&mut self) {
         match self {
             Self::Ring(transmit) => transmit.ring().publish(),

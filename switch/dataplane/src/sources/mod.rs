@@ -1,4 +1,5 @@
-//! Sources: where frames come in, and what a worker keeps about each.
+//! Sources: transmit queues and TAPs, and a worker's state of each. Backpressure ([`Postponed`]), the quota of a receiver in a
+//! transmit ring ([`Source::may_keep_out`]), and coalescing of TX-completion interrupts ([`Sources::call`]) are handled here.
 
 mod doze;
 mod feed;
@@ -23,65 +24,68 @@ use crate::verdict::Memo;
 use doze::Stream;
 pub(crate) use feed::Feed;
 
-/// What a driver need not hear of at once when it goes back: a request, an acknowledgement.
+/// Completions of at most so many bytes and frames need no interrupt at once: they complete a request or an acknowledgement, not a
+/// stream.
 const LITTLE_BYTES: u64 = 8192;
 const LITTLE_FRAMES: u16 = 8;
-/// How long it takes a receiver that polls to take a batch.
+/// Time in which a busy-polling receiver takes a batch.
 const POLLED_ROOM: Duration = Duration::from_micros(4);
 
-/// A feed and its circumstances.
+/// A feed, with the worker's state of it.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub key: RingKey,
     pub port: Arc<Port>,
     pub feed: Feed,
-    /// The driver wants its chains back in order.
+    /// VIRTIO_F_IN_ORDER: the driver wants its descriptor chains completed in order.
     pub in_order: bool,
-    /// What the sender may leave to others.
+    /// Offloads that the sender may request.
     pub offloads: Offloads,
     pub memo: Memo,
     pub state: State,
     /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
     pub enabled: bool,
-    /// Parcels that are out to each port.
+    /// Packets in flight to each port.
     out_for: Vec<u16>,
-    /// What is to be done when nothing is out any more; nothing is taken before.
+    /// The action once no chain is in flight any more; until then no more chains are taken.
     pub when_back: Option<WhenBack>,
     /// The driver does not kick: it wants to be polled (SET_VRING_KICK without a descriptor).
     pub polled: bool,
-    /// The next chain, if it was postponed because its receiver had no room.
+    /// Backpressure: the next descriptor chain, if it was left in the ring because its receiver had no room.
     pub postponed: Option<Postponed>,
-    /// How long it may be postponed, usually and at most.
+    /// How long it may be left there usually, and at most (`patience`, the stall timeout).
     postpone_for: Cycles,
     pub patience: Cycles,
-    /// The port's limit holds it back until then.
+    /// The port's rate limit holds it back until then.
     pub held_until: Option<Cycles>,
     share: Share,
-    /// Whom the last frame was for, and how many in a row were for it.
+    /// Receiver of the last frame, and how many frames in a row were for it.
     receiver: PortId,
     in_a_row: u32,
-    /// Bytes taken since its driver was last called.
+    /// Bytes completed since the driver's last interrupt.
     pub bytes_back: u64,
-    /// Bytes that were delivered to its port until it was last considered whether a call may wait.
+    /// Bytes that its port had received when interrupt coalescing was last considered.
     delivered: u64,
     touched: bool,
-    /// What its driver has perhaps not heard of, or we of it.
+    /// Notification state: detects lost kicks and interrupts, and delays interrupts.
     notice: Notice,
     /// When it last had frames.
     pub active: Cycles,
-    /// Whether it sends without waiting for answers.
+    /// Whether it sends a one-way stream, without waiting for answers.
     pub stream: Stream,
 }
 
-/// What a receiver that is not at its best may hold of a ring, as factors of dynamic thresholds in sixteenths (Choudhury and Hahne,
-/// "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): with factor a it gets at most a / (1 + a) of the ring.
+/// Quota of a receiver in a transmit ring, as factors of dynamic thresholds in sixteenths (Choudhury and Hahne, "Dynamic Queue
+/// Length Thresholds for Shared-Memory Packet Switches", 1998): with factor a, frames in flight to one receiver take at most a / (1
+/// + a) of the ring.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// The operator's share.
+    /// The configured quota.
     usual: u32,
     /// A receiver that takes frames, and is the sender's only one: a reserve is left for others.
     sole: u32,
-    /// A receiver that took nothing for longer than the patience: it costs little, and finds something when it comes to.
+    /// For a receiver that took nothing for longer than the stall timeout: it blocks little of the ring, and finds frames when it
+    /// recovers.
     stalled: u32,
 }
 
@@ -92,14 +96,14 @@ impl Share {
     }
 }
 
-/// A chain that waits in its ring, to be opened again.
+/// Backpressure: a descriptor chain that was left in the transmit ring, to be opened again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Postponed {
-    /// When it was first postponed.
+    /// When it was first left there.
     pub since: Cycles,
-    /// The receiver; the sender itself if it is for everybody.
+    /// The receiver; the sender itself if the frame is flooded.
     pub port: PortId,
-    /// The outlet that had no room. Where another worker had none, for that is all there is to ask for, the slot does not matter.
+    /// The outlet without room. If an inter-worker queue was full, only the worker matters, not the slot.
     pub entry: RouteEntry,
     /// Segments of it that were delivered already.
     pub segments_done: u16,
@@ -114,16 +118,16 @@ pub(crate) enum WhenBack {
     Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>, State),
 }
 
-/// Whether a source is looked at.
+/// Whether a source is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Waits for its first kick (vhost-user, "Ring states": started by a kick).
     Unstarted,
-    /// Armed: a kick will tell.
+    /// Armed: the driver kicks when it adds chains.
     Asleep,
-    /// Looked at in every pass.
+    /// Polled in every poll iteration.
     Awake,
-    /// Broke its ring, or is being stopped: nothing more is taken.
+    /// Its driver broke the ring, or it is being stopped: no more chains are taken.
     Closed,
 }
 
@@ -174,12 +178,12 @@ impl Source {
         }
     }
 
-    /// True if as many frames as the ring holds were for the same receiver.
+    /// True if the last frames, as many as the ring holds, were for the same receiver.
     fn has_one_receiver(&mut self) -> bool {
         self.in_a_row >= self.feed.size().into()
     }
 
-    /// Whether another parcel for `port` may stay out: as many as its share of the heads that are left to the guest, see [`Share`].
+    /// Whether another packet for `port` may be in flight: a quota of the ring's free entries, see [`Share`].
     pub(crate) fn may_keep_out(&mut self, port: PortId, health: Health) -> bool {
         let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
         let factor = match health {
@@ -190,7 +194,7 @@ impl Source {
         16 * u32::from(self.out_for.get(port.index()).copied().unwrap_or(0)) < left * factor
     }
 
-    /// Keeps a parcel for `port` out.
+    /// Keeps a packet for `port` in flight.
     pub(crate) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
         self.feed.keep_out(parcel, 1);
         if self.out_for.len() <= port.index() {
@@ -199,30 +203,31 @@ impl Source {
         self.out_for[port.index()] += 1;
     }
 
-    /// How long an opened parcel that its receiver has no room for may be postponed: it stays in the ring, to be tried again.
+    /// Backpressure: how long an opened packet may be left in the ring, to be tried again, while its receiver has no room.
     ///
-    /// In-order rings have no other way of waiting: nothing behind it could be given back anyway. For others it saves the effort of
-    /// parking where receivers poll and will soon have room; and where the receiver's share of the ring is used up, so that it may
-    /// not be kept out, it saves the frame of a sender that has nothing to send to others, who feels the receiver's pace instead.
+    /// For in-order rings there is no alternative: no chain behind it could be completed before it anyway. For other rings it saves
+    /// the cost of enqueueing where receivers poll and will soon have room. And where the receiver's quota of the ring is used up,
+    /// it saves the frame of a sender with only that receiver: the sender is slowed down to the receiver's rate instead.
     pub(crate) fn postpone_time(&mut self, may_keep_out: bool) -> Cycles {
         if !may_keep_out && self.has_one_receiver() { self.patience } else { self.postpone_for }
     }
 
-    /// Whether an opened parcel for `port`, which had no room at `entry`, may be postponed; that is so for so long a `time`.
+    /// Whether an opened packet for `port`, which had no room at `entry`, may be left in the ring; at most for `time` since the
+    /// first attempt.
     pub(crate) fn may_postpone(&mut self, parcel: &Parcel, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
         let postponed = self.postponed.get_or_insert(Postponed { since: now, port, entry, segments_done: 0 });
         (postponed.port, postponed.entry, postponed.segments_done) = (port, entry, parcel.segments_done);
         now.saturating_sub(postponed.since) < time
     }
 
-    /// That a chain is postponed is not its receiver's fault up to `now`.
+    /// Restarts the time of the backpressure at `now`, because its receiver is not the cause of it.
     pub(crate) fn excuse(&mut self, now: Cycles) {
         if let Some(postponed) = &mut self.postponed {
             postponed.since = now;
         }
     }
 
-    /// Whether its driver has looked at what it was shown when its call was put off: then it need not hear of that.
+    /// Interrupt coalescing: whether the driver has seen the completions for which its interrupt was delayed; then it needs none.
     fn has_looked(&mut self) -> bool {
         let Some(shown) = self.notice.put_off_at() else { return false };
         let looked = self.feed.ring().is_some_and(|ring| ring.has_looked(shown));
@@ -232,12 +237,12 @@ impl Source {
         looked
     }
 
-    /// Whether its driver was shown anything that calls were not considered for.
+    /// Whether completions were published for which no interrupt was considered yet.
     fn owes_call(&mut self) -> bool {
         self.feed.ring().is_some_and(|ring| ring.unconsidered() > 0)
     }
 
-    /// Has its ring make this `call`, and counts.
+    /// Has its ring run `call`, which may interrupt the driver, and counts interrupts.
     pub(crate) fn call<'c>(
         &mut self,
         call: impl FnOnce(&mut Ring) -> Result<(), RingFault>,
@@ -252,14 +257,14 @@ impl Source {
         result
     }
 
-    /// Has the call for what its driver was shown wait; false if it has waited long enough.
+    /// Interrupt coalescing: delays the interrupt for published completions; false if it was delayed long enough.
     fn put_off(&mut self, now: Cycles, spans: &Spans) -> bool {
         let shown = self.feed.ring().map_or(0, |ring| ring.shown());
         self.notice.put_off(shown, now, spans)
     }
 
-    /// Whether so little went back to the driver that it need not hear of it at once: it exchanges requests and answers. Who acknowledges a stream is
-    /// called, for a stream is faster so.
+    /// Whether so few completions were published that their interrupt can wait: the guest exchanges requests and answers. A guest
+    /// that acknowledges a stream is interrupted at once, because that makes streams faster.
     fn may_call_later(&mut self) -> bool {
         let delivered = self.port.delivered_bytes();
         let got = delivered.wrapping_sub(std::mem::replace(&mut self.delivered, delivered));
@@ -267,14 +272,14 @@ impl Source {
         self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
-    /// Looks again whether its driver seems to have missed something, or we of it; returns what has been missed for two looks.
+    /// Lost-notification check: whether a kick or an interrupt seems to be lost; returns the one that seemed lost in two checks.
     pub(crate) fn look(&mut self) -> Option<Missed> {
         let asleep = self.state == State::Asleep;
         let feed = &mut self.feed;
         self.notice.look(|| feed.missed(asleep))
     }
 
-    /// A parcel that was kept out comes back; `from` is `None` if it was flooded.
+    /// A packet that was in flight is done with; `from` is its receiver, `None` if it was flooded.
     pub(crate) fn come_back(&mut self, head: u16, from: Option<PortId>) {
         if let Some(out) = from.and_then(|port| self.out_for.get_mut(port.index())) {
             *out = out.saturating_sub(1);
@@ -298,13 +303,13 @@ fn postpone_for(in_order: bool, settings: &Settings) -> Cycles {
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     slots: Slots<Source>,
-    /// Slots to look at in every pass.
+    /// Slots to poll in every poll iteration.
     pub awake: Vec<Slot>,
-    /// Slots with completions that the driver was not shown yet.
+    /// Slots with completions that are not published yet.
     pub touched: Vec<Slot>,
     /// Sources that are armed.
     pub asleep: usize,
-    /// When notices are due.
+    /// Timers of the notification states.
     agenda: Agenda,
     spans: Spans,
 }
@@ -351,7 +356,7 @@ impl Sources {
         }
     }
 
-    /// Wakes a source that sleeps; one that was never started stays so.
+    /// Wakes a source that sleeps; one that was never started stays unstarted.
     pub(crate) fn wake(&mut self, slot: Slot) {
         if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
             self.set_state(slot, State::Awake);
@@ -368,7 +373,7 @@ impl Sources {
         }
     }
 
-    /// Takes nothing more from `slot`, nor after it has moved: its port broke a ring.
+    /// Takes no more chains from `slot`, nor after its ring has moved: its port broke a ring.
     pub(crate) fn close(&mut self, slot: Slot) {
         if let Some(Source { when_back: Some(WhenBack::Move(.., then)), .. }) = self.get(slot) {
             *then = State::Closed;
@@ -376,14 +381,15 @@ impl Sources {
         self.set_state(slot, State::Closed);
     }
 
-    /// What was postponed for `entry` is so no more: its ring is gone.
+    /// Ends the backpressure of frames for `entry`: that ring is gone.
     pub(crate) fn forget_postponed(&mut self, entry: RouteEntry) {
         for (_, source) in self.slots.iter_mut() {
             source.postponed = source.postponed.filter(|postponed| postponed.entry != entry);
         }
     }
 
-    /// Wakes those that sleep and had frames after moment `since`: more are expected soon, and need no kick.
+    /// Busy polling of recently active sources: wakes those that sleep and had frames after moment `since`, without waiting for a
+    /// kick.
     pub(crate) fn wake_recent(&mut self, since: Cycles) {
         for slot in self.slots.taken() {
             if let Some(source) = self.get(slot)
@@ -396,7 +402,7 @@ impl Sources {
         }
     }
 
-    /// Notes that `slot` had so many `frames` in moment `now`, and that completions are to be published.
+    /// Records that `slot` had so many `frames` in moment `now`, and that completions are to be published.
     #[inline]
     pub(crate) fn had_frames(&mut self, slot: Slot, frames: u32, now: Cycles) {
         if let Some(source) = self.get(slot) {
@@ -406,7 +412,7 @@ impl Sources {
         self.touch(slot);
     }
 
-    /// Notes that completions of `slot` are to be published.
+    /// Records that completions of `slot` are to be published.
     #[inline]
     pub(crate) fn touch(&mut self, slot: Slot) {
         if let Some(source) = self.slots.get_mut(slot)
@@ -417,7 +423,7 @@ impl Sources {
         }
     }
 
-    /// Shows drivers what went back; true if there was anything. [`Self::call`] is to follow, after a fence.
+    /// Publishes completions on the used rings; true if there were any. [`Self::call`] is to follow, after a fence.
     pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
             if let Some(source) = self.slots.get_mut(slot) {
@@ -427,8 +433,9 @@ impl Sources {
         !self.touched.is_empty()
     }
 
-    /// Calls the drivers that asked to hear of what was published, and counts; `faulty` hears of calls that block. Calls of drivers to whom
-    /// little went back are [put off](Notice::put_off).
+    /// Interrupts the drivers that asked for it about published completions, and counts; `faulty` is called for interrupts that
+    /// block. Interrupt coalescing: for a few completions the interrupt is [put off](Notice::put_off), and dropped if the driver
+    /// reaps them by itself.
     pub(crate) fn call<'c>(
         &mut self,
         now: Cycles,
@@ -456,7 +463,7 @@ impl Sources {
         }
     }
 
-    /// Something happened at the ring of `slot`, which may have fallen quiet with that.
+    /// The ring of `slot` changed and may be quiet from now on, so its lost-notification check starts.
     #[inline]
     pub(crate) fn happened(&mut self, slot: Slot, now: Cycles) {
         if self.slots.get_mut(slot).is_some_and(|source| source.notice.happened()) {
@@ -464,25 +471,25 @@ impl Sources {
         }
     }
 
-    /// Writes on the agenda when the notice of `slot` is due.
+    /// Sets the timer of `slot` to the deadline of its notification state.
     fn expect(&mut self, slot: Slot, now: Cycles) {
         let due = self.slots.get(slot).and_then(|source| source.notice.due(now, self.spans.look));
         due.into_iter().for_each(|due| self.agenda.expect(slot, due));
     }
 
-    /// True if some notice is due.
+    /// True if some timer is due.
     #[inline]
     pub(crate) fn has_due(&self, now: Cycles) -> bool {
         self.agenda.is_due(now)
     }
 
-    /// When the next notice is due.
+    /// The deadline of the next timer.
     pub(crate) fn deadline(&self) -> Option<Cycles> {
         self.agenda.next()
     }
 
-    /// Takes the slots whose notices are due. Those of which calls were put off are considered again by [`Self::call`]; the others are for the
-    /// caller to look at.
+    /// Takes the slots whose timers are due. Delayed interrupts are considered again by [`Self::call`]; the other slots are for the
+    /// caller's lost-notification check.
     pub(crate) fn take_due(&mut self, now: Cycles) -> Vec<Slot> {
         let mut due = Vec::new();
         self.agenda.take_due(now, &mut due);
@@ -496,7 +503,7 @@ impl Sources {
         due
     }
 
-    /// The notice of `slot` was due and is looked after: it is so again later, and so it is for a call that is `kept`.
+    /// The timer of `slot` was handled: sets the next one, also for an interrupt that is `kept` back.
     pub(crate) fn looked_after(&mut self, slot: Slot, kept: bool, now: Cycles) {
         if kept && let Some(source) = self.slots.get_mut(slot) {
             source.notice.happened();
