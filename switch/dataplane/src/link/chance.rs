@@ -1,4 +1,4 @@
-//! What is left to chance on a link: losses and delays.
+//! Random losses and delays of an emulated link.
 
 use fastrand::Rng;
 use schemars::JsonSchema;
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity;
 
-/// How a delay strays from its mean.
+/// Distribution of a delay around its mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// Evenly, up to the jitter to either side.
+    /// Uniform, up to the jitter to either side.
     #[default]
     Uniform,
     /// As a normal distribution, with the jitter as standard deviation.
@@ -20,7 +20,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// How far this time, in units of the jitter.
+    /// A random deviation, in units of the jitter.
     pub fn draw(self, rng: &mut Rng) -> f64 {
         match self {
             Self::Uniform => 2.0 * rng.f64() - 1.0,
@@ -44,16 +44,17 @@ fn pareto(rng: &mut Rng) -> f64 {
     ((1.0 - rng.f64()).powf(-1.0 / 3.0) - MEAN) / DEVIATION
 }
 
-/// Losses in bursts: a chain of a good and a bad state, each with its own loss (Gilbert 1960, Elliott 1963). All four are shares, 0 to 1.
+/// Losses in bursts: a Markov chain of a good and a bad state, each with its own loss (Gilbert 1960, Elliott 1963). All four are
+/// shares, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{ "p": "1%", "r": "50%" }]))]
 pub struct GilbertElliott {
-    /// From good to bad, a frame.
+    /// Transition from good to bad, per frame.
     #[serde(deserialize_with = "quantity::read_share")]
     #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub p: f64,
-    /// From bad to good, a frame.
+    /// Transition from bad to good, per frame.
     #[serde(deserialize_with = "quantity::read_share")]
     #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub r: f64,
@@ -80,7 +81,7 @@ impl GilbertElliott {
     }
 }
 
-/// True in that share of cases.
+/// True with this probability.
 #[inline]
 pub fn happens(share: f64, rng: &mut Rng) -> bool {
     share > 0.0 && rng.f64() < share

@@ -1,8 +1,8 @@
-//! One direction of a link at work.
+//! One direction of an emulated link.
 //!
-//! What is emulated is a wire, whose frames are no longer than an MTU (IEEE 802.3). A frame that its sender left to be segmented is cut before it
-//! meets chance, queue and transmitter, so that each segment meets them by itself; on a path that only delays, where that makes no difference, it
-//! stays whole.
+//! It emulates a wire, with frames no longer than an MTU (IEEE 802.3). A GSO frame is segmented before losses, queue and
+//! transmitter, so that they apply to each segment by itself; on a path with a constant delay only, where that makes no difference,
+//! it stays unsegmented.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -20,10 +20,10 @@ use crate::offload::segment::{Cutter, Segment};
 use crate::parcel::Parcel;
 use crate::time::{Cycles, frequency};
 
-/// What a frame under way takes beside its bytes.
+/// Memory of a frame in flight beside its bytes.
 const OVERHEAD: u64 = 128;
 
-/// A frame under way.
+/// A frame in flight.
 #[derive(Debug)]
 struct Flight {
     due: Cycles,
@@ -32,7 +32,7 @@ struct Flight {
     source: PortId,
     header: NetHeader,
     frame: Box<[u8]>,
-    /// Segments that were delivered already, if the receiver had room for some only.
+    /// Segments that were delivered already, if the receiver had room for some of them only.
     segments_done: u16,
     _permit: Permit,
 }
@@ -57,14 +57,14 @@ impl Ord for Flight {
     }
 }
 
-/// What a line was given in one go, in frames of the wire.
+/// Result of sending one packet along the link, in frames of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// All of them.
     pub frames: u32,
-    /// Those that got lost, as the path says.
+    /// Those that were lost, by the loss of the path.
     pub lost: u32,
-    /// Those for which there was no room.
+    /// Those for which the transmitter's queue or the memory budget had no room.
     pub refused: u32,
 }
 
@@ -74,7 +74,7 @@ struct WireFrame<'a> {
     source: PortId,
     header: NetHeader,
     length: u32,
-    /// Makes a copy of it.
+    /// Makes a copy of its bytes.
     copy: &'a dyn Fn() -> Box<[u8]>,
 }
 
@@ -91,13 +91,13 @@ pub struct Line {
     /// When the last frame is due, for keeping order.
     last_due: Cycles,
     flights: BinaryHeap<Reverse<Flight>>,
-    /// Placed, and perhaps still looked at: until the pass ends a receiver may refer to them.
+    /// Frames that were placed: until the poll iteration ends the receiver may refer to them.
     placed: Vec<Flight>,
     taken: u64,
 }
 
 impl Line {
-    /// A line along `path`, whose frames take room from `account`; `seed` decides what chance brings.
+    /// An emulated link along `path`, with frames that take memory from `account`; `seed` determines losses and delays.
     pub fn new(path: Arc<Path>, account: Arc<Account>, seed: u64) -> Self {
         Self {
             path,
@@ -112,17 +112,17 @@ impl Line {
         }
     }
 
-    /// Frames go along `path` from now on; those under way keep the moment in which they arrive.
+    /// Uses `path` from now on; frames in flight keep their time of arrival.
     pub fn set_path(&mut self, path: Arc<Path>) {
         self.path = path;
     }
 
-    /// True if frames may pass it by: its path is clear and nothing is under way.
+    /// True if frames may bypass it: its path is clear and no frame is in flight.
     pub fn is_over(&self) -> bool {
         self.flights.is_empty() && self.path.is_clear()
     }
 
-    /// Sends a copy of `parcel` on its way in moment `now`: as it is, or each of its segments.
+    /// Sends a copy of `parcel` in moment `now`: as it is, or each of its segments.
     pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Taken {
         let mut taken = Taken::default();
         match if self.path.only_delays() { None } else { Cutter::new(parcel, true) } {
@@ -139,7 +139,7 @@ impl Line {
         taken
     }
 
-    /// Sends a copy of each segment on its way.
+    /// Sends a copy of each segment.
     fn take_segments(&mut self, parcel: &Parcel, mut cutter: Cutter, now: Cycles, taken: &mut Taken) {
         let whole = bytes(parcel);
         for index in 0..cutter.count() {
@@ -152,7 +152,7 @@ impl Line {
         }
     }
 
-    /// Sends a frame on its way, or two copies. A second copy that gets lost alone is no loss.
+    /// Sends a frame, or two copies. If only the second copy finds no room, that is no loss.
     fn take_frame(&mut self, frame: WireFrame<'_>, now: Cycles, taken: &mut Taken) {
         taken.frames += 1;
         if self.loses() {
@@ -167,7 +167,7 @@ impl Line {
         }
     }
 
-    /// Sends one copy on its way; `None` if there is no room for it.
+    /// Sends one copy; `None` if there is no room for it.
     fn take_copy(&mut self, frame: WireFrame<'_>, now: Cycles) -> Option<()> {
         let permit = self.account.take(u64::from(frame.length) + OVERHEAD)?;
         let left = self.transmit(frame.length, now)?;
@@ -185,12 +185,12 @@ impl Line {
         Some(())
     }
 
-    /// Whether the next frame gets lost.
+    /// Whether the next frame is lost.
     fn loses(&mut self) -> bool {
         happens(self.path.loss, &mut self.rng) || self.path.bursts.is_some_and(|bursts| bursts.loses(&mut self.bad, &mut self.rng))
     }
 
-    /// When a frame of `length` bytes has left the transmitter; `None` if too many wait for it.
+    /// When a frame of `length` bytes has left the transmitter; `None` if its queue is full.
     fn transmit(&mut self, length: u32, now: Cycles) -> Option<Cycles> {
         if self.path.rate == 0 {
             return Some(now);
@@ -198,7 +198,7 @@ impl Line {
         while self.leaving.front().is_some_and(|&left| left <= now) {
             self.leaving.pop_front();
         }
-        // The one that is being sent does not wait.
+        // The frame that is being sent is not in the queue.
         if self.leaving.len() > self.path.queue as usize {
             return None;
         }
@@ -222,22 +222,22 @@ impl Line {
         due
     }
 
-    /// Frames under way.
+    /// Frames in flight.
     pub fn len(&self) -> usize {
         self.flights.len()
     }
 
-    /// True if nothing is under way.
+    /// True if no frame is in flight.
     pub fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// Lets go of the frames that were placed. To be called once the receiver was shown them.
+    /// Releases the frames that were placed. To be called once they were published to the receiver.
     pub fn forget_placed(&mut self) {
         self.placed.clear();
     }
 
-    /// True if frames were placed and not let go of since.
+    /// True if frames were placed and not released since.
     pub fn has_placed(&self) -> bool {
         !self.placed.is_empty()
     }
@@ -248,7 +248,8 @@ impl Line {
         self.flights.peek().map(|Reverse(flight)| flight.due)
     }
 
-    /// Hands the next frame, if it has arrived at `now`, to `place` as a parcel. It stays first in the line until `place` says that it is done with.
+    /// Passes the next frame, if it has arrived at `now`, to `place` as a packet. It stays the first in flight until `place`
+    /// returns that it is done with.
     pub fn serve<R>(&mut self, now: Cycles, parcel: &mut Parcel, place: impl FnOnce(&mut Parcel) -> (R, bool)) -> Option<R> {
         let mut first = self.flights.peek_mut().filter(|first| first.0.due <= now)?;
         let flight = &mut first.0;
@@ -291,7 +292,7 @@ mod tests {
         let mut bytes = vec![0; 1000];
         bytes[500..504].copy_from_slice(&number.to_be_bytes());
         let mut parcel = Parcel::default();
-        // Kept for the test's length: parcels point into their frames.
+        // Leaked for the duration of the test, because packets point into their frames.
         parcel.set_frame(NetHeader::default(), Box::leak(bytes.into_boxed_slice()));
         parcel
     }
@@ -301,7 +302,7 @@ mod tests {
         line.take(&frame(number), now) == Taken { frames: 1, ..Taken::default() }
     }
 
-    /// A TCP frame to be cut into `segments` of 946 bytes of payload, 1000 with their headers.
+    /// A GSO frame of `segments` TCP segments of 946 bytes of payload, 1000 with their headers.
     fn large(segments: u32) -> Parcel {
         let mut bytes = vec![0; 54 + 946 * segments as usize];
         bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -339,7 +340,7 @@ mod tests {
         }
         let share = |count: usize| count as f64 / 40_000.0;
         assert!((share(lost as usize) - 0.1).abs() < 0.01 && (share(arrived) - 0.99).abs() < 0.02, "{lost} {arrived}");
-        // Each by itself: a burst of them begins behind one that is not lost.
+        // Losses are independent: a burst of them begins behind a segment that is not lost.
         assert!((share(bursts) - 0.9 * 0.1).abs() < 0.01, "{bursts}");
     }
 
@@ -447,7 +448,7 @@ mod tests {
         let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
         let taken = (0..100).filter(|&number| takes(&mut line, number, 0)).count();
         assert_eq!(taken, 1, "half of the memory is for others");
-        // Its millisecond at the transmitter is all that there was.
+        // Only its millisecond at the transmitter counts.
         assert_eq!(arrived(&mut line, milliseconds(1)).len(), 1);
         line.forget_placed();
         assert!(takes(&mut line, 100, milliseconds(1)));

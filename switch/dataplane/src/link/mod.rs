@@ -1,11 +1,11 @@
-//! Links: segments of exactly two ports on which frames take time, get lost, come twice or out of order, for emulating networks.
+//! Link emulation (netem): broadcast domains of exactly two ports on which frames are delayed, lost, duplicated or reordered.
 //!
-//! 1. [`Impairment`]: what the operator writes; [`Path`]: the same, checked, in the units of the data path.
-//! 2. [`chance`]: what is left to chance: losses and delays.
-//! 3. [`Line`]: one direction of a link at work. It stands before the receiver's ring. A frame on its way has left its sender's memory:
-//!    it lies in ours, of which there is a [`Budget`](crate::budget).
+//! 1. [`Impairment`]: the configuration; [`Path`]: the same, checked, in the units of the data path.
+//! 2. [`chance`]: random losses and delays.
+//! 3. [`Line`]: one direction of an emulated link. It stands before the receiver's virtqueue. A frame in flight on it has left its
+//!    sender's memory: a copy lies in the switch's memory, within a [`Budget`](crate::budget).
 //!
-//! A frame first waits for the transmitter, which sends at the line's rate and has a bounded queue; then it is under way for the delay.
+//! A frame first waits for the emulated transmitter, which sends at the link's rate and has a bounded queue; then it is delayed.
 
 pub mod chance;
 mod line;
@@ -23,35 +23,35 @@ pub use line::{Line, Taken};
 use crate::quantity::{self, parse_delay, parse_rate};
 use crate::time::{Cycles, in_cycles};
 
-/// Frames that wait for the transmitter unless the operator says otherwise.
+/// Default length of the transmitter's queue, in frames.
 const QUEUE: u32 = 1000;
 
-/// One direction of a link as it is written down; what is left out does not impair.
+/// One direction of an emulated link, as configured; omitted keys do not impair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 #[schemars(extend("examples" = [{ "delay": "10ms", "loss": "1%" }]))]
 pub struct Impairment {
-    /// Time under way, as "10ms" or "250us".
+    /// Delay, as "10ms" or "250us".
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "delay"))]
     pub delay: Option<String>,
-    /// How far the delay strays: the half width of a uniform distribution, the standard deviation of the others.
+    /// Jitter: the half width of a uniform distribution, the standard deviation of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "delay"))]
     pub jitter: Option<String>,
-    /// How the delay strays.
+    /// Distribution of the jitter.
     pub distribution: Distribution,
-    /// Frames keep their order whatever the jitter; otherwise each has its own delay, and may overtake.
+    /// Frames keep their order despite the jitter; otherwise each has its own delay, and may overtake others.
     pub keep_order: bool,
-    /// Share of frames that get lost, each by itself (0.01 or "1%"). Here and below, frames are those of a wire: each segment of a large TCP or UDP frame
-    /// is one.
+    /// Share of frames that are lost, each independently (0.01 or "1%"). Here and below, frames are those of a wire: each segment
+    /// of a GSO frame counts as one.
     #[serde(deserialize_with = "quantity::read_share")]
     #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub loss: f64,
     /// Losses in bursts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gilbert_elliott: Option<GilbertElliott>,
-    /// Share of frames that come twice (0.01 or "1%").
+    /// Share of frames that are duplicated (0.01 or "1%").
     #[serde(deserialize_with = "quantity::read_share")]
     #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
     pub duplicate: f64,
@@ -63,7 +63,7 @@ pub struct Impairment {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "rate"))]
     pub rate: Option<String>,
-    /// Frames of the wire that may wait for the transmitter, by default 1000.
+    /// Frames of the wire that the transmitter's queue holds, by default 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000))]
     pub queue: Option<u32>,
@@ -116,7 +116,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// True if frames pass as if it were not there.
+    /// True if frames pass without any impairment.
     pub fn is_clear(&self) -> bool {
         let Self { delay, jitter, loss, bursts, duplicate, rate, .. } = self;
         (*delay, *jitter, *rate) == (0, 0, 0) && *loss == 0.0 && *duplicate == 0.0 && bursts.is_none()
@@ -130,7 +130,7 @@ impl Path {
 }
 
 impl From<&Impairment> for Path {
-    /// What is wrong in `impairment` does not impair.
+    /// An invalid value in `impairment` does not impair.
     fn from(impairment: &Impairment) -> Self {
         let delay = |text: &Option<String>| text.as_deref().and_then(|text| parse_delay(text).ok()).map_or(0, in_cycles);
         Self {

@@ -1,7 +1,9 @@
-//! A port: a guest's place on a segment, with all that is the port's own. It comes and goes while the network runs.
+//! A port: a guest's place in a broadcast domain, with its policy, counters and state. It is added and removed while the network
+//! runs.
 //!
-//! A port is **waiting** for its front end, **speaking** with it while they agree on features and memory, **running** when at least one ring
-//! is served, in **quarantine** after its guest or front end broke a rule, and **gone** when the network ends.
+//! A port is **waiting** for its front end, **speaking** with it while they negotiate features and memory, **running** when at
+//! least one virtqueue is served, in **quarantine** after its guest or front end broke a rule, and **gone** when it is removed or
+//! the network ends.
 
 pub mod end;
 pub mod events;
@@ -36,11 +38,11 @@ use rings::Rings;
 pub enum State {
     /// For a front end.
     Waiting,
-    /// Agreeing on features and memory.
+    /// During negotiation of features and memory.
     Speaking,
     /// At least one ring is served.
     Running,
-    /// For this cause.
+    /// For this reason.
     Quarantined(String),
     /// The network ends.
     Gone,
@@ -59,7 +61,7 @@ impl State {
     }
 }
 
-/// What a port offers to whoever is behind it.
+/// Device properties that a port offers to its front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// The guest's address.
@@ -68,49 +70,49 @@ pub struct Offer {
     pub mtu: Option<u16>,
 }
 
-/// See the module. Whoever serves it holds on to it, so that nothing of it is ever taken for a later port's that has its number.
+/// See the module. Every user holds a reference, so that a later port with the same number is never mistaken for it.
 #[derive(Debug)]
 pub struct Port {
     /// Its number.
     pub id: PortId,
     /// Its name in the configuration.
     pub name: String,
-    /// Whom it reaches.
+    /// Its broadcast domain.
     pub segment: Arc<Segment>,
-    /// What the operator allows it.
+    /// Limits that the operator set.
     pub policy: Policy,
-    /// What its guest may have mapped.
+    /// Quota of guest memory that may be mapped.
     pub mapped: Quota,
     /// Descriptors that its front end holds.
     pub descriptors: Arc<Account>,
-    /// Who fetches for it what is only named.
+    /// Fetches foreign frames (Xen grants).
     foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
-    /// What keeps its calls back after one that blocked or dear ones, whoever connects.
+    /// Interrupt circuit breaker: keeps interrupts back after one that blocked or was slow; it outlasts front ends.
     pub calls: Arc<Gate>,
-    /// What frames to it may take while they are on links, all queues together.
+    /// Memory of frames to it on emulated links, all queues together.
     on_links: Arc<Account>,
     /// Of each worker.
     counters: Box<[PortCounters]>,
-    /// Frames that came with a checksum left undone, where nothing says so.
+    /// Stream frames with an incomplete checksum, without a header that says so.
     undone_checksums: AtomicU64,
-    /// What frames to it go through, if it is on a link.
+    /// Link emulation of frames to it, if any.
     path: Mutex<Option<Arc<Path>>>,
-    /// For what chance brings on its links.
+    /// Seed of losses and delays by link emulation.
     seed: u64,
-    /// How often its front ends and guest may have workers do something.
+    /// Rate limit of control operations of its front ends and guest on workers.
     wishes: Limiter,
     /// Log lines about its front ends.
     events: EventLog,
-    /// Log lines of what they say.
+    /// Log lines of messages of its front ends.
     conversation: EventLog,
-    /// Bytes of its guest's memory that the switch pays for.
+    /// Bytes of its guest's memory that are charged to the switch.
     paid: AtomicU64,
     inner: Mutex<Inner>,
-    /// What of it runs.
+    /// Its running virtqueues.
     rings: Mutex<Rings>,
-    /// Held by whoever stops a ring, until it is drained and its base is kept.
+    /// Held by the thread that stops a ring, until it is drained and its base is kept.
     stopping: Mutex<()>,
-    /// False once it was taken away: nothing of it starts any more.
+    /// False once it was removed: no ring of it starts any more.
     present: RwLock<bool>,
 }
 
@@ -122,35 +124,35 @@ struct Inner {
     offer: Offer,
     enabled: bool,
     quarantines: u64,
-    /// What the operator should change.
+    /// Advice for the operator.
     advice: Option<Cow<'static, str>>,
-    /// Some advice was logged.
+    /// An advice was logged.
     advised: bool,
-    /// The next front end is offered the configuration space, whenever it asks.
+    /// The next front end is offered the configuration space (VHOST_USER_PROTOCOL_F_CONFIG), even if it asks before SET_OWNER.
     offers_config: bool,
     session: u32,
-    /// The program that has the port now.
+    /// The program that is connected now.
     front_end: Option<Peer>,
-    /// Others that it kept from connecting.
+    /// Other programs that were refused a connection meanwhile.
     turned_away: u64,
     memory: Option<Arc<MemoryMap>>,
     bases: HashMap<RingKey, u16>,
-    /// Where the front end wants to hear of a ring's errors (SET_VRING_ERR).
+    /// Eventfds by which front ends are told of a ring's errors (SET_VRING_ERR).
     errors: HashMap<RingKey, Call>,
 }
 
-/// Things that a port's front ends and guest may have workers do a second, once a second's worth of them has been done at once: start, stop,
-/// enable, move a ring, change its call, announce an address. All guests' first starts are far less.
+/// Rate limit of control operations a second, after a burst of a second's worth: start, stop, enable or move a ring, change its
+/// interrupt, announce an address. The first start of all guests together takes far fewer.
 const WISHES: u64 = 1000;
 /// Log lines about a port's front ends a second, see [`EventLog`].
 const EVENTS: u64 = 2;
-/// Log lines of what they say a second, where that is logged at all.
+/// Log lines of their messages a second, where those are logged at all.
 const MESSAGES: u64 = 100;
 /// Longest pause for one of them.
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
 impl Port {
-    /// A port of `segment` that waits for its front end, and is allowed what `allowance` says.
+    /// A port of `segment` that waits for its front end, with the limits `allowance`.
     pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, allowance: &Allowance, shared: &Shared) -> Arc<Self> {
         let inner = Inner {
             state: State::Waiting,
@@ -222,69 +224,70 @@ impl Port {
         PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..PortTotals::of(&self.counters) }
     }
 
-    /// Counts a frame that came with a checksum left undone, though nothing says so.
+    /// Counts a stream frame with an incomplete checksum, without a header that says so.
     pub fn note_undone_checksum(&self) {
         self.undone_checksums.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Frames delivered to it by all workers.
+    /// Frames that it has received from all workers.
     pub fn delivered(&self) -> u64 {
         self.counters.iter().map(|counters| counters.receive_frames.get()).sum()
     }
 
-    /// Bytes delivered to it by all workers.
+    /// Bytes that it has received from all workers.
     pub fn delivered_bytes(&self) -> u64 {
         self.counters.iter().map(|counters| counters.receive_bytes.get()).sum()
     }
 
-    /// Who fetches frames for it whose rest is only named.
+    /// Fetches foreign frames (Xen grants) for it.
     pub fn foreign(&self) -> Option<&dyn Fetch> {
         self.foreign.get().map(|fetch| &**fetch)
     }
 
-    /// Stations seen behind it.
+    /// MAC addresses learned behind it.
     pub fn stations(&self) -> usize {
         self.segment.table().held(self.id) as usize
     }
 
-    /// Frames to it go along `path` once its outlets hear of it, see [`crate::worker::Worker::follow_path`]; a clear one is none.
+    /// Sets the link emulation of frames to it, which its outlets use once they are told, see
+    /// [`crate::worker::Worker::follow_path`]; a clear path is none.
     pub fn set_path(&self, path: Path) {
         let path = (!path.is_clear()).then(|| Arc::new(path));
         *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
     }
 
-    /// What frames to it go through, if it is on a link.
+    /// Link emulation of frames to it, if any.
     pub fn path(&self) -> Option<Arc<Path>> {
         self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The line before a new receive queue of queue pair `pair`, if it is on a link.
+    /// The emulated link before a new receive queue of queue pair `pair`, if any.
     pub fn line(&self, pair: u16) -> Option<Line> {
         let seed = self.seed.wrapping_add(u64::from(pair));
         Some(Line::new(self.path()?, Arc::clone(&self.on_links), seed))
     }
 
-    /// What of it runs at workers.
+    /// Its running virtqueues.
     pub fn rings(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is there; it stays as it is for as long as the caller holds this.
+    /// Whether it is present; it stays so, or not, for as long as the caller holds this.
     pub fn presence(&self) -> RwLockReadGuard<'_, bool> {
         self.present.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is taken away: what goes on is awaited, and nothing of it starts any more.
+    /// Removes it: waits for the current users of [`Self::presence`], and no ring of it starts any more.
     pub fn retire(&self) {
         *self.present.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
-    /// What it offers to whoever connects next.
+    /// The properties that the next front end is offered.
     pub fn offer(&self) -> Offer {
         self.inner().offer
     }
 
-    /// It offers this from now on.
+    /// Sets the properties that are offered from now on.
     pub fn set_offer(&self, offer: Offer) {
         self.inner().offer = offer;
     }
@@ -294,13 +297,13 @@ impl Port {
         self.inner().enabled
     }
 
-    /// Notes whether the operator lets it send and be sent to.
+    /// Sets whether the operator lets it send and be sent to.
     pub fn set_enabled(&self, enabled: bool) {
         self.inner().enabled = enabled;
     }
 
-    /// Holds up the calling thread, which is this port's own, if its front ends and guest have workers do more than [`WISHES`] things a second;
-    /// this is one more.
+    /// Rate limit of control operations: delays the calling thread, which is this port's own, if its front ends and guest run more
+    /// than [`WISHES`] operations a second; this is one more.
     pub fn pace(&self) {
         let now = cycles();
         self.wishes.charge(0, 1, now);
@@ -310,7 +313,7 @@ impl Port {
         }
     }
 
-    /// Stops of this port's rings wait for each other: who comes second finds the base that the first has kept.
+    /// Serializes stops of this port's rings: the second one finds the base that the first has kept.
     pub fn one_stop_at_a_time(&self) -> MutexGuard<'_, ()> {
         self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -324,22 +327,22 @@ impl Port {
         self.inner().state.clone()
     }
 
-    /// What it is allowed.
+    /// Its limits.
     pub fn allowance(&self) -> Allowance {
         self.inner().allowance.clone()
     }
 
-    /// Notes what it is allowed.
+    /// Sets its limits.
     pub fn set_allowance(&self, allowance: Allowance) {
         self.inner().allowance = allowance;
     }
 
-    /// What frames to it go through.
+    /// Link emulation of frames to it.
     pub fn link(&self) -> Option<Impairment> {
         self.inner().link.clone()
     }
 
-    /// Notes what frames to it go through.
+    /// Sets the link emulation of frames to it.
     pub fn set_link(&self, link: Option<Impairment>) {
         self.inner().link = link;
     }
@@ -349,7 +352,7 @@ impl Port {
         self.inner().quarantines
     }
 
-    /// Notes where the front end wants to hear of a ring's errors; nowhere if there is none.
+    /// Sets the eventfd by which the front end is told of a ring's errors; none if there is none.
     pub fn set_error(&self, key: RingKey, error: Option<Call>) {
         match error {
             Some(error) => self.inner().errors.insert(key, error),
@@ -357,8 +360,8 @@ impl Port {
         };
     }
 
-    /// Moves it to `state`. In quarantine, the front end is told where it asked for that. The first quarantine is logged, later ones are only
-    /// counted, so that no guest can fill the log.
+    /// Moves it to `state`. In quarantine, the error eventfds of the front end are signalled. The first quarantine is logged, later
+    /// ones are only counted, so that no guest can fill the log.
     pub fn set_state(&self, state: State) {
         let (session, errors) = {
             let mut inner = self.inner();
@@ -372,7 +375,7 @@ impl Port {
             inner.state = state;
             (inner.session, if broken { std::mem::take(&mut inner.errors) } else { HashMap::new() })
         };
-        // Whoever asks for the state meanwhile is not to wait for the front end's descriptors.
+        // Without the lock: a thread that reads the state must not wait for the front end's descriptors.
         let errors: Vec<_> = errors.into_iter().filter(|(_, error)| error.call_if_room() != Called::Blocked).collect();
         let mut inner = self.inner();
         if inner.session == session {
@@ -382,12 +385,12 @@ impl Port {
         }
     }
 
-    /// What the operator should change.
+    /// Advice for the operator.
     pub fn advice(&self) -> Option<String> {
         self.inner().advice.as_ref().map(|advice| advice.clone().into_owned())
     }
 
-    /// Notes what the operator should change. A port's first advice is logged, so that no guest can fill the log.
+    /// Sets the advice for the operator. A port's first advice is logged, so that no guest can fill the log.
     pub fn set_advice(&self, advice: Option<&'static str>) {
         let mut inner = self.inner();
         if let Some(advice) = advice.filter(|_| !inner.advised) {
@@ -397,8 +400,8 @@ impl Port {
         inner.advice = advice.map(Cow::Borrowed);
     }
 
-    /// Notes that what is behind it failed, for the `count`th time in a row. The first, the second, the fourth and so on are logged, so that one that
-    /// fails for ever does not fill the log.
+    /// Its TAP, socket or device failed, for the `count`th time in a row. The first, the second, the fourth time and so on are
+    /// logged, so that a permanent failure does not fill the log.
     pub fn set_trouble(&self, count: u32, trouble: String) {
         if count.is_power_of_two() {
             tracing::warn!(port = %self.name, "{trouble}");
@@ -406,12 +409,12 @@ impl Port {
         self.inner().advice = Some(trouble.into());
     }
 
-    /// Whether the next front end is offered the configuration space, whenever it asks.
+    /// Whether the next front end is offered the configuration space, even if it asks before SET_OWNER.
     pub fn offers_config(&self) -> bool {
         self.inner().offers_config
     }
 
-    /// Notes whether it is.
+    /// Sets whether it is.
     pub fn set_offers_config(&self, offers: bool) {
         self.inner().offers_config = offers;
     }
@@ -421,23 +424,23 @@ impl Port {
         self.inner().memory.clone()
     }
 
-    /// Notes the guest memory in use.
+    /// Sets the guest memory in use.
     pub fn set_memory(&self, memory: Option<Arc<MemoryMap>>) {
         self.inner().memory = memory;
     }
 
-    /// Bytes of its guest's memory that the switch pays for, as seen last.
+    /// Bytes of its guest's memory that are charged to the switch, as seen last.
     pub fn paid(&self) -> u64 {
         self.paid.load(Ordering::Relaxed)
     }
 
-    /// Notes that so many more are, or fewer, and no more than `most`; returns all.
+    /// Adds so many to them, or subtracts, up to `most`; returns all.
     pub fn change_paid(&self, bytes: i64, most: u64) -> u64 {
         let after = |paid: u64| paid.saturating_add_signed(bytes).min(most);
         self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(after(paid))).map_or(0, after)
     }
 
-    /// Another front end begins: what is reported of those before it is not its fault.
+    /// A new front end begins: a fault that is reported for an earlier session is not its fault.
     pub fn begin_session(&self) {
         let mut inner = self.inner();
         inner.session = inner.session.wrapping_add(1);
@@ -457,7 +460,7 @@ impl Port {
         }
     }
 
-    /// A line of the log about what its front end says, for those who ask for such (`MEMLANE_LOG=debug`).
+    /// A line of the log about messages of its front end, at the debug level (`MEMLANE_LOG=debug`).
     pub fn log_message(&self, message: fmt::Arguments) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
@@ -476,20 +479,20 @@ impl Port {
         (inner.front_end, inner.turned_away) = (peer, 0);
     }
 
-    /// It has gone, for this reason.
+    /// The front end has gone, for this reason.
     pub fn front_end_left(&self, why: fmt::Arguments) {
         self.log(format_args!("front end left: {why}"));
         let mut inner = self.inner();
         (inner.front_end, inner.turned_away) = (None, 0);
     }
 
-    /// The program that has the port, and how many others were turned away for it.
+    /// The connected program, and how many others were refused a connection meanwhile.
     pub fn front_end(&self) -> (Option<Peer>, u64) {
         let inner = self.inner();
         (inner.front_end.clone(), inner.turned_away)
     }
 
-    /// Another front end has connected while the port has one, and was turned away.
+    /// Another front end has connected while the port has one, and was refused.
     pub fn turned_away(&self, visitor: Option<Peer>) {
         let holder = {
             let mut inner = self.inner();
@@ -502,7 +505,7 @@ impl Port {
         ));
     }
 
-    /// The front end is gone, and with it everything that was its own.
+    /// The front end is gone, and with it its memory, advice, bases and error eventfds.
     pub fn forget_front_end(&self) {
         self.paid.store(0, Ordering::Relaxed);
         let mut inner = self.inner();
@@ -512,12 +515,12 @@ impl Port {
         inner.errors.clear();
     }
 
-    /// Keeps the base of a ring that was stopped without its front end asking, for when it asks.
+    /// Keeps the base of a ring that was stopped without a request of its front end, until it is requested.
     pub fn remember_base(&self, key: RingKey, base: u16) {
         self.inner().bases.insert(key, base);
     }
 
-    /// Takes what [`Self::remember_base`] kept.
+    /// Takes the base that [`Self::remember_base`] kept.
     pub fn recall_base(&self, key: RingKey) -> Option<u16> {
         self.inner().bases.remove(&key)
     }

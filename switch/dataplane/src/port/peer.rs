@@ -5,10 +5,10 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The program that has a connection: the one that made it, or that listens where we did.
+/// The program at the other end of a connection: the one that connected, or that listens where the switch connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peer {
-    /// Its process; 0 if that is not to be seen from here, as from within a container.
+    /// Its process; 0 if that cannot be seen from here, as from within a container.
     pub pid: i32,
     /// Its user.
     pub uid: u32,

@@ -1,4 +1,4 @@
-//! The rings of a port that run at workers.
+//! The rings of a port that run at workers, and the receive queues among which its frames are spread.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,9 +7,9 @@ use crate::id::{Direction, RingKey, RouteEntry, Slot};
 /// A running ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
-    /// Where it is served.
+    /// The worker that serves it, and its slot there.
     pub entry: RouteEntry,
-    /// Whether its front end lets frames through.
+    /// Whether its front end has enabled it.
     pub enabled: bool,
 }
 
@@ -18,15 +18,16 @@ pub struct Running {
 pub struct Rings {
     /// Those that run.
     pub running: HashMap<RingKey, Running>,
-    /// Those that their driver has given a buffer, with their slots: an earlier ring of the same key may be reported late.
+    /// Rings to which their driver has posted a buffer, with their slots: an earlier ring of the same key may be reported late.
     pub filled: HashSet<(RingKey, Slot)>,
-    /// Queue pairs that the driver asked for through a control queue; else all that are enabled and filled count.
+    /// Queue pairs that the driver requested through a control queue (VIRTIO_NET_F_MQ); else all that are enabled and filled count.
     pub active_pairs: Option<u16>,
 }
 
 impl Rings {
-    /// Where the port's frames are delivered, by queue pair. A pair whose receive ring never held a buffer is one that the driver does not use,
-    /// though its front end has enabled it; where that is true of all, the first is to be used first.
+    /// The receive queues of the port, by queue pair. A pair with a receive queue that never held a buffer is one that the driver
+    /// does not use, though its front end has enabled it; where that is true of all pairs, the first one is used until one is
+    /// filled.
     pub fn entries(&self) -> Vec<RouteEntry> {
         let most = self.active_pairs.unwrap_or(u16::MAX);
         let serves = |key: &RingKey, ring: &Running| key.direction == Direction::Receive && ring.enabled && key.pair < most;
@@ -41,7 +42,7 @@ impl Rings {
         pairs.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    /// Forgets of which rings that do not run any more it was known that they are filled.
+    /// Forgets filled rings that do not run any more.
     pub fn forget_ended(&mut self) {
         let running = &self.running;
         self.filled.retain(|(key, slot)| running.get(key).is_some_and(|ring| ring.entry.slot == *slot));
