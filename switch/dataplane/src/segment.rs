@@ -1,7 +1,7 @@
-//! A segment: one broadcast domain, and what is known of the stations on it.
+//! A segment: one broadcast domain, with its ports and its forwarding table (FDB).
 //!
-//! Its table has room for the stations of its members, so that many small segments take little memory. When members join, a larger table takes the
-//! place of the old one: each worker has its own hold on the table that it goes by, and is told of the new one.
+//! Its table has room for the MAC addresses of its members, so that many small segments take little memory. When members join, a
+//! larger table replaces the old one: each worker holds a reference to the table that it uses, and is told of the new one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,9 @@ use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::table::Table;
 
-/// Pause between two lines of the log that say that stations move to and fro.
+/// Minimum interval between two log lines that MAC addresses move back and forth.
 const WARN_PAUSE: Duration = Duration::from_secs(60);
-/// Table entries that a port may hold.
+/// Quota of FDB entries of a port.
 pub const ADDRESSES: u32 = 1024;
 
 /// No port's number.
@@ -28,7 +28,7 @@ pub struct Segment {
     pub name: String,
     /// Makes its table unpredictable to guests.
     key: u64,
-    /// Moves of a station in ten seconds after which it is held.
+    /// Moves of a MAC address in ten seconds after which it is held.
     moves: u16,
     /// The number of the port that leads to other hosts, or [`NO_UPLINK`].
     uplink: AtomicU32,
@@ -41,12 +41,12 @@ struct Inner {
     /// Members that the table has room for.
     room: usize,
     members: Vec<PortId>,
-    /// When it was last told that stations move to and fro.
+    /// When it was last logged that MAC addresses move back and forth.
     warned: Option<Instant>,
 }
 
 impl Segment {
-    /// A segment without members, whose table has room for so many, and holds stations after so many moves in ten seconds.
+    /// A segment without members, with a table for so many, which holds MAC addresses after so many moves in ten seconds.
     pub fn new(id: SegmentId, name: &str, room: usize, key: u64, moves: u16) -> Arc<Self> {
         let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves);
         let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None };
@@ -57,17 +57,17 @@ impl Segment {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The port that leads to other hosts, if the segment goes on there: more than one receiver, and more than one sender.
+    /// The port that leads to other hosts, if the segment extends there: more than one receiver, and more than one sender.
     pub fn uplink(&self) -> Option<PortId> {
         u16::try_from(self.uplink.load(Ordering::Relaxed)).ok().map(PortId)
     }
 
-    /// Notes which port leads to other hosts.
+    /// Sets the port that leads to other hosts.
     pub fn set_uplink(&self, port: Option<PortId>) {
         self.uplink.store(port.map_or(NO_UPLINK, |port| port.0.into()), Ordering::Relaxed);
     }
 
-    /// Whether it may be told now that stations move to and fro: once in [`WARN_PAUSE`], so that no guest can fill the log.
+    /// Whether a loop may be logged now: once in [`WARN_PAUSE`], so that no guest can fill the log.
     pub fn may_warn(&self) -> bool {
         let (inner, now) = (&mut *self.inner(), Instant::now());
         let may = inner.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_PAUSE);
@@ -77,7 +77,7 @@ impl Segment {
         may
     }
 
-    /// What is known of its stations.
+    /// Its forwarding table (FDB).
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.inner().table)
     }
@@ -87,7 +87,7 @@ impl Segment {
         self.inner().members.clone()
     }
 
-    /// `port` joins. Where the table has no room for it, a larger one takes its place, of which workers are to be told: [`Self::table`].
+    /// Adds `port`. If the table has no room for it, a larger one replaces it, of which workers are to be told: [`Self::table`].
     pub fn join(&self, port: PortId) {
         let inner = &mut *self.inner();
         inner.members.push(port);
@@ -99,26 +99,26 @@ impl Segment {
         }
     }
 
-    /// `port` is about to leave: no station is held there any more.
+    /// Prepares to remove `port`: no MAC address is held there any more.
     pub fn prepare_to_leave(&self, port: PortId) {
         self.inner().table.forget_moves(port);
     }
 
-    /// `port` leaves, and with it all that was known to be behind it; true if it was the last one. [`Self::prepare_to_leave`] comes before, and
-    /// after that every worker finishes what it does.
+    /// Removes `port` with its FDB entries; true if it was the last member. Call [`Self::prepare_to_leave`] before, then wait until
+    /// every worker has finished its present work.
     pub fn leave(&self, port: PortId) -> bool {
         let inner = &mut *self.inner();
         inner.members.retain(|&member| member != port);
         inner.table.clear(port);
-        // A station that a worker entered there after all may have moved on since.
+        // An address that a worker entered there after all may have moved on since.
         inner.table.forget_moves(port);
         inner.members.is_empty()
     }
 
-    /// Ties `address` to `port`, a member, or to nobody any more.
+    /// Pins `address` to `port`, a member.
     ///
     /// # Errors
-    /// It is tied to this other port.
+    /// It is pinned to this other port.
     pub fn pin(&self, address: MacAddress, port: PortId) -> Result<(), PortId> {
         let inner = self.inner();
         match inner.table.pinned(address) {
@@ -130,7 +130,7 @@ impl Segment {
         }
     }
 
-    /// `port` has no address of its own any more.
+    /// Removes the pinned address of `port`, and its other FDB entries.
     pub fn unpin(&self, port: PortId) {
         self.inner().table.clear(port);
     }

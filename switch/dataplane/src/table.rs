@@ -1,19 +1,21 @@
-//! The forwarding table of one segment: which port a station is behind, learned from the frames it sends (IEEE 802.1Q, section 8.7).
+//! The forwarding table (FDB) of one broadcast domain: MAC learning maps each source address to the port of its frames, and aging
+//! removes silent addresses (IEEE 802.1Q, section 8.7).
 //!
-//! VLANs learn independently (section 8.8): an address may be behind one port in one VLAN and behind another in the next. An entry holds in one
-//! VLAN if it was **learned**, and in all of them if it is **pinned** by the operator or **told** by the routing protocol of an uplink; a pinned
-//! entry goes before a learned one, a learned one before a told one.
+//! VLANs learn independently (section 8.8): an address may be behind one port in one VLAN and behind another in the next. An FDB
+//! entry holds in one VLAN if it was **learned**, and in all of them if it is **pinned** by the operator or **told** by the routing
+//! protocol of an uplink; a pinned entry has precedence over a learned one, a learned one over a told one.
 //!
-//! The table is a fixed array of **buckets**, one cache line each; a station can be in one bucket only, which a keyed permutation of VLAN and
-//! address names. An entry is one word, so workers read without locks and change entries by compare-and-swap. It holds what the bucket's number
-//! does not say of the permuted key (a quotient filter's remainder), so that VLAN, address and port fit into it.
+//! The table is a fixed array of **buckets**, one cache line each. A keyed permutation of VLAN and address names the only bucket in
+//! which an address can be. An entry is one word, so workers read without locks and change entries by compare-and-swap. It holds
+//! the part of the permuted key that the bucket's number does not say (a quotient filter's remainder), so that VLAN, address and
+//! port fit into it.
 //!
-//! A station that moves between two ports many times in a few seconds is behind a loop, as a guest makes one that bridges two ports of a segment.
-//! Its entry is **held** at the port where it was for [`HOLD`] seconds, frames that another port floods from it go nowhere, and both ports are
-//! **suspects**, which may flood little meanwhile.
+//! Loop protection: an address that moves between two ports many times in a few seconds is behind a loop, as a guest makes one that
+//! bridges two ports of a segment. Its FDB entry is **held** for [`HOLD`] seconds at the port where it was, floods from that
+//! address by another port are dropped, and both ports are **suspects**, with a strict flood limit meanwhile.
 //!
-//! Learning is fair: a port that holds its **share** of entries replaces its own, and a full bucket gives up an entry of the port that
-//! holds most, so no guest can push another's address out by inventing addresses.
+//! Learning is fair: a port that holds its **quota** of entries replaces its own, and a full bucket gives up an entry of the port
+//! that holds most. So no guest can evict another's address by inventing addresses.
 
 #![expect(unsafe_code, reason = "zeroes that cost no memory until they are written")]
 
@@ -29,20 +31,20 @@ use crate::id::PortId;
 
 /// Entries of a bucket.
 const WAYS: usize = 8;
-/// Seconds after which a silent station is forgotten (IEEE 802.1Q, table 8-7).
+/// Aging time: seconds after which a silent MAC address is removed (IEEE 802.1Q, table 8-7).
 pub const DEFAULT_AGE: u32 = 300;
 /// Most entries of one table.
 const MOST: usize = 1 << 20;
 /// Second of the last confirmation of entries that do not age.
 const NEVER: u32 = u32::MAX;
-/// Seconds in which moves of a station are counted.
+/// Seconds in which moves of a MAC address are counted.
 const WINDOW: u32 = 10;
-/// Moves of a station between ports in a window after which it is held, unless the configuration says otherwise. Failing over and migrating take one
-/// or two.
+/// Moves of a MAC address between ports in a window after which it is held, unless the configuration says otherwise. Failover and
+/// migration take one or two.
 pub const DEFAULT_MOVES: u16 = 8;
-/// Seconds for which a station is held.
+/// Seconds for which a MAC address is held.
 pub const HOLD: u32 = 10;
-/// Stations of which it is kept that they were held lately.
+/// Number of MAC addresses held lately that are kept for loop reports.
 const FLAPS: usize = 16;
 /// VLAN identifiers: those of 12 bits, of which 0 stands for frames without a VLAN.
 const VLANS: u16 = 1 << 12;
@@ -50,55 +52,56 @@ const VLANS: u16 = 1 << 12;
 /// Bits of an address, and of the VLAN above it.
 const KEY_BITS: u32 = 48 + 12;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
-/// Bits of an entry's kind, the lowest ones, and of its port. Loom's tables are small: fewer bits of the key are said by the bucket.
+/// Bits of an entry's kind, the lowest ones, and of its port. Loom's tables are small: their bucket numbers hold fewer bits of the
+/// key.
 const KIND_BITS: u32 = 2;
 const PORT_BITS: u32 = if cfg!(loom) { 2 } else { 12 };
 /// The remainder of the key begins above both.
 const REMAINDER: u32 = KIND_BITS + PORT_BITS;
-/// Least buckets, for what they say of the key has no room in an entry.
+/// Minimum of buckets, so that the rest of the key has room in an entry.
 const LEAST_BUCKETS: usize = 1 << (KEY_BITS + REMAINDER - 64);
 const _: () = assert!(cfg!(loom) || crate::id::MAX_PORTS <= 1 << PORT_BITS);
 /// The second factor of the permutation: 2^64 divided by the golden ratio, odd.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const FACTOR_INVERSE: u64 = inverse(FACTOR);
 
-/// A station: an address in a VLAN.
+/// A MAC address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Station {
     /// Its address.
     pub address: MacAddress,
-    /// Its VLAN; 0 for frames without a tag, and for those whose tag states a priority only.
+    /// Its VLAN; 0 for frames without a tag, and for priority tags (VLAN identifier 0).
     pub vlan: u16,
 }
 
 impl From<MacAddress> for Station {
-    /// The station with this address outside of VLANs.
+    /// The address outside of VLANs.
     fn from(address: MacAddress) -> Self {
         Self { address, vlan: 0 }
     }
 }
 
-/// How an entry came about.
+/// Origin of an FDB entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The routing protocol of an uplink told it; for all VLANs in which nothing was learned.
+    /// Told by the routing protocol of an uplink; for all VLANs in which the address was not learned.
     Told,
-    /// A frame came from there.
+    /// MAC learning: a frame from this address came from the port.
     Learned,
-    /// The operator tied the address to the port, in all VLANs.
+    /// Pinned to the port by the operator, in all VLANs.
     Pinned,
 }
 
-/// An entry, as [`Table::records`] tells it.
+/// An FDB entry, as [`Table::records`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The station. VLAN 0 stands for all VLANs unless the entry was learned.
+    /// The MAC address. VLAN 0 stands for all VLANs unless the entry was learned.
     pub station: Station,
     /// The port that it is behind.
     pub port: PortId,
-    /// Second in which it was last heard.
+    /// Second of the last frame, for aging.
     pub confirmed: u32,
-    /// How it came about.
+    /// Its origin.
     pub kind: Kind,
 }
 
@@ -110,9 +113,9 @@ struct Bucket([AtomicU64; WAYS]);
 #[derive(Debug)]
 pub struct Table {
     buckets: Box<[Bucket]>,
-    /// Second in which each entry was last confirmed, in the order of the entries.
+    /// Second of the last frame of each entry, for aging, in the order of the entries.
     confirmed: Box<[AtomicU32]>,
-    /// Entries that each port holds.
+    /// Number of entries of each port.
     held: Box<[AtomicU32]>,
     share: u32,
     /// Bits of a permuted key below those that name the bucket.
@@ -120,39 +123,39 @@ pub struct Table {
     key: u64,
     key_inverse: u64,
     generation: AtomicU32,
-    /// Anything was ever learned in a VLAN.
+    /// Any address was ever learned in a VLAN.
     has_vlans: AtomicBool,
-    /// Any station ever moved between ports.
+    /// Any address ever moved between ports.
     has_moves: AtomicBool,
-    /// How each entry moves, in the order of the entries: see [`Moves`].
+    /// Moves of each entry, in the order of the entries: see [`Moves`].
     moves: Box<[AtomicU64]>,
-    /// Moves in a window after which a station is held; 0 for any number.
+    /// Moves in a window after which an address is held; 0 for any number.
     most_moves: u16,
     /// Second until which each port is a suspect.
     suspects: Box<[AtomicU32]>,
-    /// Stations that were held last.
+    /// The addresses that were held last.
     flaps: Mutex<Vec<Flap>>,
-    /// One was held since that was last asked.
+    /// An address was held since this was last asked.
     has_flapped: AtomicBool,
 }
 
-/// A station that was held because it moved too often.
+/// A MAC address that was held because it moved too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flap {
-    /// The station.
+    /// The MAC address.
     pub station: Station,
     /// The port that it is held at.
     pub home: PortId,
     /// The port that it moved to.
     pub other: PortId,
-    /// Second in which that was noticed.
+    /// Second in which it was held.
     pub second: u32,
     /// Seconds in which it moved so often.
     pub within: u32,
 }
 
-/// Moves of an entry in a [`WINDOW`]: the second of the first, their number, and the port where the station was before. While the station is held,
-/// the second is the first of those.
+/// Moves of an entry in a [`WINDOW`]: the second of the first, their number, and the port where the address was before. While the
+/// address is held, the second is that in which the hold began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moves(u64);
 
@@ -182,28 +185,28 @@ impl Moves {
         }
     }
 
-    /// The port that the station is held at in second `now`, if more than `most` moves are too many.
+    /// The port at which the address is held in second `now`, if `most` moves are too many.
     fn held(self, most: u16, now: u32) -> Option<PortId> {
         let too_many = most > 0 && self.count() >= most;
         (too_many && now.saturating_sub(self.second()) < HOLD).then(|| self.home())
     }
 }
 
-/// Where a station's entry can be, and what stands there of it.
+/// Bucket of an address's entry, and the remainder that identifies the address in it.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     bucket: usize,
     remainder: u64,
 }
 
-/// What [`Table::learn`] did.
+/// Result of [`Table::learn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// The address was known behind this port.
+    /// The address was already known behind this port.
     Known,
     /// It is known now.
     Changed,
-    /// The port holds its share and has no entry that could give way; frames to this address will be flooded.
+    /// The port has used its quota and has no entry that could be replaced; frames to this address will be flooded.
     NoRoom,
     /// The address is pinned to another port.
     Pinned,
@@ -242,13 +245,14 @@ impl Entry {
 }
 
 impl Table {
-    /// An empty table for ports numbered below `ports`, each of which may hold `share` entries. `key` makes the hash
-    /// unpredictable to guests.
+    /// An empty table for ports numbered below `ports`, each with a quota of `share` entries. `key` makes the hash unpredictable to
+    /// guests.
     pub fn new(ports: usize, share: u32, key: u64) -> Self {
         Self::for_members(ports, ports, share, key)
     }
 
-    /// The same for a segment of which only `members` of the ports are: it has room for theirs, so that many small segments take little memory.
+    /// The same for a segment with only `members` of the ports: it has room for their quotas, so that many small segments take
+    /// little memory.
     pub fn for_members(ports: usize, members: usize, share: u32, key: u64) -> Self {
         let wanted = (2 * members.max(1) * share as usize).clamp(WAYS * LEAST_BUCKETS.max(2), MOST).next_power_of_two();
         let buckets = wanted / WAYS;
@@ -272,26 +276,26 @@ impl Table {
         }
     }
 
-    /// The same, and stations are held after `moves` moves in ten seconds; never if that is 0.
+    /// The same, and addresses are held after `moves` moves in ten seconds; never if that is 0.
     #[must_use]
     pub fn holding_after(self, moves: u16) -> Self {
         Self { most_moves: moves, ..self }
     }
 
-    /// Changes whenever an address moves or goes: where it was found before may be wrong after. One that appears changes nothing for whoever
-    /// found others, so that a guest that invents addresses is no news to the rest.
+    /// Changes whenever an address moves or goes, which invalidates flow caches. A new address changes nothing for flows to other
+    /// addresses, so a guest that invents addresses invalidates no flow cache.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The port that frames to `station` go to.
+    /// The port behind which `station` is: the FDB look-up for a destination.
     #[inline]
     pub fn find(&self, station: impl Into<Station>) -> Option<PortId> {
         self.look_up(station.into()).1.map(|(_, entry)| entry.port())
     }
 
-    /// Notes in second `now` that a frame of `station` came from `port`.
+    /// MAC learning: a frame from `station` came from `port` in second `now`.
     #[inline]
     pub fn learn(&self, station: impl Into<Station>, port: PortId, now: u32) -> Learned {
         let station = station.into();
@@ -305,12 +309,12 @@ impl Table {
             }
             Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
             Some((way, entry)) if entry.kind() == Entry::LEARNED => self.move_entry(place, way, entry, port, now),
-            // What was told of another port stays beside it.
+            // An entry that was told for another port stays beside it.
             _ => self.insert(station, Entry::new(place, port, Entry::LEARNED), now),
         }
     }
 
-    /// Where an entry of `station` would be, and the one that counts for it, with its way.
+    /// The place of an entry of `station`, and the entry with precedence, with its way.
     #[inline]
     fn look_up(&self, station: Station) -> (Place, Option<(usize, Entry)>) {
         let common = self.place(station.address.into());
@@ -329,7 +333,7 @@ impl Table {
         (place, self.first(place, |_| true).or(of_all))
     }
 
-    /// The first entry of `place` that is `wanted`; one that was told only if there is no other.
+    /// The first entry of `place` that is `wanted`; a told one only if there is no other.
     #[inline]
     fn first(&self, place: Place, wanted: impl Fn(Entry) -> bool) -> Option<(usize, Entry)> {
         let mut told = None;
@@ -345,7 +349,7 @@ impl Table {
         told
     }
 
-    /// Ties `address` to `port` for good, in all VLANs; frames from it on other ports are refused.
+    /// Pins `address` to `port`, in all VLANs; frames from it on other ports are refused.
     pub fn pin(&self, address: MacAddress, port: PortId) {
         let place = self.place(address.into());
         let entry = Entry::new(place, port, Entry::PINNED);
@@ -365,7 +369,8 @@ impl Table {
         }
     }
 
-    /// Notes that `address` is behind `port` in all VLANs in which nothing is learned of it, until it is unlearned there. One that is pinned stays so.
+    /// Tells that `address` is behind `port` in all VLANs in which it is not learned, until it is unlearned there. A pinned entry
+    /// stays.
     pub fn tell(&self, address: MacAddress, port: PortId) {
         let place = self.place(address.into());
         let known = self.first(place, |entry| entry.kind() != Entry::LEARNED);
@@ -382,25 +387,25 @@ impl Table {
         }
     }
 
-    /// Forgets what was not confirmed in the `age` seconds before `now`. Workers count seconds for themselves: what another one confirmed a
-    /// moment ahead of `now` is fresh.
+    /// Aging: removes entries without a frame in the `age` seconds before `now`. Workers count seconds independently: an entry that
+    /// another worker has confirmed a moment ahead of `now` is fresh.
     pub fn expire(&self, now: u32, age: u32) {
         self.remove_if(|entry, confirmed| !entry.is_pinned() && now.saturating_sub(confirmed) > age);
     }
 
-    /// Forgets every learned address behind `port`.
+    /// Removes every learned or told entry of `port`.
     pub fn forget(&self, port: PortId) {
         self.remove_of(port, |entry| !entry.is_pinned());
     }
 
-    /// Forgets every address behind `port`, tied to it or not.
+    /// Removes every entry of `port`, pinned ones included.
     pub fn clear(&self, port: PortId) {
         self.remove_of(port, |_| true);
     }
 
-    /// Forgets which stations were at `port` before they moved, so that none is held there: for a port that leaves, because its number is given to
-    /// another port, perhaps of another segment. A worker that has begun to move a station may still enter it at `port`: to be done before every
-    /// worker has finished what it does, and followed by [`Self::clear`] then.
+    /// Forgets which addresses were at `port` before they moved, so that none is held there: for a port that leaves, because its
+    /// number is given to another port, perhaps of another segment. A worker that has begun to move an address may still enter it
+    /// at `port`: so call this before every worker has finished its present work, and [`Self::clear`] after.
     pub fn forget_moves(&self, port: PortId) {
         if self.has_moves.load(Ordering::Relaxed) {
             let is_at_port = |moves: Moves| moves.count() > 0 && moves.home() == port;
@@ -416,7 +421,7 @@ impl Table {
         flaps.retain(|flap| flap.home != port && flap.other != port);
     }
 
-    /// Forgets in all VLANs that `address` is behind those ports for which `condition` holds, where it is not pinned.
+    /// Removes the entries of `address` in all VLANs at those ports for which `condition` holds, except pinned ones.
     pub fn unlearn(&self, address: MacAddress, condition: impl Fn(PortId) -> bool) {
         let vlans = if self.has_vlans.load(Ordering::Relaxed) { VLANS } else { 1 };
         for vlan in 0..vlans {
@@ -430,12 +435,12 @@ impl Table {
         }
     }
 
-    /// The port that `address` is tied to.
+    /// The port to which `address` is pinned.
     pub fn pinned(&self, address: MacAddress) -> Option<PortId> {
         self.first(self.place(address.into()), Entry::is_pinned).map(|(_, entry)| entry.port())
     }
 
-    /// Knows what `other` knows, as far as there is room. For a table that nobody uses yet.
+    /// Copies the entries of `other`, as far as there is room. For a table that is not in use yet.
     pub fn take_over(&self, other: &Self) {
         for Record { station, port, confirmed, kind } in other.records() {
             match kind {
@@ -468,9 +473,9 @@ impl Table {
         self.buckets.iter().flat_map(|bucket| bucket.0.iter()).zip(self.confirmed.iter())
     }
 
-    /// Removes what is behind `port`, as far as the condition holds.
+    /// Removes the entries of `port` for which the condition holds.
     fn remove_of(&self, port: PortId, condition: impl Fn(Entry) -> bool) {
-        // Looking through a large table takes long.
+        // A scan of a large table takes long.
         if self.held(port) > 0 {
             self.remove_if(|entry, _| entry.port() == port && condition(entry));
         }
@@ -494,14 +499,14 @@ impl Table {
         }
     }
 
-    /// Where `station` belongs.
+    /// The place of `station`.
     #[inline]
     fn place(&self, station: Station) -> Place {
         let mixed = mix(u64::from(station.vlan) << 48 | station.address.number(), self.key);
         Place { bucket: (mixed >> self.shift) as usize, remainder: mixed & ((1 << self.shift) - 1) }
     }
 
-    /// The station that belongs there.
+    /// The address that belongs to `place`.
     fn station(&self, place: Place) -> Station {
         let key = unmix((place.bucket as u64) << self.shift | place.remainder, self.key_inverse);
         let [a, b, c, d, e, f, ..] = key.to_le_bytes();
@@ -519,7 +524,7 @@ impl Table {
         let home = moved.held(self.most_moves, now);
         let after = home.map_or(moved, |home| Moves::new(now, moved.count(), home));
         self.has_moves.store(true, Ordering::Relaxed);
-        // If it changed meanwhile, the port may be leaving where the station would be held.
+        // If it changed meanwhile, the port at which the address would be held may be leaving.
         let is_noted = moves.compare_exchange(before.0, after.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         match home.filter(|_| is_noted) {
             Some(home) => {
@@ -533,7 +538,7 @@ impl Table {
         }
     }
 
-    /// The station that is held at `home` stays there, or comes back, though a frame of it came from `port`.
+    /// The address that is held at `home` stays there, or returns there, though a frame from it came from `port`.
     fn refuse(&self, place: Place, way: usize, old: Entry, home: PortId, port: PortId, now: u32) -> Learned {
         if old.port() != home {
             self.put(place, way, old, home, now);
@@ -545,7 +550,7 @@ impl Table {
         Learned::Held
     }
 
-    /// Has the learned entry `old` name `port` from now on.
+    /// Moves the learned entry `old` to `port`.
     fn put(&self, place: Place, way: usize, old: Entry, port: PortId, now: u32) -> Learned {
         let (slot, confirmed) = (&self.buckets[place.bucket].0[way], &self.confirmed[place.bucket * WAYS + way]);
         self.replace(slot, confirmed, old, Entry::new(place, port, Entry::LEARNED), now)
@@ -557,15 +562,15 @@ impl Table {
         }
     }
 
-    /// Whether stations moved between `port` and another too often lately.
+    /// Whether addresses moved between `port` and another too often lately.
     #[inline]
     pub fn is_suspect(&self, port: PortId, now: u32) -> bool {
         self.suspects.get(port.index()).is_some_and(|until| until.load(Ordering::Relaxed) > now)
     }
 
-    /// Keeps it for [`Self::flaps`]; the oldest gives way.
+    /// Keeps it for [`Self::flaps`]; the oldest is replaced.
     fn note(&self, flap: Flap) {
-        // A worker does not wait for another that notes one, or for a command that reads them.
+        // A worker does not wait for another one, or for a command that reads them.
         let Ok(mut flaps) = self.flaps.try_lock() else { return };
         flaps.retain(|other| other.station != flap.station);
         if flaps.len() == FLAPS {
@@ -576,12 +581,12 @@ impl Table {
         self.has_flapped.store(true, Ordering::Release);
     }
 
-    /// Stations that were held last, the oldest first.
+    /// The addresses that were held last, the oldest first.
     pub fn flaps(&self) -> Vec<Flap> {
         self.flaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether one was held since this was last asked.
+    /// Whether an address was held since this was last asked.
     pub fn has_flapped(&self) -> bool {
         self.has_flapped.load(Ordering::Relaxed) && self.has_flapped.swap(false, Ordering::Acquire)
     }
@@ -606,9 +611,9 @@ impl Table {
         learned
     }
 
-    /// Another worker may have inserted the same station in another way at the same moment, and would not find ours to move it later: beside the
-    /// pinned one all go, and otherwise all but the first of those that were learned. Of two workers that insert, at least one sees both, by the
-    /// fence.
+    /// Another worker may have inserted the same address in another way at the same moment, and would not find this entry to move
+    /// it later. So beside a pinned entry all others are removed, and otherwise all but the first learned one. Of two workers that
+    /// insert, at least one sees both, because of the fence.
     fn keep_one(&self, place: Place) {
         fence(Ordering::SeqCst);
         let ways = self.buckets[place.bucket].0.iter().map(|way| (way, Entry(way.load(Ordering::Relaxed))));
@@ -620,8 +625,8 @@ impl Table {
         }
     }
 
-    /// The way of `bucket` that a new entry of `port` may take: within its share a free one, or one of the port that holds most (itself
-    /// included); beyond it, the one of its own that was confirmed longest ago.
+    /// The way of `bucket` that a new entry of `port` may take: within its quota a free one, or one of the port that holds most
+    /// (itself included); beyond it, the least recently confirmed of its own.
     fn giving_way(&self, bucket: usize, port: PortId) -> Option<usize> {
         let ways: Vec<(usize, Entry)> = self.buckets[bucket]
             .0
@@ -697,10 +702,10 @@ const fn inverse(odd: u64) -> u64 {
     inverse
 }
 
-/// Types for which all zeroes is a value.
+/// Types with a valid value of all zero bits.
 ///
 /// # Safety
-/// It must be one.
+/// All zero bits must be a valid value.
 unsafe trait Zeroes {}
 // SAFETY: atomics of zero.
 unsafe impl Zeroes for Bucket {}
@@ -709,7 +714,7 @@ unsafe impl Zeroes for AtomicU32 {}
 // SAFETY: an atomic of zero.
 unsafe impl Zeroes for AtomicU64 {}
 
-/// Loom's atomics are no numbers.
+/// Loom's atomics have no representation as zero bits.
 #[cfg(loom)]
 fn zeroed<T: Zeroes + Default>(count: usize) -> Box<[T]> {
     (0..count).map(|_| T::default()).collect()
@@ -718,7 +723,7 @@ fn zeroed<T: Zeroes + Default>(count: usize) -> Box<[T]> {
 /// Zeroes that cost no memory until they are written.
 #[cfg(not(loom))]
 fn zeroed<T: Zeroes>(count: usize) -> Box<[T]> {
-    // SAFETY: what the trait promises.
+    // SAFETY: all zero bits are a valid `T`, as the trait `Zeroes` promises.
     unsafe { Box::new_zeroed_slice(count).assume_init() }
 }
 
@@ -814,7 +819,7 @@ mod tests {
         assert_eq!(changes(&|| table.expire(500, 300)), 19, "silent ones");
     }
 
-    /// A station in a VLAN.
+    /// A MAC address in a VLAN.
     fn tagged(n: u32, vlan: u16) -> Station {
         Station { address: address(n), vlan }
     }
@@ -883,7 +888,7 @@ mod tests {
         let [flap] = table.flaps()[..] else { panic!("{:?}", table.flaps()) };
         assert_eq!((flap.station, flap.home, flap.second), (address(1).into(), home, 101));
         assert!(loops.contains(&flap.other));
-        // It may move after that, and not to and fro.
+        // It may move after that, but not back and forth.
         assert_eq!(table.learn(address(1), loops[0], 101 + HOLD), Learned::Changed);
         assert_eq!(table.learn(address(1), home, 101 + HOLD), Learned::Changed);
         assert_eq!(moves(102 + HOLD), usize::from(DEFAULT_MOVES) - 3);
@@ -915,7 +920,7 @@ mod tests {
         moves(usize::from(DEFAULT_MOVES) - 1);
         table.forget_moves(gone);
         table.clear(gone);
-        // Its number may be a port's of another segment now.
+        // The number may belong to a port of another segment now.
         moves(4 * usize::from(DEFAULT_MOVES));
         assert!(table.flaps().iter().all(|flap| flap.home != gone), "the moves between the others count for themselves");
         assert!(!table.is_suspect(gone, 100));
@@ -994,10 +999,10 @@ mod loom_tests {
     const HERE: PortId = PortId(0);
     const THERE: PortId = PortId(1);
     const LEAVING: PortId = PortId(2);
-    /// Times that a thread is interrupted at most.
+    /// Maximum of preemptions of a thread.
     const SWITCHES: usize = 3;
 
-    /// A table of the smallest size, where each port may hold two entries, and addresses of one and the same bucket.
+    /// A table of the smallest size, with a quota of two entries for each port, and addresses of the same bucket.
     fn table() -> (Arc<Table>, [MacAddress; 3]) {
         let table = Arc::new(Table::for_members(3, 2, 2, 7));
         let all = (1..64_u8).map(|n| MacAddress::new([2, 0, 0, 0, 0, n]));
@@ -1006,7 +1011,8 @@ mod loom_tests {
         (table, addresses)
     }
 
-    /// Runs `one` and `other` at once on a table where `prepare` was done, in all orders with so many [`SWITCHES`], then looks at it.
+    /// Runs `one` and `other` concurrently on a table after `prepare`, in all orders with so many [`SWITCHES`], then checks the
+    /// table.
     fn model(
         prepare: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
         one: impl Fn(&Table, [MacAddress; 3]) + Copy + Sync + Send + 'static,
@@ -1015,7 +1021,7 @@ mod loom_tests {
         model_then(prepare, one, other, |_, _| {});
     }
 
-    /// As [`model`], and looks at what else is to hold `then`.
+    /// As [`model`], and runs the further check `then`.
     fn model_then(
         prepare: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
         one: impl Fn(&Table, [MacAddress; 3]) + Copy + Sync + Send + 'static,
@@ -1036,7 +1042,7 @@ mod loom_tests {
         });
     }
 
-    /// What holds of every table: who is said to hold so many entries holds them, and no address stands in two.
+    /// Invariants of every table: the count of entries of each port is right, and no address stands in two entries.
     fn look(table: &Table) {
         let entries = table.records();
         for port in [HERE, THERE, LEAVING] {
@@ -1061,7 +1067,7 @@ mod loom_tests {
         );
     }
 
-    /// The one port gets its share, so that its own entry gives way, and not the free one that the other port takes.
+    /// The one port gets its quota, so that its own entry is replaced, and not the free one that the other port takes.
     fn fill_share(table: &Table, [_, b, c]: [MacAddress; 3]) {
         table.learn(b, HERE, 0);
         table.learn(c, HERE, 0);
@@ -1113,8 +1119,8 @@ mod loom_tests {
         );
     }
 
-    /// The moment when the worker has finished comes between forgetting the moves and forgetting the entries. A station that was held begins to move
-    /// anew from there, which is forgotten last.
+    /// The moment when the worker has finished comes between forgetting the moves and removing the entries. An address that was
+    /// held begins to move anew from there, which is forgotten last.
     #[test]
     fn an_address_is_about_to_be_held_at_a_port_that_leaves() {
         for (moves, is_held) in [(DEFAULT_MOVES - 2, false), (DEFAULT_MOVES - 1, false), (DEFAULT_MOVES, true)] {
@@ -1144,7 +1150,8 @@ mod loom_tests {
         }
     }
 
-    /// Whoever remembers where an address was, with the generation from before it looked, hears that it has moved or gone.
+    /// A flow cache that remembers the port of an address, with the generation from before the look-up, learns from the generation
+    /// that the address has moved or gone.
     #[test]
     fn what_is_remembered_is_void_once_it_is_wrong() {
         let memory = |table: &Table, a| (table.generation(), table.find(a));
@@ -1181,7 +1188,7 @@ mod loom_tests {
 mod proofs {
     use super::*;
 
-    /// The permutation of keys can be undone, whatever its key: no two stations are taken for one.
+    /// The permutation of keys can be undone with any key: no two addresses are mistaken for one.
     #[test]
     #[cfg_attr(kani, kani::proof)]
     fn every_key_comes_back() {

@@ -1,26 +1,26 @@
-//! What is to happen to a frame: a pure function of its first bytes and of what the segment knows.
+//! Forwarding decision: a pure function of a frame's first bytes and of the broadcast domain's forwarding table.
 //!
-//! A **verdict** comes with the **pattern** of the bits that it was made from ([`Reading`] notes which a rule reads), and a **memo** keeps a
-//! sender's last one: whatever fits the pattern needs no new verdict. A new rule asks the reading for what it needs; memo and express
-//! lane ([`crate::ring::express`]) go by that.
+//! A **verdict** comes with the **match mask** of the bits on which it depends ([`Reading`] records the bits that a rule reads),
+//! and a **flow cache** keeps a sender's last verdict: a frame that fits the mask needs no new decision. A new rule asks the
+//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::express`]) follow from that.
 
 use crate::frame::{Head, MacAddress, Pattern};
 use crate::id::PortId;
 use crate::stats::DropReason;
 use crate::table::{Learned, Station, Table};
 
-/// Where a frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// To one port.
     To(PortId),
-    /// To every port of the segment but the sender's.
+    /// To every port of the broadcast domain but the sender's.
     Flood,
-    /// Nowhere.
+    /// Dropped.
     Drop(DropReason),
 }
 
-/// A frame's head, and which bits of it were read.
+/// A frame's head, with a record of the bits that were read.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     head: Head,
@@ -44,29 +44,30 @@ impl Reading {
         vlan
     }
 
-    /// What was read.
+    /// The mask of the bits that were read.
     fn pattern(self) -> Pattern {
         Pattern::new(self.mask, self.head)
     }
 }
 
-/// The port that a frame came in at.
+/// The port from which a frame came.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// The port.
     pub port: PortId,
-    /// It may send from its own address only.
+    /// Anti-spoofing: it may send from its pinned address only.
     pub guarded: bool,
 }
 
 impl From<PortId> for Sender {
-    /// A port that may send from any address that is not tied to another.
+    /// A port that may send from any address that is not pinned to another.
     fn from(port: PortId) -> Self {
         Self { port, guarded: false }
     }
 }
 
-/// Decides on a frame with this `head` that `sender` sent in second `now`, and learns from it; tells from which bits.
+/// Decides on a frame with this `head` that `sender` sent in second `now`, with MAC learning of its source; returns the match mask,
+/// too.
 pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> (Verdict, Pattern) {
     let mut reading = Reading { head, mask: 0 };
     let verdict = judge(&mut reading, sender.into(), table, now).unwrap_or_else(Verdict::Drop);
@@ -79,7 +80,7 @@ fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result
     let vlan = frame.vlan();
     let flood = match table.learn(Station { address: source, vlan }, sender.port, now) {
         Learned::Pinned => return Err(DropReason::BadSource),
-        // Its floods would go round.
+        // Its floods would circulate in the loop.
         Learned::Held => Verdict::Drop(DropReason::Loop),
         Learned::Known | Learned::Changed | Learned::NoRoom => Verdict::Flood,
     };
@@ -94,7 +95,7 @@ fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result
     }
 }
 
-/// Whether `sender` may send from `source`, as far as that does not depend on what was learned.
+/// Whether `sender` may send from `source`, as far as that does not depend on MAC learning.
 ///
 /// # Errors
 /// It may not, for this reason.
@@ -106,7 +107,8 @@ pub fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Resul
     own.then_some(()).ok_or(DropReason::SpoofedSource)
 }
 
-/// For how long a verdict holds unasked: until some address moves or goes, and no longer than this second, so that senders stay confirmed.
+/// Validity of a verdict: until some address moves or goes, and no longer than this second, so that senders' FDB entries are
+/// confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
     /// [`Table::generation`].
@@ -115,7 +117,7 @@ pub struct Epoch {
     pub second: u32,
 }
 
-/// Remembers a sender's last decision: most frames of a batch are like the one before.
+/// Flow cache: a sender's last verdict, because most frames of a batch are like the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Memo {
     pattern: Pattern,
@@ -125,21 +127,21 @@ pub struct Memo {
 
 impl Default for Memo {
     fn default() -> Self {
-        // Frames from the all-zero source never get a verdict other than this one.
+        // Frames from the all-zero source never get another verdict than this one.
         let pattern = Pattern::new(Head::SOURCE, Head::default());
         Self { pattern, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
     }
 }
 
 impl Memo {
-    /// Which frames from `port` go to one other, and to which, as far as that is known and holds.
+    /// The match mask of frames from `port` that go to one other port, and that port, as far as the flow cache is valid.
     #[inline]
     pub fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(Pattern, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
         (self.epoch == epoch || self.still_goes(port, to, table, epoch)).then_some((self.pattern, to))
     }
 
-    /// Asks the table whether it was something else that moved or went, so that who invents addresses costs others a look and no more.
+    /// Checks whether another address moved or went, so that a guest that invents addresses costs the others only one look-up.
     #[cold]
     fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, epoch: Epoch) -> bool {
         let head = self.pattern.head();
@@ -158,7 +160,7 @@ impl Memo {
             return self.verdict;
         }
         let (verdict, pattern) = decide(head, sender, table, epoch.second);
-        // An address that appears is no news to the table, so who is unknown is asked for again.
+        // A new address does not change the table's generation, so an unknown destination is not cached.
         let is_unknown = verdict == Verdict::Flood && !head.destination().is_group();
         *self = if is_unknown { Self::default() } else { Self { pattern, epoch, verdict } };
         verdict
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
     use crate::frame::{MacAddress, START};
 
-    /// The head of a frame with these addresses, of type `kind`.
+    /// The head of a frame with these addresses and EtherType `kind`.
     fn head_of_type(source: MacAddress, destination: MacAddress, kind: u16) -> Head {
         let mut start = [0; START];
         start[..6].copy_from_slice(&destination.bytes());
@@ -222,7 +224,7 @@ mod tests {
         assert!(pattern.fits(head(A, station(3))), "from such a source nothing goes anywhere");
     }
 
-    /// The head of a frame with these addresses whose outer tag is of type `kind` and holds `tag`.
+    /// The head of a frame with these addresses and an outer tag of EtherType `kind` that holds `tag`.
     fn tagged(source: MacAddress, destination: MacAddress, kind: u16, tag: u16) -> Head {
         let mut start = [0; START];
         start[..6].copy_from_slice(&destination.bytes());
@@ -294,7 +296,7 @@ mod tests {
             assert_eq!(memo.decide(to(0x6000 | 10), here, &table, epoch()), Verdict::To(ten));
             assert_eq!(memo.decide(to(20), here, &table, epoch()), Verdict::To(twenty));
         }
-        // News of another VLAN does not void it.
+        // A move in another VLAN does not invalidate it.
         table.learn(Station { address: station(2), vlan: 10 }, here, 0);
         assert_eq!(memo.destination(here, &table, epoch()).map(|(_, to)| to), Some(twenty));
         table.learn(Station { address: station(2), vlan: 20 }, ten, 0);
@@ -317,7 +319,7 @@ mod tests {
         let known = Some((decide(head(station(1), station(2)), PortId(0), &table, 0).1, PortId(2)));
         assert_eq!(memo.destination(PortId(0), &table, epoch()), known);
         assert_eq!(memo.destination(PortId(0), &table, Epoch { second: 1, ..epoch() }), None, "the sender is to be confirmed");
-        // Who was taken for the sender, or the receiver, elsewhere is news.
+        // A move of the sender or the receiver does.
         table.learn(station(1), PortId(1), 0);
         assert_eq!(memo.destination(PortId(0), &table, epoch()), None);
         memo.decide(head(station(1), station(2)), PortId(0), &table, epoch());

@@ -1,7 +1,7 @@
-//! The end of a network that was not told to end: a thread that it cannot do without has panicked.
+//! The unplanned end of a network: a thread that it cannot do without has panicked.
 //!
-//! A worker that panics takes its rings with it, and frames of the other workers that are in flight there. So all workers end, commands that wait for
-//! one of them fail, and the process ends with one sentence: guests connect again when it is started anew.
+//! A worker that panics takes its virtqueues with it, and frames of the other workers that are in flight there. So all workers end,
+//! commands that wait for one of them fail, and the process ends with one sentence: guests connect again when it is started again.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -9,18 +9,18 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 thread_local! {
-    /// How many calls of [`caught`] the thread is in.
+    /// Nesting depth of [`caught`] in this thread.
     static CATCHES: Cell<u32> = const { Cell::new(0) };
-    /// Where and why it panicked last in one.
+    /// Place and message of its last panic there.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
-    /// What its panic ends, and what it is called there.
+    /// The network that its panic ends, and the thread's name in the message.
     static GUARD: RefCell<Option<(Arc<Fatal>, String)>> = const { RefCell::new(None) };
 }
 
 /// Runs `run`, and catches its panic.
 ///
 /// # Errors
-/// It panicked: where and why, for the operator. Nothing is printed then, unless backtraces are asked for.
+/// It panicked: place and message, for the operator. They are printed only if backtraces are enabled.
 pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -29,7 +29,7 @@ pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
             let silent = CATCHES.get() > 0 && std::env::var_os("RUST_BACKTRACE").is_none();
             if CATCHES.get() > 0 {
                 let panic = sentence(info);
-                // Before the channels are dropped by which waiting commands learn that the thread ended.
+                // Before the channels are dropped, because waiting commands learn from that that the thread ended.
                 GUARD.with_borrow(|guard| guard.iter().for_each(|(fatal, thread)| fatal.fail(thread, &panic)));
                 PANIC.set(Some(panic));
             }
@@ -44,7 +44,7 @@ pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     result.map_err(|payload| PANIC.take().unwrap_or_else(|| text(&*payload).into()))
 }
 
-/// What is told of a port whose own thread panicked.
+/// The quarantine cause of a port whose own thread panicked.
 pub fn defect(panic: &str) -> String {
     format!("a defect of memlane, which is to be reported: {panic}")
 }
@@ -80,7 +80,7 @@ impl Fatal {
         self.cause.get().map(String::as_str)
     }
 
-    /// Has `bell` called once there is a cause, at once if there is one already.
+    /// Sets `bell` to be called once there is a cause, at once if there is one already.
     pub fn ring(&self, bell: impl FnOnce() + Send + 'static) {
         *self.bell() = Some(Box::new(bell));
         if self.cause.get().is_some() {
@@ -96,7 +96,7 @@ impl Fatal {
         result.inspect_err(|panic| self.fail(thread, panic)).ok()
     }
 
-    /// `thread` has panicked. Where two do, the first one is the cause.
+    /// `thread` has panicked. If several do, the first one is the cause.
     fn fail(&self, thread: &str, panic: &str) {
         let _ = self.cause.set(format!(
             "{thread} failed: {panic}. This is a defect of memlane: report this line, and start the network again; its guests connect \

@@ -1,4 +1,4 @@
-//! Stations that move between two ports many times in a few seconds, as the network tells of them: probably a guest bridges both ports.
+//! Loop reports: MAC addresses that move between two ports many times in a few seconds. Probably a guest bridges both ports.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use crate::id::{PortId, SegmentId};
 use crate::segment::Segment;
 use crate::table::{Flap, HOLD};
 
-/// Seconds for which a station is told of after it was held.
+/// Seconds for which a MAC address is reported after it was held.
 const TOLD: u64 = 60;
 
-/// A station that moved between two ports too often.
+/// A MAC address that moved between two ports too often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LoopReport {
     /// The segment.
     pub segment: String,
-    /// MAC address of the station.
+    /// MAC address.
     pub address: String,
     /// Its VLAN; none for frames without a tag.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -50,7 +50,8 @@ impl fmt::Display for LoopReport {
 }
 
 impl Network {
-    /// Stations of `segment` that moved between ports too often lately, seen from second `now` of the network; the oldest first.
+    /// MAC addresses of `segment` that moved between ports too often lately, seen from second `now` of the network; the oldest
+    /// first.
     pub fn loops(&self, segment: &Segment, now: u64) -> Vec<LoopReport> {
         let report = |flap| self.loop_report(segment, flap, now);
         segment.table().flaps().into_iter().filter_map(report).filter(|report| report.age <= TOLD).collect()
@@ -71,7 +72,7 @@ impl Network {
         })
     }
 
-    /// Warns of the last one, once in a while.
+    /// Warns of the last loop report, with a minimum interval.
     pub(super) fn warn_of_loop(&self, segment: SegmentId) {
         let segments = self.segments();
         let Some(segment) = segments.iter().find(|known| known.id == segment && known.may_warn()) else { return };

@@ -1,12 +1,13 @@
-//! The network: workers, the ports that they serve, and where each ring is served.
+//! The network: workers, the ports that they serve, and the worker of each virtqueue.
 //!
-//! The control side lives here. The data path does not come here.
+//! This is the control side. The data path does not come here.
 //!
-//! 1. [`roster`]: ports come and go, and segments with them.
-//! 2. [`rings`]: rings of ports start and stop at workers, and the **routes** tell every worker where a port's frames are delivered.
-//! 3. [`payer`]: guests' memory that the switch pays for.
-//! 4. The **warden** acts on what workers report: it puts ports in quarantine, has tables forget silent stations, and warns of [`loops`].
-//! 5. [`fatal`]: a worker or the warden that panics ends the network.
+//! 1. [`roster`]: the port registry, which adds and removes ports, and broadcast domains with them.
+//! 2. [`rings`]: virtqueues of ports start and stop at workers, and the **routes** tell every worker the receive queues of a port.
+//! 3. [`payer`]: guests' memory that is charged to the switch.
+//! 4. The **fault handler** acts on the events of workers: it quarantines ports after ring faults, ages FDB entries out, and warns
+//!    of [`loops`].
+//! 5. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 pub mod fatal;
 mod loops;
@@ -39,7 +40,7 @@ use crate::shared::Shared;
 use crate::watchdog;
 use crate::worker::{Event, Mailbox, Quit, Worker, WorkerHandle, links};
 
-/// A network, its workers, what they report, and when guests' memory is to be looked at.
+/// A network, its workers, their events, and the signal to check guests' memory.
 type Made = (Arc<Network>, Vec<Worker>, Receiver<Event>, Receiver<()>);
 
 /// See the module.
@@ -48,7 +49,7 @@ pub struct Network {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
     roster: RwLock<Roster>,
-    /// Held by whoever has ports come or go.
+    /// Held while a port is added or removed.
     changing: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     fatal: Arc<Fatal>,
@@ -65,7 +66,7 @@ impl Network {
     }
 
     fn start_on(shared: Shared, cpus: &[usize], host: HostMemory) -> std::io::Result<Arc<Self>> {
-        // What a worker's first call would start else, too late to say that it cannot be.
+        // A worker's first interrupt would start it else, too late to report an error.
         watchdog::start()?;
         let (network, workers, events, rung) = Self::made_on(shared, host)?;
         let started = network
@@ -78,7 +79,7 @@ impl Network {
         started.map(|()| network)
     }
 
-    /// A network whose workers the caller drives by [`Worker::step`], and what they report. For fuzzers.
+    /// A network with workers that the caller drives by [`Worker::step`], and their events. For fuzzers.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -109,7 +110,8 @@ impl Network {
         Ok((Arc::new(network), workers, event_queue, rung))
     }
 
-    /// A worker that ends answers no more, and one that panics ends all the others with it: their frames in flight at it do not come back.
+    /// A worker that ends answers no commands any more, and one that panics ends all the others with it: their frames in flight at
+    /// it are never completed.
     fn start_threads(&self, workers: Vec<Worker>, cpus: &[usize]) -> std::io::Result<()> {
         for (index, mut worker) in workers.into_iter().enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
@@ -138,7 +140,7 @@ impl Network {
         Ok(())
     }
 
-    /// The warden acts on what workers report. It ends with the workers, and they with it.
+    /// The fault handler acts on the events of workers. It ends with the workers, and they with it.
     fn start_warden(self: &Arc<Self>, events: Receiver<Event>) -> std::io::Result<()> {
         let (network, fatal, workers) = (Arc::downgrade(self), Arc::clone(&self.fatal), self.workers.clone());
         std::thread::Builder::new().name("warden".into()).stack_size(128 * 1024).spawn(move || {
@@ -154,7 +156,7 @@ impl Network {
         Ok(())
     }
 
-    /// Whether the network is over though it was not told to end, and why.
+    /// Whether the network has ended without a command, and why.
     pub fn fatal(&self) -> &Arc<Fatal> {
         &self.fatal
     }
@@ -162,7 +164,7 @@ impl Network {
     fn act(&self, event: Event) {
         match event {
             Event::RingFault(port, session, fault) if session == port.session() => self.quarantine(&port, &fault.to_string()),
-            // Whoever broke that ring is gone; the next front end is not to pay for it.
+            // The session with the faulty ring is over; the next front end is not at fault.
             Event::RingFault(..) => {}
             Event::Filled(port, session, key, slot) if session == port.session() => self.note_filled(&port, key, slot),
             Event::Filled(..) => {}
@@ -182,7 +184,7 @@ impl Network {
         }
     }
 
-    /// Stops every ring of a port for the reason `cause`; it stays so until its front end sets it up anew.
+    /// Stops every ring of a port for the reason `cause`; it stays so until its front end sets it up again.
     pub fn quarantine(&self, port: &Arc<Port>, cause: &str) {
         self.stop_port(port);
         port.set_state(State::Quarantined(cause.into()));
@@ -194,12 +196,12 @@ impl Network {
         port.set_advice(Some(descriptors::ADVICE));
     }
 
-    /// What workers and ports share.
+    /// State that workers and ports share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The worker that serves pair `pair` of `port`: both rings of a pair lie with one worker.
+    /// The worker that serves queue pair `pair` of `port`: both virtqueues of a pair belong to one worker.
     fn worker_of(&self, port: PortId, pair: u16) -> u8 {
         ((port.index() + usize::from(pair)) % self.workers.len()) as u8
     }
@@ -208,24 +210,24 @@ impl Network {
         &self.workers[usize::from(index)]
     }
 
-    /// Has worker `index` run `command`; what it returns comes later, or never if the worker has ended. For tests and models.
+    /// Has worker `index` run `command`; the result comes later, or never if the worker has ended. For tests and models.
     pub fn order<R: Send + 'static>(&self, index: u8, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Receiver<R> {
         self.worker(index).order(command)
     }
 
-    /// Allows `port` what `allowance` says from now on.
+    /// Sets the limits of `port`.
     pub fn set_allowance(&self, port: &Port, allowance: &Allowance) {
         port.policy.set(allowance);
         port.set_allowance(allowance.clone());
         self.have_all_look();
     }
 
-    /// Whoever sleeps until an old limit opens looks again.
+    /// Wakes all workers, so that a worker that sleeps until an old rate limit opens applies the new one.
     fn have_all_look(&self) {
         self.workers.iter().for_each(|worker| worker.tell(|_| {}));
     }
 
-    /// Frames to `port` go through `link` from now on; those under way arrive when they would have.
+    /// Sets the link emulation of frames to `port`; those in flight arrive as before.
     pub fn set_link(&self, port: &Port, link: Option<Impairment>) {
         port.set_path((&link).into());
         port.set_link(link);
@@ -233,8 +235,8 @@ impl Network {
         self.workers.iter().for_each(|worker| worker.tell(move |worker| worker.follow_path(id)));
     }
 
-    /// Announces on the segment of `port` that `address` is behind it, if it may be, and returns when all workers have: so there is never more
-    /// than one announcement of a port under way. What limits its floods limits these.
+    /// Announces in the broadcast domain of `port` that `address` is behind it, if it may be, and returns when all workers have
+    /// done so: so there is never more than one announcement of a port in flight. Its flood limits apply.
     pub fn announce(&self, port: &Arc<Port>, address: MacAddress) {
         let announced = Arc::clone(port);
         let may = self.worker(self.worker_of(port.id, 0)).ask(move |worker| worker.may_announce(&announced, address));
@@ -249,7 +251,7 @@ impl Network {
         .wait();
     }
 
-    /// Tells every worker what `order` makes for it.
+    /// Has every worker run the command that `order` makes for it.
     fn tell_all<C: FnOnce(&mut Worker) + Send + 'static>(&self, order: impl Fn() -> C) -> Told {
         Told(self.workers.iter().map(|worker| worker.order(order())).collect())
     }
@@ -265,13 +267,13 @@ impl Network {
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // What one that panicked had to say is said, see `fatal`.
+            // The message of a panic has been logged, see `fatal`.
             let _ = thread.join();
         }
     }
 }
 
-/// What workers were told; they answer when they know.
+/// Commands that workers were sent; they answer when they have run them.
 #[must_use]
 #[derive(Debug, Default)]
 struct Told(Vec<Receiver<()>>);
@@ -279,13 +281,13 @@ struct Told(Vec<Receiver<()>>);
 impl Told {
     fn wait(self) {
         for answer in self.0 {
-            // A worker that is gone knows nothing any more.
+            // A worker that has ended runs no commands.
             let _ = answer.recv();
         }
     }
 }
 
-/// A reverse ARP request for oneself (RFC 903), padded to the shortest Ethernet frame.
+/// A reverse ARP request for the sender's own address (RFC 903), padded to the minimum Ethernet frame.
 fn rarp(address: MacAddress) -> [u8; 60] {
     let (mut frame, address) = ([0; 60], address.bytes());
     frame[..6].fill(0xff);
@@ -300,7 +302,7 @@ fn rarp(address: MacAddress) -> [u8; 60] {
 // A worker counts its slots in 16 bits.
 const _: () = assert!(MAX_PORTS * MAX_PAIRS as usize <= 1 << 16);
 
-/// Ties the calling thread to `cpu`; where the kernel refuses, it runs where it may.
+/// Pins the calling thread to `cpu`; if the kernel refuses, it runs on any CPU.
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if let Err(cause) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
@@ -326,7 +328,7 @@ mod tests {
         network.add_port(&terms, 2)
     }
 
-    /// A worker that does not answer holds up who waits for it, and nobody else.
+    /// A worker that does not answer holds up only the thread that waits for it.
     #[test]
     fn rings_can_be_asked_for_while_a_worker_is_busy() {
         let network = network();
@@ -350,7 +352,7 @@ mod tests {
         network.shut_down();
     }
 
-    /// The table is what workers look receivers up in: while one of them has not heard of a port, no address leads there.
+    /// Workers look receivers up in the forwarding table: while one of them does not know a port, no address leads there.
     #[test]
     fn an_address_leads_to_a_port_only_once_every_worker_knows_the_port() {
         let network = Network::start(Shared::new(2, 7, Settings::default()), &[]).unwrap();

@@ -1,10 +1,11 @@
-//! Guests' memory that the switch pays for: pages that it touched first, of files that are sparse.
+//! Guests' memory that is charged to the switch: pages of sparse files that the switch touched first.
 //!
-//! The kernel charges such a page to the switch's cgroup for as long as the file exists, whatever limit the front end has. So a thread of its own looks
-//! at what the process has touched, once a second while there is traffic and more often while it grows. What the cgroup was charged with meanwhile is
-//! divided among the ports, and so is what was taken off its charge: a guest that gives pages back (balloon, free page reporting) and takes them again
-//! pays for them once. A port that has the switch pay for more than is left to all others is quarantined: its guest's memory is not touched any
-//! more. Where front ends are in the same cgroup, it makes no difference which process pays.
+//! The kernel charges such a page to the switch's cgroup for as long as the file exists, independent of the limit of the front end.
+//! So a separate thread checks the memory that the process has touched, once a second while there is traffic and more often while
+//! it grows. The change of the cgroup's charge is divided among the ports, be it an increase or a decrease: a guest that returns
+//! pages (balloon, free page reporting) and takes them again is charged once. A port is quarantined when more is charged for it
+//! than is left to all others: its guest's memory is not touched any more. Where front ends are in the same cgroup, it makes no
+//! difference which process is charged.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,22 +15,23 @@ use super::Network;
 use crate::host_memory::HostMemory;
 use crate::port::Port;
 
-/// How often to look while what is touched grows.
+/// Check interval while the touched memory grows.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// A look at all mappings takes long where much is mapped, and guests can cause it: the thread rests so many times as long afterwards.
+/// A check of all mappings takes long where much is mapped, and guests can cause it: the thread rests so many times as long
+/// afterwards.
 const REST: u32 = 20;
-/// Growth that is looked into: the part of the host's memory, and bytes at least.
+/// Minimum growth for a check: a part of the host's memory, and bytes.
 const PART: u64 = 1024;
 const LEAST: u64 = 4 << 20;
-/// A port may always have the switch pay for this part of the host's memory.
+/// This part of the host's memory may always be charged for a port.
 const FREE_PART: u64 = 64;
 
-/// What was seen last.
+/// State of the last check.
 #[derive(Debug)]
 pub(super) struct Payer {
     host: HostMemory,
     seen: Mutex<Seen>,
-    /// Wakes the thread; full while it is to look anyway.
+    /// Wakes the thread; full while a check is pending anyway.
     bell: SyncSender<()>,
 }
 
@@ -37,26 +39,26 @@ pub(super) struct Payer {
 struct Seen {
     /// Bytes that the process has touched.
     touched: u64,
-    /// Bytes that its cgroup pays for, where that can be told.
+    /// Bytes of shared files that its cgroup is charged with, where that can be read.
     charged: Option<u64>,
 }
 
 impl Payer {
-    /// For `host`, and what its thread waits for.
+    /// For `host`; returns the receiver that its thread waits on, too.
     pub(super) fn new(host: HostMemory) -> (Self, Receiver<()>) {
         let (bell, rung) = sync_channel(1);
         let charged = host.charged();
         (Self { host, seen: Mutex::new(Seen { touched: 0, charged }), bell }, rung)
     }
 
-    /// Has the thread look.
+    /// Requests a check.
     pub(super) fn ring(&self) {
-        // Full if it is to look anyway.
+        // Full if a check is pending anyway.
         let _ = self.bell.try_send(());
     }
 }
 
-/// Looks each time that it is rung, and goes on while what is touched grows; ends with the network.
+/// Checks each time that it is rung, and again while the touched memory grows; ends with the network.
 pub(super) fn run(network: &Weak<Network>, rung: &Receiver<()>) {
     while rung.recv().is_ok() {
         loop {
@@ -83,7 +85,7 @@ fn rest(rung: &Receiver<()>, span: Duration) -> bool {
 }
 
 impl Network {
-    /// Looks at what the switch has touched, if it has grown, and quarantines ports that had it pay for more than their share; true if it has.
+    /// Checks the touched memory, if it has grown, and quarantines ports that exceed their share; true if it has grown.
     pub(super) fn look_at_touched(&self) -> bool {
         let host = &self.payer.host;
         let (touched, charged) = (host.touched(), host.charged());
@@ -94,7 +96,8 @@ impl Network {
             return false;
         }
         seen.touched = touched;
-        // Where other processes share the cgroup, or the charge cannot be read, it does not tell which port caused it: no port is blamed.
+        // If other processes share the cgroup, or the charge cannot be read, the charge does not tell which port caused it: no port
+        // is blamed.
         let before = std::mem::replace(&mut seen.charged, charged);
         drop(seen);
         if let Some(now) = charged {
@@ -103,8 +106,8 @@ impl Network {
         true
     }
 
-    /// Divides by how much the charge of the cgroup has changed since the last look, to `most` now, among the ports: by how much of each was touched
-    /// first, or given back, at most. None had the switch pay for more than all that the cgroup is charged with.
+    /// Divides the change of the cgroup's charge since the last check, to `most` now, among the ports: in proportion to the memory
+    /// of each that was touched first, or returned, at most. No port is charged for more than the charge of the cgroup.
     fn divide(&self, change: i64, most: u64) {
         let host = &self.payer.host;
         let all = host.touched_by_mapping();
@@ -167,7 +170,7 @@ mod tests {
         file
     }
 
-    /// Touches all pages, as a front end does that takes its guest's memory.
+    /// Touches all pages, as a front end does that preallocates its guest's memory.
     fn take(file: &File) {
         (0..LENGTH).step_by(4096).for_each(|offset| assert_eq!(file.write_at(&[1], offset).unwrap(), 1));
     }
@@ -197,7 +200,7 @@ mod tests {
             port
         }
 
-        /// Has the worker say nothing, so that the thread does not look.
+        /// Blocks the worker, so that its events cause no check.
         fn hold(&mut self) {
             let ((release, held), (tell, told)) = (channel::<()>(), channel());
             self.network.workers[0].tell(move |_| {
@@ -208,13 +211,13 @@ mod tests {
             self.held = Some(release);
         }
 
-        /// Looks, whatever other tests have let go of meanwhile.
+        /// Checks, even if other tests have released memory meanwhile.
         fn look(&self) {
             self.network.payer.seen.lock().unwrap().touched = 0;
             assert!(self.network.look_at_touched());
         }
 
-        /// The cgroup has paid for so much.
+        /// Sets the charge of the cgroup.
         fn charge(&self, bytes: u64) {
             std::fs::write(self.folder.path().join("cgroup/c/memory.stat"), format!("shmem {bytes}\n")).unwrap();
         }
@@ -236,7 +239,7 @@ mod tests {
         let [honest, busy, hostile] =
             [("honest", &own), ("busy", &own_later), ("hostile", &others)].map(|(name, memory)| bed.port(name, memory));
         bed.hold();
-        // The guest of one touches its memory while it runs, before the switch does as a worker would, through rings.
+        // The guest of one port touches its memory while it runs, before the switch does as a worker would, through rings.
         take(&later);
         own.regions()[0].fill(2);
         own_later.regions()[0].fill(2);
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!([honest.state(), busy.state()], [State::Running, State::Running]);
     }
 
-    /// A guest with a balloon or free page reporting gives pages back, and the switch touches them first again.
+    /// A guest with a balloon or free page reporting returns pages, and the switch touches them first again.
     #[test]
     fn pages_that_were_given_back_and_touched_again_are_paid_for_once() {
         const HALF: u64 = LENGTH / 2;
@@ -284,7 +287,7 @@ mod tests {
             assert_eq!([port.paid(), beside.paid()], [0, HALF]);
         }
         assert_eq!([port.state(), beside.state()], [State::Running, State::Running]);
-        // However much was counted, the switch pays for no more than its cgroup is charged with.
+        // Whatever was counted, a port is charged for no more than its cgroup.
         port.change_paid(LENGTH as i64, u64::MAX);
         touch(&honest);
         bed.charge(2 * HALF - 4096);
@@ -299,7 +302,7 @@ mod tests {
         let memory = memory(sparse());
         let port = bed.port("a", &memory);
         bed.hold();
-        // A file whose reading would not end.
+        // A file with a read that would not end.
         let smaps = bed.folder.path().join("proc/self/smaps");
         std::fs::remove_file(&smaps).unwrap();
         mkfifo(&smaps, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
@@ -312,7 +315,7 @@ mod tests {
                 tell.send(()).unwrap();
             });
             let looked = told.recv_timeout(Duration::from_secs(20));
-            // Ends what reads it, where something does.
+            // Ends a read of the file, if there is one.
             let _ = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&smaps);
             looked
         });
@@ -330,7 +333,7 @@ mod tests {
         assert!(!rest(&rung, Duration::from_secs(3600)));
     }
 
-    /// What workers report reaches the thread.
+    /// Events of workers reach the thread.
     #[test]
     fn it_is_looked_at_while_there_is_traffic() {
         let mut bed = Bed::new();

@@ -1,4 +1,4 @@
-//! Rings of ports, from their start at a worker to their end, and the routes to them.
+//! Virtqueues of ports, from their start at a worker to their end, and the routes to them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,34 +13,34 @@ use crate::port::{Port, State};
 use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
 use crate::worker::Start;
 
-/// How often to look whether a port that is drained has nothing under way any more.
+/// Interval at which a port that is drained is checked for frames in flight.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// What starting a ring takes.
+/// Parameters of a virtqueue that starts.
 #[derive(Debug)]
 pub struct RingParts {
-    /// Which ring.
+    /// Which virtqueue.
     pub key: RingKey,
-    /// Where it lies.
+    /// Addresses of its descriptor table, available ring and used ring.
     pub split: SplitRing,
     /// The memory that its buffers lie in.
     pub memory: Arc<MemoryMap>,
-    /// What was agreed.
+    /// Negotiated ring features.
     pub options: RingOptions,
-    /// Available position to begin at.
+    /// Position in the available ring to begin at.
     pub base: u16,
     /// How to interrupt the driver.
     pub call: Option<Call>,
     /// Offloads of this direction.
     pub offloads: Offloads,
-    /// Frames may fill several receive buffers.
+    /// Mergeable receive buffers: a frame may fill several (VIRTIO_NET_F_MRG_RXBUF).
     pub mergeable: bool,
     /// How it begins.
     pub start: Start,
 }
 
 impl Network {
-    /// Starts a ring of `port`, unless that was taken away. Pairs beyond those that a port may have carry nothing.
+    /// Starts a ring of `port`, unless that was removed. Pairs beyond [`MAX_PAIRS`] carry nothing.
     pub fn start_ring(&self, port: &Arc<Port>, parts: RingParts) {
         let RingParts { key, split, memory, options, base, call, offloads, mergeable, start } = parts;
         let present = port.presence();
@@ -74,14 +74,15 @@ impl Network {
     /// Starts a port that has no rings.
     ///
     /// # Errors
-    /// The kernel refuses to watch its ends, or the port was taken away.
+    /// The kernel refuses to watch its ends, or the port was removed.
     pub fn start_ends(&self, port: &Arc<Port>, ends: Ends) -> std::io::Result<()> {
         self.start_queue(port, 0, ends)?;
         port.set_state(State::Running);
         Ok(())
     }
 
-    /// Starts queue `pair` of a port that has no rings; it runs once all its queues do, as its state is to say then.
+    /// Starts queue `pair` of a port that has no rings. The caller sets the port's state to running once all its queues are
+    /// started.
     ///
     /// # Errors
     /// As [`Self::start_ends`].
@@ -108,14 +109,14 @@ impl Network {
         Ok(())
     }
 
-    /// Stops a ring of `port` and returns its base, once nothing of it is in use, be it that somebody else has stopped it or is just doing so;
-    /// `None` if it did not run.
+    /// Stops a ring of `port` and returns its base, once nothing of it is in use, even if another thread has stopped it or is just
+    /// doing so; `None` if it did not run.
     pub fn stop_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<u16> {
         let _turn = port.one_stop_at_a_time();
         self.end_ring(port, key).or_else(|| port.recall_base(key))
     }
 
-    /// As [`Self::stop_ring`], by whoever has the port's turn to stop; `None` if the ring does not run.
+    /// As [`Self::stop_ring`], with the lock of [`Port::one_stop_at_a_time`] held; `None` if the ring does not run.
     fn end_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<u16> {
         let (running, told) = {
             let mut rings = port.rings();
@@ -130,7 +131,7 @@ impl Network {
         }
     }
 
-    /// Stops all rings of `port` and forgets who is behind it.
+    /// Stops all rings of `port` and forgets the MAC addresses learned behind it.
     pub fn stop_port(&self, port: &Arc<Port>) {
         let keys: Vec<RingKey> = port.rings().running.keys().copied().collect();
         for key in keys {
@@ -157,7 +158,7 @@ impl Network {
             let Some(running) = rings.running.get_mut(&key).filter(|running| running.enabled != enabled) else { return };
             running.enabled = enabled;
             let worker = self.worker(running.entry.worker);
-            // Nobody sends to a ring before it is enabled, or after it is disabled.
+            // The route leads to a ring only while it is enabled: it is added after the ring is enabled, and removed before.
             (worker, if enabled { Told::default() } else { self.update_route(port, &rings) })
         };
         told.wait();
@@ -171,7 +172,7 @@ impl Network {
     /// Changes how the driver of a running ring is interrupted.
     ///
     /// # Errors
-    /// It does not run: the call comes back.
+    /// It does not run: the eventfd is returned.
     pub fn set_call(&self, port: &Port, key: RingKey, call: Option<Call>) -> Result<(), Option<Call>> {
         let Some(running) = port.rings().running.get(&key).copied() else { return Err(call) };
         self.worker(running.entry.worker).ask(move |worker| worker.set_call(key, call));
@@ -184,7 +185,7 @@ impl Network {
         self.worker(running.entry.worker).ask_later(move |worker, reply| worker.set_memory(key, split, memory, reply));
     }
 
-    /// Delivers to the first `pairs` pairs of `port` only, as its driver asked through the control queue.
+    /// Spreads receive frames over the first `pairs` queue pairs of `port` only, as its driver requested through the control queue.
     pub fn set_active_pairs(&self, port: &Arc<Port>, pairs: u16) {
         let told = {
             let mut rings = port.rings();
@@ -196,7 +197,8 @@ impl Network {
         told.wait();
     }
 
-    /// The driver of `port` has given its ring `key` at `slot` a first buffer: frames may go there. It may not be entered as running yet.
+    /// The driver of `port` has posted a first buffer to its receive queue `key` at `slot`: frames may go there. It may not be
+    /// entered as running yet.
     pub(super) fn note_filled(&self, port: &Arc<Port>, key: RingKey, slot: Slot) {
         let told = {
             let mut rings = port.rings();
@@ -206,7 +208,7 @@ impl Network {
         told.wait();
     }
 
-    /// Lets `port` send and be sent to, or not: then its frames stay where they are, and others' to it are dropped.
+    /// Enables or disables `port`: a disabled port's frames stay in its transmit queues, and frames to it are dropped.
     pub fn set_port_enabled(&self, port: &Arc<Port>, enabled: bool) {
         port.set_enabled(enabled);
         port.policy.transmit.set_shut(!enabled);
@@ -215,7 +217,7 @@ impl Network {
         told.wait();
     }
 
-    /// Waits until nothing of `port` is under way, for so long at most; true if so. It should be disabled before.
+    /// Waits until no frame of `port` is in flight, for at most the given timeout; true if so. It should be disabled before.
     pub fn await_drained(&self, port: &Port, patience: Duration) -> bool {
         let (id, deadline) = (port.id, Instant::now() + patience);
         loop {
@@ -227,8 +229,8 @@ impl Network {
         }
     }
 
-    /// Tells every worker where frames for `port` go now. What is told under the lock of its `rings` comes in its order; whether all know is
-    /// to be waited for without it, so that a worker that takes long holds up only who waits for it.
+    /// Tells every worker the receive queues of `port`. Commands that are sent under the lock of its `rings` arrive in that order;
+    /// their completion is to be awaited without the lock, so that a slow worker holds up only the thread that waits for it.
     fn update_route(&self, port: &Arc<Port>, rings: &Rings) -> Told {
         let entries = if port.is_enabled() { rings.entries() } else { Vec::new() };
         self.tell_all(|| {

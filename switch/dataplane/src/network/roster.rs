@@ -1,7 +1,7 @@
-//! The roster: which ports there are. They come and go while the network runs, and segments with them: one comes with its first port and goes
-//! with its last.
+//! The port registry: all ports of the network. They are added and removed while the network runs, and broadcast domains with them:
+//! one is added with its first port and removed with its last.
 //!
-//! A port's number, and a segment's, is given to another only when every worker has forgotten who had it.
+//! The number of a port or segment is used again only when every worker has removed its previous owner.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
@@ -17,26 +17,26 @@ use crate::port::{Offer, Port, State};
 use crate::segment::Segment;
 use crate::worker::Worker;
 
-/// What a new port is to be.
+/// Settings of a new port.
 #[derive(Clone, Debug)]
 pub struct PortTerms<'t> {
     /// Its name.
     pub name: &'t str,
     /// The name of its segment.
     pub segment: &'t str,
-    /// What it is allowed.
+    /// Its limits.
     pub allowance: &'t Allowance,
-    /// What frames to it go through.
+    /// Link emulation of frames to it.
     pub link: &'t Option<Impairment>,
-    /// An address that is tied to it.
+    /// A MAC address that is pinned to it.
     pub mac: Option<MacAddress>,
-    /// What it offers.
+    /// Device properties that it offers.
     pub offer: Offer,
     /// Whether it sends and is sent to.
     pub enabled: bool,
 }
 
-/// Why a port cannot come, or have an address.
+/// Reason why a port cannot be added, or get an address.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AddError {
     /// Another has its name.
@@ -47,27 +47,27 @@ pub enum AddError {
     AddressTaken {
         /// The address.
         address: MacAddress,
-        /// Who has it.
+        /// The port that has it.
         port: String,
     },
-    /// No network has more.
+    /// The maximum number of ports is reached.
     #[error("there are {MAX_PORTS} ports, and no network has more: detach some, or start another network")]
     Full,
 }
 
-/// Numbers below [`MAX_PORTS`] that nobody has.
+/// Free numbers below [`MAX_PORTS`].
 #[derive(Debug)]
 struct Numbers {
     /// Those from here on were never given.
     fresh: u16,
-    /// Those that were given back, the first one in front.
+    /// Those that were returned, the first one in front.
     free: VecDeque<u16>,
 }
 
 impl Numbers {
     const NONE_GIVEN: Self = Self { fresh: 0, free: VecDeque::new() };
 
-    /// One that was given before, if there is any: what is indexed by them stays small.
+    /// A returned number, if there is any, so that tables that are indexed by numbers stay small.
     fn take(&mut self) -> Option<u16> {
         self.free.pop_front().or_else(|| {
             let fresh = self.fresh;
@@ -84,7 +84,7 @@ impl Numbers {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Roster {
-    /// By number; with the order in which they came.
+    /// By number; with the order in which they were added.
     ports: Vec<Option<(u64, Arc<Port>)>>,
     by_name: HashMap<String, PortId>,
     segments: HashMap<String, Arc<Segment>>,
@@ -139,7 +139,7 @@ impl Network {
         self.roster.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All ports, in the order in which they came.
+    /// All ports, in the order in which they were added.
     pub fn ports(&self) -> Vec<Arc<Port>> {
         let mut ports: Vec<_> = self.roster().ports.iter().flatten().cloned().collect();
         ports.sort_by_key(|&(come, _)| come);
@@ -162,7 +162,7 @@ impl Network {
         self.roster().segments.values().cloned().collect()
     }
 
-    /// A port comes: it can be given rings when this returns. `members` are as many ports as its segment is expected to have.
+    /// Adds a port: it can be given rings when this returns. `members` are as many ports as its segment is expected to have.
     ///
     /// # Errors
     /// An [`AddError`]; nothing has changed then.
@@ -185,14 +185,15 @@ impl Network {
         port.policy.transmit.set_shut(!terms.enabled);
         self.join(&port);
         if let Some(address) = terms.mac {
-            // Only now: the table is what workers look receivers up in, and all of them know this port from here on.
+            // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
             let _ = segment.pin(address, id);
         }
         self.roster_mut().enter(&port);
         Ok(port)
     }
 
-    /// Refuses `address` for `port` where it is tied to another port. No other thread ties addresses while the caller holds `changing`.
+    /// Refuses `address` for `port` where it is pinned to another port. No other thread pins addresses while the caller holds
+    /// `changing`.
     fn refuse_taken(&self, address: MacAddress, port: &Port) -> Result<(), AddError> {
         match port.segment.table().pinned(address).filter(|&other| other != port.id) {
             Some(other) => {
@@ -232,7 +233,7 @@ impl Network {
         told.wait();
     }
 
-    /// A port goes, and all that is its own; when this returns nothing of it is left at any worker.
+    /// Removes a port with its rings, routes and FDB entries; when this returns nothing of it is left at any worker.
     pub fn remove_port(&self, port: &Arc<Port>) {
         port.retire();
         self.stop_port(port);
@@ -240,7 +241,7 @@ impl Network {
         if !self.has(port) {
             return;
         }
-        // Before all workers answer: after that none of them moves a station to this number any more.
+        // Before all workers answer: after that none of them moves a MAC address to this number any more.
         port.segment.prepare_to_leave(port.id);
         let told = self.tell_all(|| {
             let port = Arc::clone(port);
@@ -253,7 +254,7 @@ impl Network {
         port.set_state(State::Gone);
     }
 
-    /// Whether `port` has come and not gone.
+    /// Whether `port` is in the registry.
     pub(super) fn has(&self, port: &Port) -> bool {
         self.port(port.id).is_some_and(|known| std::ptr::eq(&*known, port))
     }
@@ -267,7 +268,7 @@ impl Network {
         }
     }
 
-    /// Ties `address` to `port` in place of the one that was, or none. A port that is gone gets none: another may have its number.
+    /// Pins `address` to `port` in place of the previous one, or none. A removed port gets none: another may have its number.
     ///
     /// # Errors
     /// [`AddError::AddressTaken`]; nothing has changed then.
