@@ -1,14 +1,14 @@
-//! An agenda: when a worker is to do something for which of its slots, so that what is not due costs a pass nothing.
+//! Timer list: deadlines of a worker's slots, so that a slot without an expired timer costs a poll iteration nothing.
 
 use std::collections::BTreeSet;
 
 use crate::id::Slot;
 use crate::time::Cycles;
 
-/// Moments of slots, each with one at most, the earliest first.
+/// Timers of slots, at most one each, the earliest first.
 ///
-/// Moments are only made earlier from outside. Whoever takes a slot out and finds that there is nothing to do yet says when there will be.
-/// So what happens in every pass, and puts a moment off each time, costs nothing.
+/// A deadline is only made earlier, never later. The caller that takes a slot out too early sets its new deadline. So an event that
+/// would delay a deadline in every poll iteration costs nothing.
 #[derive(Debug)]
 pub(crate) struct Agenda {
     order: BTreeSet<(Cycles, Slot)>,
@@ -25,7 +25,7 @@ impl Default for Agenda {
 }
 
 impl Agenda {
-    /// `slot` is due at `when`, unless it is so before.
+    /// Sets the timer of `slot` to `when`, unless it is set to an earlier moment.
     pub(crate) fn expect(&mut self, slot: Slot, when: Cycles) {
         let index = slot.index();
         if self.of.len() <= index {
@@ -42,7 +42,7 @@ impl Agenda {
         self.next = self.next.min(when);
     }
 
-    /// The earliest moment.
+    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Cycles> {
         (!self.order.is_empty()).then_some(self.next)
     }
@@ -53,7 +53,7 @@ impl Agenda {
         self.next <= now && !self.order.is_empty()
     }
 
-    /// Appends the slots that are due to `due`, the one that was so first in front: they are on the agenda no more.
+    /// Moves the slots with an expired timer to `due`, the earliest first.
     pub(crate) fn take_due(&mut self, now: Cycles, due: &mut Vec<Slot>) {
         while let Some(&entry) = self.order.first().filter(|entry| entry.0 <= now) {
             self.order.pop_first();
@@ -63,7 +63,7 @@ impl Agenda {
         self.find_next();
     }
 
-    /// Nothing is to be done for `slot` any more.
+    /// Removes the timer of `slot`.
     pub(crate) fn forget(&mut self, slot: Slot) {
         let Some(entry) = self.of.get_mut(slot.index()) else { return };
         if let Some(old) = entry.take_if(|(_, tenant)| *tenant == slot) {

@@ -1,10 +1,10 @@
-//! Descriptors of this process: how many it may have, and what ports and their front ends may hold of them.
+//! File descriptors of this process: the limit, and the budget of ports and their front ends.
 //!
-//! A port has its own from its start to its end ([`PortKind::descriptors`](crate::config::PortKind::descriptors)). Front ends connect, and send
-//! descriptors (kick, call, error, memory) that stay open as long as they like. All of these come out of one budget, of
-//! which a port gets no more than is left to the others ([`crate::budget`]), or [`USUAL`]. The rest is the switch's own: workers, and a
-//! **reserve** for connections that are being accepted and for the control socket. So no port keeps others from connecting, and the network can
-//! always be asked.
+//! A port has its own from its start to its end ([`PortKind::descriptors`](crate::config::PortKind::descriptors)). Front ends
+//! connect, and send descriptors (kick, call, error, memory) that stay open as long as they like. All of these come out of one
+//! budget, with a quota for each port: as many as are left to the others ([`crate::budget`]), or [`USUAL`]. The rest is the
+//! switch's own: workers, and a **reserve** for connections that are being accepted and for the control socket. So no port keeps
+//! others from connecting, and the control socket always answers.
 
 use std::io;
 use std::sync::Arc;
@@ -20,71 +20,71 @@ use crate::time::{cycles, in_cycles};
 
 /// Descriptors kept for the switch itself.
 const RESERVE: u64 = 64;
-/// Where there are few, the reserve is this part of them.
+/// Where the limit is low, the reserve is this part of it.
 const PART: u64 = 6;
 /// Descriptors of a worker.
 const OF_WORKER: u64 = 6;
 /// Descriptors of a segment's uplink: a TAP, and sockets for its devices.
 pub const OF_UPLINK: u64 = 12;
-/// Descriptors that a front end of one queue pair may hold, and a port whatever the others hold, as long as there are any.
+/// Descriptors that a front end of one queue pair may hold, and any port as long as the process has them.
 pub const USUAL: u64 = 16;
-/// Descriptors of a connection and of what serves it.
+/// Descriptors of a connection and of the thread that serves it.
 pub const OF_CONNECTION: u64 = 4;
 /// Descriptors of the thread that serves a control queue.
 pub const OF_CONTROL_QUEUE: u64 = 2;
-/// While fewer are free, a message may have lost its own on the way: more than any message brings.
+/// While fewer are free, a message may have lost its descriptors on the way: more than any message brings.
 const MARGIN: u64 = 40;
-/// Least time between two log lines about this.
+/// Minimum interval between two log lines about a shortage.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What to do where they run out.
+/// Remedy for a shortage.
 pub const REMEDY: &str =
     "Raise the hard limit: LimitNOFILE= of the service (systemd), --ulimit nofile= (containers), ulimit -Hn (shells)";
 
-/// What the operator is told at a port whose front end got none.
+/// Advice for the operator at a port whose front end was disconnected by a shortage.
 pub const ADVICE: &str = "its front end was disconnected, because descriptors ran out: raise the hard limit (LimitNOFILE= of the service, ulimit -Hn), or \
                           look which port holds many (memlane status --json)";
 
-/// What ports of a network and their front ends may hold, and how often that was not enough.
+/// Budget of the descriptors of ports and their front ends, and a count of shortages.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// What all may hold together.
+    /// The budget of all together.
     pub budget: Arc<Budget>,
     refused: AtomicU64,
-    /// When the log may say so again, in cycles.
+    /// Earliest moment of the next log line about a shortage, in cycles.
     silent_until: AtomicU64,
 }
 
-/// Descriptors of a network's process, as an operator sees them.
+/// Descriptors of a network's process, in `memlane status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct DescriptorReport {
-    /// Those that are open.
+    /// Open descriptors.
     pub open: u64,
-    /// Those that may be.
+    /// Limit of open descriptors.
     pub limit: u64,
-    /// Those that ports and their front ends hold.
+    /// Descriptors held by ports and their front ends.
     pub held: u64,
-    /// Those that they may hold.
+    /// Maximum for ports and their front ends.
     pub most: u64,
-    /// Connections that were refused, or ended, for want of them.
+    /// Connections that were refused or ended because descriptors ran out.
     pub refused: u64,
 }
 
 impl Descriptors {
-    /// For ports that may hold `most` together, with their front ends.
+    /// For ports with `most` descriptors together, including their front ends.
     pub fn new(most: u64) -> Self {
         Self { budget: Budget::new(most), refused: AtomicU64::new(0), silent_until: AtomicU64::new(0) }
     }
 
-    /// For the ports of a network with so many workers, of which nothing is open yet.
+    /// For the ports of a network with so many workers, before any of their descriptors are open.
     pub fn for_network(workers: usize) -> Self {
         let limit = limit();
         let own = open().unwrap_or(limit) + workers as u64 * OF_WORKER;
         Self::new(limit.saturating_sub(own + RESERVE.min(limit / PART)))
     }
 
-    /// The front end of the port called `port` was disconnected for want of descriptors. Logged once a minute.
+    /// Records that the front end of the port called `port` was disconnected because descriptors ran out. Logged once a minute.
     pub fn note_shortage(&self, port: &str) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let (now, silent) = (cycles(), self.silent_until.load(Ordering::Relaxed));
@@ -99,7 +99,7 @@ impl Descriptors {
         );
     }
 
-    /// What is to be seen of them.
+    /// A report for the operator.
     pub fn report(&self) -> DescriptorReport {
         DescriptorReport {
             open: open().unwrap_or_default(),
@@ -114,13 +114,13 @@ impl Descriptors {
 /// Raises the soft limit to the hard one, since nothing here depends on a low one (select(2) would).
 ///
 /// # Errors
-/// What the kernel says; the limit is as it was then.
+/// The kernel's error; the limit is unchanged then.
 pub fn raise_limit() -> io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard { Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?) } else { Ok(()) }
 }
 
-/// The error of a process that has no more.
+/// The error of a process without free descriptors.
 pub fn ran_out() -> io::Error {
     io::Error::from_raw_os_error(libc::EMFILE)
 }
@@ -130,12 +130,12 @@ pub fn remedy(error: &io::Error) -> String {
     if is_shortage(error) { format!(". {REMEDY}") } else { String::new() }
 }
 
-/// Whether `error` is that, or the host's.
+/// Whether `error` is a shortage of descriptors, of the process or the host.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Whether so few are free that a message may have lost its own: the kernel cuts those that have no place, and says no more than that.
+/// Whether so few are free that a message may have lost its descriptors: the kernel silently drops those without a free place.
 pub fn are_short() -> bool {
     open().map_or(true, |open| open + MARGIN >= limit())
 }
@@ -144,7 +144,7 @@ fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)
 }
 
-/// Those that are open, but for the one that it takes to look.
+/// Open descriptors, without the one that this look-up takes.
 fn open() -> io::Result<u64> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1) as u64)
 }

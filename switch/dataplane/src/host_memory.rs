@@ -1,8 +1,9 @@
-//! The host's memory, as far as it is this process's to use: of the machine, and of the memory cgroups that it is in (`MemoryMax` of a service, the
-//! limit of a container).
+//! The host's memory that this process may use: the machine's, bounded by the memory cgroups around it (`MemoryMax` of a service,
+//! the limit of a container).
 //!
-//! The kernel charges a page of a shared file to the cgroup of the process that touches it first. Guests' files are often sparse, so a guest can have the switch touch pages
-//! and pay. What the switch has touched is `RssShmem` of `/proc/self/status`; what it may pay before its cgroup is full is [`HostMemory::left`].
+//! The kernel charges a page of a shared file to the cgroup of the process that touches it first. Guests' files are often sparse,
+//! so a guest can have the switch touch pages and be charged for them. The touched memory is `RssShmem` of `/proc/self/status`; the
+//! rest before the cgroup is full is [`HostMemory::left`].
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -25,18 +26,18 @@ impl HostMemory {
         OWN.get_or_init(|| Self::new(Path::new("/proc"), Path::new("/sys/fs/cgroup")))
     }
 
-    /// As the files in `proc` and `cgroup` tell, the folders where those filesystems usually are.
+    /// Reads the files in `proc` and `cgroup`, the folders where those filesystems usually are.
     pub fn new(proc: &Path, cgroup: &Path) -> Self {
         let own = read_to_string(proc.join("self/cgroup")).unwrap_or_default();
         Self { proc: proc.into(), cgroups: folders(&own, cgroup) }
     }
 
-    /// Bytes of the machine, whatever the cgroups' limits; 1 GiB where that cannot be told.
+    /// Bytes of the machine, independent of the cgroups' limits; 1 GiB where that cannot be read.
     pub fn of_machine(&self) -> u64 {
         self.machine("MemTotal:").unwrap_or(1 << 30)
     }
 
-    /// Bytes that there are, the cgroups' limits considered.
+    /// Bytes of the machine, or the lowest limit of the cgroups.
     pub fn total(&self) -> u64 {
         self.cgroups.iter().filter_map(|folder| limit(folder)).fold(self.of_machine(), u64::min)
     }
@@ -47,8 +48,8 @@ impl HostMemory {
         left.chain(self.machine("MemAvailable:")).min().unwrap_or(u64::MAX)
     }
 
-    /// Bytes of shared files that this process's cgroup pays for, where it is the only one in it, with those that it has started and that have started
-    /// it. Elsewhere it makes no difference which process touches a page first, or cannot be told.
+    /// Bytes of shared files that this process's cgroup is charged with, if the cgroup holds no other process than its parents and
+    /// children. Else it makes no difference which process touches a page first, or it cannot be determined.
     pub fn charged(&self) -> Option<u64> {
         let folder = self.cgroups.first()?;
         let processes = read_to_string(folder.join("cgroup.procs")).ok()?;
@@ -94,7 +95,8 @@ impl HostMemory {
     }
 }
 
-/// Folders of the memory cgroup that `own` (`/proc/self/cgroup`) names, below `root`, and of those around it: version 2, or 1 where that has memory.
+/// Folders of the memory cgroup that `own` (`/proc/self/cgroup`) names, below `root`, and of those around it: version 2, or 1 where
+/// that has memory.
 fn folders(own: &str, root: &Path) -> Vec<PathBuf> {
     let of = |controllers: &str| {
         own.lines().find_map(|line| {
@@ -112,11 +114,11 @@ fn folders(own: &str, root: &Path) -> Vec<PathBuf> {
 
 /// The limit of the cgroup at `folder`, if it has one.
 fn limit(folder: &Path) -> Option<u64> {
-    // Version 1 says "none" by a number that no machine has.
+    // Version 1 expresses "none" by a number above any machine's memory.
     value(folder, &["memory.max", "memory.limit_in_bytes"]).filter(|&limit| limit < 1 << 60)
 }
 
-/// What of it is used and could not be freed at once: pages of ordinary files can.
+/// Used bytes that could not be freed at once: pages of ordinary files can.
 fn used(folder: &Path) -> Option<u64> {
     let all = value(folder, &["memory.current", "memory.usage_in_bytes"])?;
     let stat = read_to_string(folder.join("memory.stat")).unwrap_or_default();
@@ -124,7 +126,7 @@ fn used(folder: &Path) -> Option<u64> {
     Some(all.saturating_sub(free))
 }
 
-/// The bytes that the line of `stat` (`memory.stat`) says that begins with `key`.
+/// The bytes in the line of `stat` (`memory.stat`) that begins with `key`.
 fn pages(stat: &str, key: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
@@ -133,7 +135,7 @@ fn value(folder: &Path, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| read_to_string(folder.join(name)).ok()?.trim().parse().ok())
 }
 
-/// The bytes that the line of `text` that begins with `key` says in KiB.
+/// The bytes in the line of `text` that begins with `key`, which is in KiB.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1 << 10)
@@ -143,7 +145,7 @@ fn number(text: &str, key: &str) -> Option<u64> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A host of one GiB of which so many MiB are available, with the cgroup that these files tell of.
+    /// A host of one GiB with so many MiB available, and a cgroup with these files.
     pub(crate) fn host(folder: &Path, available: u64, own: &str, files: &[(&str, &str)]) -> HostMemory {
         let info = format!("MemTotal:  1048576 kB\nMemAvailable: {} kB\n", available << 10);
         let proc = [("proc/meminfo", &*info), ("proc/self/cgroup", own)];

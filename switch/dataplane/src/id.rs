@@ -1,4 +1,5 @@
-//! Names of things, for everybody: ports, segments, rings, and the slots in which workers keep them. They know nothing else of the switch.
+//! Identifiers of ports, segments, virtqueues, and the slots in which workers keep them. They depend on no other part of the
+//! switch.
 
 pub use memlane_virtq::id::{MAX_PORTS, PortId, Slot};
 
@@ -17,7 +18,7 @@ impl SegmentId {
     }
 }
 
-/// Which way frames move in a ring.
+/// Direction of frames in a virtqueue, as seen from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Guest to switch.
@@ -26,21 +27,21 @@ pub enum Direction {
     Receive,
 }
 
-/// Names a ring of the network.
+/// Identifies a virtqueue of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingKey {
-    /// Whose.
+    /// Its port.
     pub port: PortId,
     /// Which queue pair.
     pub pair: u16,
-    /// Which of the two.
+    /// Transmit or receive.
     pub direction: Direction,
 }
 
-/// Where frames for one queue of a port are delivered.
+/// Destination of frames for one queue of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// The worker that owns the ring.
+    /// The worker that owns the virtqueue.
     pub worker: u8,
     /// The outlet's slot there.
     pub slot: Slot,

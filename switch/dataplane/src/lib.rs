@@ -1,11 +1,17 @@
-//! The data path of memlane: workers that move frames between the rings and ends of ports.
+//! The data path of memlane: workers that move frames between the virtqueues of guests and the ends of other ports.
 //!
-//! - Where a frame goes: [`verdict`], by the [`table`] of its [`segment`]; whether it may: [`policy`].
-//! - When: [`airtime`], [`schedule`], and the [`link`]s that are emulated.
-//! - How it gets there: [`worker`]s, from their sources to their outlets, and [`handover`] between them.
-//! - Who brings rings to workers: [`port`]s, and the [`network`] that they make.
+//! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and aging ([`table`], [`segment`]).
+//!   Rate limits, storm control and anti-spoofing are in [`policy`].
+//! - **Scheduling**: CPU-time fairness among ports ([`airtime`]), fair queueing at a receiver ([`schedule`]), and link emulation
+//!   ([`link`]).
+//! - **Workers**: a [`worker`] polls its sources and serves its outlets; inter-worker queues ([`handover`]) connect the workers.
+//! - **Backpressure** leaves frames in their sender's transmit ring (`sources`). Quotas of the ring, the stall timeout, and passing
+//!   over a frame too long for the receiver bound head-of-line blocking (`sources`, `outlets`).
+//! - **Notifications**: coalescing of TX-completion interrupts (`sources`), lost-notification checks
+//!   (`worker::lost_notifications`), busy polling and sleep (`worker::rest`), timers (`agenda`).
+//! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
-//! This crate opens no sockets and knows no kind of port: what stands behind a port brings the ends of [`port::end`].
+//! This crate opens no sockets and knows no kind of port: the kinds of ports bring the ends of [`port::end`].
 
 #![deny(unsafe_code)]
 

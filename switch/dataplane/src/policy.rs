@@ -1,8 +1,9 @@
-//! What the operator allows a port: its weight among senders, and its rates; all may change while the network runs.
+//! Limits of a port that the operator sets: its weight among senders, rate limits, storm control, and anti-spoofing; all may change
+//! while the network runs.
 //!
-//! A **limiter** is a token bucket kept as one moment: the one at which the bucket would be full again (the generic cell rate algorithm,
-//! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. What a limiter holds back
-//! is not lost: it waits in its sender's ring.
+//! A **limiter** is a token bucket that is stored as one moment: when it would be full again (the generic cell rate algorithm,
+//! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no
+//! frames: it leaves them in the sender's transmit ring (backpressure).
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,22 +19,24 @@ use crate::quantity::{self, Quantity, parse_rate};
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 
-/// Least burst, so that a limit never cuts what hardware and kernels send at once: one frame of the longest.
+/// Minimum burst, so that a limit never cuts a batch that hardware and kernels send at once: one frame of the maximum size.
 const LEAST_BURST_BYTES: u64 = 65_536;
 const LEAST_BURST_PACKETS: u64 = 32;
-/// Milliseconds of its rate that a limit lets pass at once: as long as a guest may have to wait for a CPU, so that it has its rate all the same.
+/// Burst of a limit, in milliseconds of its rate: as long as a guest may have to wait for a CPU, so that it gets its rate all the
+/// same.
 const DEFAULT_BURST_MS: u64 = 20;
-/// Flooded frames a second that a port may send unless its configuration says otherwise: more than uncompressed video in high definition takes
-/// (SMPTE ST 2110-20, 1080p60: 190 000 packets a second), and little enough that the other guests can throw them away.
+/// Storm control: flooded frames a second that a port may send unless its configuration says otherwise. That is more than
+/// uncompressed video in high definition takes (SMPTE ST 2110-20, 1080p60: 190 000 packets a second), and little enough that the
+/// other guests can discard them.
 pub const DEFAULT_STORM: u64 = 200_000;
-/// Parts of a second whose flooded frames may come at once.
+/// The burst of flooded frames is this part of a second's.
 const STORM_BURSTS: u64 = 10;
-/// Flooded frames a second of a port that is part of a loop, it seems: what guests need to find each other.
+/// Flooded frames a second of a port that seems to be part of a loop: enough for address resolution between guests.
 const SUSPECT_FLOODS: u64 = 100;
-/// Least burst of them.
+/// Minimum burst of flooded frames.
 const LEAST_STORM_BURST: u64 = 2_000;
 
-/// What one direction of a port may carry; what is left out is not limited.
+/// Rate limits of one direction of a port; omitted keys do not limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 #[schemars(extend("examples" = [{ "rate": "100Mbit" }]))]
@@ -42,7 +45,7 @@ pub struct Limit {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "rate"))]
     pub rate: Option<String>,
-    /// Frames a second. One that is to be cut counts once for its sender, and each segment for the receiver that it is cut for.
+    /// Frames a second. A GSO frame counts once for its sender, and each segment for a receiver for which it is segmented.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000))]
     pub packets: Option<u64>,
@@ -53,7 +56,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Bytes a second; `None` for no limit, and for a rate that is none.
+    /// Bytes a second; `None` for no limit, and for an invalid rate.
     pub fn bytes(&self) -> Option<u64> {
         self.rate.as_deref().and_then(|rate| parse_rate(rate).ok()).map(|bits| bits.div_ceil(8))
     }
@@ -108,7 +111,7 @@ impl fmt::Display for Limit {
 struct Bucket {
     /// Units a second; 0 for no limit.
     rate: AtomicU64,
-    /// Cycles that it takes to fill.
+    /// Cycles in which it fills.
     burst: AtomicU64,
     /// When it is full again, in sixteenths of cycles.
     full_at: AtomicU64,
@@ -127,12 +130,12 @@ impl Bucket {
         self.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// When the next unit may pass; at once if that is over.
+    /// When the next unit may pass; at once if that moment is over.
     fn opens_at(&self) -> Cycles {
         (self.full_at.load(Ordering::Relaxed) >> 4).saturating_sub(self.burst.load(Ordering::Relaxed))
     }
 
-    /// Takes `units` away in moment `now`, more than there are if need be.
+    /// Takes `units` tokens in moment `now`, more than there are if need be.
     fn charge(&self, units: u64, now: Cycles) {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {
@@ -150,22 +153,22 @@ fn span(units: u64, rate: u64, frequency: u64) -> u64 {
     u64::try_from(span).unwrap_or(u64::MAX)
 }
 
-/// When a bucket that would be full at `full` is full again once `span` more was taken in moment `now`; both in sixteenths of cycles.
+/// When a bucket that would be full at `full` is full again if `span` more is taken in moment `now`; both in sixteenths of cycles.
 fn charged(full: u64, now: Cycles, span: u64) -> u64 {
     full.max(now.saturating_mul(16)).saturating_add(span)
 }
 
-/// What holds one direction of a port to its [`Limit`].
+/// Rate limit of one direction of a port, see [`Limit`].
 #[derive(Debug, Default)]
 pub struct Limiter {
     bytes: Bucket,
     packets: Bucket,
-    /// Nothing passes.
+    /// No frame passes.
     shut: AtomicBool,
 }
 
 impl Limiter {
-    /// Holds to `limit` from now on; one that makes no sense limits nothing.
+    /// Uses `limit` from now on; an invalid one limits nothing.
     pub fn set(&self, limit: &Limit) {
         let burst = Duration::from_millis(limit.burst_ms.unwrap_or(DEFAULT_BURST_MS));
         let within = |rate: u64| (u128::from(rate) * burst.as_micros() / 1_000_000) as u64;
@@ -178,7 +181,7 @@ impl Limiter {
         self.packets.set(rate, burst);
     }
 
-    /// True if anything is limited.
+    /// True if any rate is limited.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.bytes.is_set() || self.packets.is_set() || self.is_shut()
@@ -190,7 +193,7 @@ impl Limiter {
         !self.is_set() || self.opens_at() <= now
     }
 
-    /// Lets nothing pass from now on, or what the limit does.
+    /// Lets no frame pass from now on, or applies the limit again.
     pub fn set_shut(&self, shut: bool) {
         self.shut.store(shut, Ordering::Relaxed);
     }
@@ -207,7 +210,7 @@ impl Limiter {
         self.bytes.opens_at().max(self.packets.opens_at())
     }
 
-    /// Notes that a frame of `bytes` passed in moment `now`, be it as so many `packets`.
+    /// Charges a frame of `bytes` that passed in moment `now` as so many `packets`.
     #[inline]
     pub fn charge(&self, bytes: u64, packets: u64, now: Cycles) {
         if self.is_set() {
@@ -217,32 +220,32 @@ impl Limiter {
     }
 }
 
-/// Which frames of a guest are dropped for their source.
+/// Anti-spoofing: frames of a guest that are dropped because of their source address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AntiSpoof {
-    /// Those from addresses that are tied to other ports.
+    /// Frames from addresses that are pinned to other ports.
     #[default]
     Off,
-    /// Those that are not from the address that is tied to the port.
+    /// All frames but those from the address that is pinned to the port.
     Mac,
 }
 
-/// Everything that the operator allows a port, as it is written down.
+/// All limits of a port that the operator sets, as configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Allowance {
-    /// Its share of a busy receiver, compared with other senders'.
+    /// Its share of a busy receiver, compared with other senders' (fair queueing).
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
-    /// What it may send.
+    /// Rate limit of the transmit direction.
     pub transmit: Limit,
-    /// What it may be sent.
+    /// Rate limit of the receive direction.
     pub receive: Limit,
-    /// Flooded frames (broadcast, multicast, unknown) that it may send a second; 0 for no limit. By default 200000, and no limit on a segment of
-    /// two ports, where they reach one receiver.
+    /// Storm control: flooded frames (broadcast, multicast, unknown unicast) that it may send a second; 0 for no limit. By default
+    /// 200000, and no limit on a segment of two ports, where they reach one receiver.
     pub storm: u64,
-    /// Which of its frames are dropped for their source.
+    /// Anti-spoofing: frames that are dropped because of their source address.
     pub anti_spoof: AntiSpoof,
 }
 
@@ -257,27 +260,27 @@ impl Default for Allowance {
 pub struct Flood {
     /// It reaches one receiver at most.
     pub reaches_one: bool,
-    /// Stations moved between the port and another too often lately: [`Table::is_suspect`](crate::table::Table::is_suspect).
+    /// Addresses moved between the port and another too often lately: [`Table::is_suspect`](crate::table::Table::is_suspect).
     pub suspect: bool,
-    /// When.
+    /// The present moment.
     pub now: Cycles,
 }
 
-/// An [`Allowance`] at work; see the module.
+/// An [`Allowance`] in force; see the module.
 #[derive(Debug)]
 pub struct Policy {
     weight: AtomicU16,
-    /// What the port sends.
+    /// Rate limit of the transmit direction.
     pub transmit: Limiter,
-    /// What it is sent.
+    /// Rate limit of the receive direction.
     pub receive: Limiter,
-    /// What it floods.
+    /// Storm control of its floods.
     storm: Limiter,
-    /// Nothing else was configured, so frames that reach one receiver only are not limited.
+    /// The default, so frames that reach one receiver only are not limited.
     usual_storm: AtomicBool,
-    /// What it floods while it is a suspect.
+    /// Limit of its floods while it is a suspect.
     suspect: Limiter,
-    /// It may send from its own address only.
+    /// Anti-spoofing: it may send from its pinned address only.
     guarded: AtomicBool,
 }
 
@@ -298,7 +301,7 @@ impl Policy {
         policy
     }
 
-    /// Goes by `allowance` from now on.
+    /// Applies `allowance` from now on.
     pub fn set(&self, allowance: &Allowance) {
         self.weight.store(allowance.weight, Ordering::Relaxed);
         self.transmit.set(&allowance.transmit);
@@ -309,7 +312,7 @@ impl Policy {
         self.guarded.store(allowance.anti_spoof == AntiSpoof::Mac, Ordering::Relaxed);
     }
 
-    /// Counts that the port floods a frame.
+    /// Charges a frame that the port floods.
     ///
     /// # Errors
     /// It may not now, for this reason.
@@ -331,7 +334,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether it may send from its own address only.
+    /// Anti-spoofing: whether it may send from its pinned address only.
     #[inline]
     pub fn is_guarded(&self) -> bool {
         self.guarded.load(Ordering::Relaxed)
@@ -448,7 +451,7 @@ mod tests {
 mod proofs {
     use super::*;
 
-    /// No number makes a limiter forget what was taken, or give more than the rate.
+    /// Overflow makes no limiter forget taken tokens, or give more than the rate.
     #[test]
     #[cfg_attr(kani, kani::proof)]
     fn what_is_taken_stays_taken() {
@@ -456,14 +459,14 @@ mod proofs {
             let after = charged(full, now, span);
             assert!(after >= full && after >= span);
             assert!(after >= now.saturating_mul(16));
-            // A bucket that was full before is empty by exactly what was taken.
+            // A bucket that was full before lacks exactly the taken tokens.
             if full <= now && now < 1 << 59 && span < 1 << 59 {
                 assert_eq!(after, (now << 4) + span);
             }
         });
     }
 
-    /// A second of the rate takes a second, whatever the clock; no unit is free but for the rounding of a sixteenth of a cycle.
+    /// A second's worth of the rate takes a second on any clock; no unit is free but for the rounding of a sixteenth of a cycle.
     #[test]
     #[cfg_attr(kani, kani::proof)]
     fn units_take_the_time_of_their_rate() {
@@ -476,7 +479,7 @@ mod proofs {
         });
     }
 
-    /// It opens when all but the burst is there again, and never before.
+    /// It opens when all but the burst has been refilled, and never before.
     #[test]
     #[cfg_attr(kani, kani::proof)]
     fn a_bucket_opens_a_burst_before_it_is_full() {

@@ -1,4 +1,5 @@
-//! Buffers for frames whose sender has no memory to share: all ports take them from one pool, which takes the memory from the [`Budget`].
+//! Buffers for frames of senders without shared memory: all ports take them from one pool, which takes the memory from the
+//! [`Budget`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ pub const BUFFER: usize = NetHeader::SIZE + MAX_FRAME as usize;
 
 type Bytes = Box<[u8]>;
 
-/// A buffer, and the leave to use it. The one that each port has for good needs none.
+/// A buffer, with its permit. The buffer that each port keeps for good has none.
 #[derive(Debug)]
 pub struct Room {
     /// Its bytes.
@@ -18,11 +19,11 @@ pub struct Room {
     permit: Option<Permit>,
 }
 
-/// What is common to all ports.
+/// The pool of all ports.
 #[derive(Debug)]
 pub struct Pool {
     budget: Arc<Budget>,
-    /// Kept because it is used again soon; memory that this takes is not the budget's.
+    /// Unused buffers, kept for reuse; their memory is not part of the budget.
     spare: Mutex<Vec<Bytes>>,
     most_spare: usize,
 }
@@ -47,7 +48,7 @@ impl Pool {
     }
 }
 
-/// One port's share of the [`Pool`].
+/// A port's quota of the [`Pool`].
 #[derive(Debug)]
 pub struct Share {
     pool: Arc<Pool>,
@@ -55,13 +56,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// A share that holds nothing yet.
+    /// A quota of which nothing is used.
     pub fn new(pool: Arc<Pool>) -> Self {
         let account = Account::new(&pool.budget);
         Self { pool, account }
     }
 
-    /// The buffer that every port has, whatever the others do.
+    /// The buffer that every port has, independent of the others.
     pub fn own(&self) -> Room {
         Room { bytes: self.pool.pop(), permit: None }
     }
@@ -72,7 +73,7 @@ impl Share {
         Some(Room { bytes: self.pool.pop(), permit: Some(permit) })
     }
 
-    /// Gives a buffer back; the port's own stays with it.
+    /// Returns a buffer; the port's own stays with it.
     pub fn give_back(&self, room: Room) -> Option<Room> {
         if room.permit.is_none() {
             return Some(room);

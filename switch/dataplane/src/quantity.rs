@@ -1,5 +1,5 @@
-//! Quantities as people write them: a number in the unit of its key, or text with a unit; the same in the file, at the command line and at the control
-//! socket.
+//! Quantities as text: a number in the unit of its key, or text with a unit; the same in the configuration file, on the command
+//! line and at the control socket.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use schemars::Schema;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_json::{Value, json};
 
-/// A kind of text that stands for a quantity, by its `format` in the JSON Schema.
+/// A kind of quantity, by its `format` in the JSON Schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Bits a second: "100Mbit".
@@ -29,14 +29,14 @@ pub enum Quantity {
     Gibibytes,
 }
 
-/// What a text stands for.
+/// Value of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Read {
     /// A number.
     Number(f64),
     /// A whole number, in the unit of the key.
     Whole(u64),
-    /// Something that is kept as text.
+    /// A value that is kept as text.
     Text,
 }
 
@@ -52,12 +52,12 @@ impl Quantity {
         ("gibibytes", Self::Gibibytes),
     ];
 
-    /// The kind whose format has this name.
+    /// The kind with this format.
     pub fn named(format: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(name, _)| *name == format).map(|(_, quantity)| quantity)
     }
 
-    /// What it looks like, as it stands behind "it must be".
+    /// Its format in words, to complete "it must be".
     pub fn must_be(self) -> &'static str {
         match self {
             Self::Rate => "a rate from 8Kbit to 1000Gbit, as \"100Mbit\" (bit, Kbit, Mbit or Gbit)",
@@ -71,7 +71,7 @@ impl Quantity {
         }
     }
 
-    /// What `text` stands for, if it is such a quantity.
+    /// The value of `text`, if it is such a quantity.
     pub fn read(self, text: &str) -> Option<Read> {
         match self {
             Self::Rate => parse_rate(text).ok().map(|_| Read::Text),
@@ -101,12 +101,12 @@ fn parts(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let unit = text.find(|c: char| c.is_ascii_alphabetic() || c == '%')?;
     let number = text[..unit].trim();
-    // Signs, exponents and names of numbers are not for people.
+    // Signs, exponents and names of numbers are refused.
     let is_plain = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');
     Some((number.parse().ok().filter(|_| is_plain)?, &text[unit..]))
 }
 
-/// The share that "1%" stands for.
+/// The share of a text as "1%".
 fn share(text: &str) -> Option<f64> {
     parts(text).filter(|(_, unit)| *unit == "%").map(|(number, _)| number / 100.0)
 }
@@ -137,7 +137,7 @@ pub fn parse_delay(text: &str) -> Result<Duration, String> {
     if (0.0..=LONGEST.as_secs_f64()).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
 }
 
-/// What the limit `text` stands for: a rate as [`parse_rate`] reads it, packets a second, or both; neither for "none".
+/// The value of the limit `text`: a rate as [`parse_rate`] reads it, packets a second, or both; neither for "none".
 pub fn limit(text: &str) -> Option<(Option<&str>, Option<u64>)> {
     let (mut rate, mut packets) = (None, None);
     for part in text.split(',').map(str::trim).filter(|_| text != "none") {
@@ -173,7 +173,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     if (8e3..=1e12).contains(&bits) { Ok(bits as u64) } else { Err(wrong()) }
 }
 
-/// Reads a number, or text that stands for one.
+/// Reads a number, or a text with a unit.
 struct Reader(Quantity);
 
 impl Visitor<'_> for Reader {
@@ -252,12 +252,12 @@ pub fn read_some_gibibytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     deserializer.deserialize_any(Reader(Quantity::Gibibytes)).map(|number| Some(number as u64))
 }
 
-/// Has a schema say that "none" stands for nothing.
+/// Adds "none" to a schema, as an alternative value.
 pub fn or_none(schema: &mut Schema) {
     beside(schema, json!({ "const": "none", "type": "string" }));
 }
 
-/// Has a schema say that text of this format stands for its values too.
+/// Adds text of this format to a schema, as an alternative to its values.
 pub fn or_text(format: &'static str) -> impl Fn(&mut Schema) {
     move |schema| beside(schema, json!({ "type": "string", "format": format }))
 }

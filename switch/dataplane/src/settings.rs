@@ -1,23 +1,23 @@
-//! Settings of the data path, as the operator gave them or by default.
+//! Settings of the data path, as configured or by default.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::host_memory::HostMemory;
 
-/// How much more memory all guests together may have than there is.
+/// Overcommit factor: all guests together may have so many times the machine's memory.
 const OVERCOMMIT: u64 = 8;
 
-/// When a worker looks for work instead of sleeping.
+/// Busy polling: when a worker polls for work instead of sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Poll {
-    /// Sleep as soon as there is nothing to do.
+    /// Sleep as soon as there is no work.
     Never,
-    /// Look a little longer where that found work before and the CPU has nothing better to do.
+    /// Poll a little longer where that found work before and no other task needs the CPU (adaptive busy polling).
     #[default]
     Adaptive,
-    /// Never sleep: for a CPU of its own.
+    /// Never sleep: for a dedicated CPU.
     Always,
 }
 
@@ -26,20 +26,20 @@ pub enum Poll {
 pub struct Settings {
     /// When to poll.
     pub poll: Poll,
-    /// Whether VIRTIO_F_IN_ORDER is offered. Drivers that poll, such as DPDK's, are faster with it; but then a frame whose receiver has no room holds
-    /// up those behind it, instead of stepping aside.
+    /// Whether VIRTIO_F_IN_ORDER is offered. Drivers that poll, such as DPDK's, are faster with it; but a frame whose receiver has
+    /// no room then blocks the frames behind it (head-of-line blocking).
     pub in_order: bool,
-    /// How long a receiver may take nothing before what waits for it is dropped.
+    /// Stall timeout: how long a receiver may take nothing before the frames that are enqueued for it are dropped.
     pub patience: Duration,
-    /// Most frames that may wait at one worker.
+    /// Size of a worker's wait queue, in frames.
     pub parking: usize,
-    /// Share of a sender's ring that may wait for one receiver, above 0 and below 1.
+    /// Quota: part of a sender's ring that frames in flight to one receiver may take, above 0 and below 1.
     pub share: f32,
-    /// Seconds after which a silent station is forgotten.
+    /// FDB aging: seconds after which a silent MAC address is removed.
     pub age: u32,
-    /// Moves of a station between ports in ten seconds after which it is held at one; 0 for any number.
+    /// Moves of a MAC address between ports in ten seconds after which it is held at one; 0 for any number.
     pub moves: u16,
-    /// Bytes of our memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
+    /// Bytes of the switch's memory for frames that cannot be left in a guest's: from TAPs, and in flight on emulated links.
     pub memory: u64,
     /// Bytes of guests' memory that may be mapped, of all ports together.
     pub guest_memory: u64,
@@ -49,7 +49,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        // Once, so that the same file is the same network before and after memory was added to the machine.
+        // Computed once, so that the same file is the same network before and after memory was added to the machine.
         static USUAL: OnceLock<Settings> = OnceLock::new();
         USUAL.get_or_init(|| Self::on(HostMemory::of_this_process())).clone()
     }
@@ -68,8 +68,9 @@ impl Settings {
             age: crate::table::DEFAULT_AGE,
             moves: crate::table::DEFAULT_MOVES,
             memory: 64 << 20,
-            // No guest has more than its host, but all of them together may: they need not use it all. A memory limit of this process is no bound:
-            // a page is charged to the process that touched it first, and what is charged to this one is bounded by itself (`network::payer`).
+            // No guest has more than its host, but all of them together may: they need not use it all. A memory limit of this
+            // process is no bound: a page is charged to the process that touched it first, and the charge of this one is bounded
+            // separately (`network::payer`).
             guest_memory: machine.saturating_mul(OVERCOMMIT),
             port_memory: machine,
         }

@@ -1,4 +1,4 @@
-//! What all workers and ports of a network share: settings, counters of the workers, and bounds on memory.
+//! State that all workers and ports of a network share: settings, counters of the workers, and bounds on memory.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::stats::WorkerCounters;
 
-/// Bytes of buffers for TAPs that nobody uses, at most.
+/// Maximum size of the unused buffers for TAPs, in bytes.
 const MOST_SPARE: u64 = 2 << 20;
 
 /// See the module.
@@ -17,28 +17,28 @@ const MOST_SPARE: u64 = 2 << 20;
 pub struct Shared {
     /// Counters of each worker.
     pub workers: Box<[WorkerCounters]>,
-    /// What all frames from TAPs and under way on links may take.
+    /// Memory of all frames from TAPs and in flight on emulated links.
     pub budget: Arc<Budget>,
-    /// What all guests together may have mapped.
+    /// Guests' memory that may be mapped, all together.
     pub guest_memory: Arc<Budget>,
     /// Mappings of guests' memory that all together may have.
     pub mappings: Arc<Budget>,
     /// Descriptors that ports and their front ends may hold.
     pub descriptors: Descriptors,
-    /// Where frames lie whose sender has no memory to share.
+    /// Buffers for frames of senders without shared memory.
     pub pool: Arc<Pool>,
-    /// Who fetches what Xen guests granted, once there are any.
+    /// Fetches the pages that Xen guests granted, once there are any.
     pub foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
-    /// Makes tables and chance unpredictable to guests.
+    /// Makes hash tables and random numbers unpredictable to guests.
     pub key: u64,
-    /// What the operator set.
+    /// Settings of the operator.
     pub settings: Settings,
 }
 
 impl Shared {
     /// For `workers` workers; `key` makes the tables unpredictable to guests.
     pub fn new(workers: usize, key: u64, settings: Settings) -> Self {
-        // A part is for buffers that nobody uses, so that all of it together is what the operator set.
+        // A part is for unused buffers, so that all of it together is the configured size.
         let spare = (settings.memory / 8).min(MOST_SPARE);
         let budget = Budget::new(settings.memory - spare);
         Self {

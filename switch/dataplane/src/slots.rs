@@ -1,4 +1,5 @@
-//! Slots: where a worker keeps its sources and its outlets. An index is used again, a [`Slot`] is not, or not before 65536 others had its index.
+//! Slots: a worker's sources and outlets by index. An index is used again, a [`Slot`] is not, or not before 65536 others had its
+//! index.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use crate::id::Slot;
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// What its present tenant is called, or else its next one.
+    /// The slot of its present tenant, or else of its next one.
     slot: Slot,
     tenant: Option<T>,
 }
@@ -15,7 +16,7 @@ struct Entry<T> {
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
-    /// Indices that nobody has, the one that was left first in front.
+    /// Free indices, the one that was freed first in front.
     free: VecDeque<u16>,
 }
 
@@ -26,7 +27,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Keeps what `tenant` makes for its slot.
+    /// Keeps the tenant that `tenant` makes for its slot.
     ///
     /// # Panics
     /// There are 65536 already; a network has no more rings.
@@ -54,7 +55,7 @@ impl<T> Slots<T> {
         if entry.slot == slot { entry.tenant.as_mut() } else { None }
     }
 
-    /// Takes out who has `slot`, whose index others may have from now on.
+    /// Removes the tenant of `slot`; its index may be used again.
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<T> {
         let entry = self.entries.get_mut(slot.index()).filter(|entry| entry.slot == slot)?;
         let tenant = entry.tenant.take()?;
@@ -68,7 +69,7 @@ impl<T> Slots<T> {
         self.entries.iter_mut().filter_map(|entry| Some((entry.slot, entry.tenant.as_mut()?)))
     }
 
-    /// The slots that somebody has.
+    /// The slots with a tenant.
     pub(crate) fn taken(&self) -> Vec<Slot> {
         self.entries.iter().filter(|entry| entry.tenant.is_some()).map(|entry| entry.slot).collect()
     }

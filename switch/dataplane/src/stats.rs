@@ -1,6 +1,6 @@
-//! What is counted: frames, bytes, calls, kicks, and drops by reason, for each port; passes and cycles for each worker.
+//! Counters: frames, bytes, interrupts, kicks, and drops by reason, for each port; poll iterations and cycles for each worker.
 //!
-//! Every worker counts into cells of its own, so a counter has one writer and needs no locked instruction; whoever asks adds the
+//! Every worker counts into cells of its own, so a counter has one writer and needs no locked instruction; a reader adds the
 //! workers' cells up. Counters only grow, except where a name says otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,36 +38,36 @@ const REASONS: usize = DropReason::ALL.len();
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct PortCounters {
-    /// Frames taken from the guest.
+    /// Frames taken from the guest's transmit queues.
     pub transmit_frames: Counter,
     /// Their bytes, virtio-net headers not counted.
     pub transmit_bytes: Counter,
-    /// Frames given to the guest; a segmented frame counts once for each segment.
+    /// Frames placed in the guest's receive queues; a segmented frame counts once for each segment.
     pub receive_frames: Counter,
-    /// Bytes given to the guest, headers of added segments not counted.
+    /// Bytes placed in the guest's receive queues, headers of added segments not counted.
     pub receive_bytes: Counter,
-    /// Frames sent to every port of the segment.
+    /// Frames sent to every port of the broadcast domain.
     pub flooded: Counter,
     /// Kicks received.
     pub kicks: Counter,
-    /// Calls made.
+    /// Interrupts sent.
     pub calls: Counter,
-    /// Times that a ring was found to have entries for which a kick was asked and none came, see [`crate::notice`].
+    /// Lost kicks: times that a ring had entries for which a kick was requested and none came, see [`crate::notice`].
     pub missed_kicks: Counter,
-    /// Times that a driver was called for what it had been shown a while ago: it asks to hear of that, so it missed it, or took it and left its
-    /// wish as it was.
+    /// Interrupts that were repeated because they seemed lost: the driver still requested one for entries that were published a
+    /// while ago. Some drivers take the entries and leave the request as it was.
     pub repeated_calls: Counter,
-    /// Receive chains that broke a rule.
+    /// Receive descriptor chains that broke a rule.
     pub bad_receive_chains: Counter,
-    /// Frames that wait for this port now.
+    /// Frames that are enqueued for this port now.
     pub waiting: Counter,
     /// TSC cycles that workers spent on frames from this port.
     pub cycles: Counter,
-    /// Turns that senders took while frames waited for this port.
+    /// Quanta that senders were given while frames were enqueued for this port.
     pub turns: Counter,
-    /// Times that the port's transmit limit held it back.
+    /// Times that the port's transmit rate limit held it back.
     pub transmit_limited: Counter,
-    /// Times that the port's receive limit held its senders back.
+    /// Times that the port's receive rate limit held its senders back.
     pub receive_limited: Counter,
     drops: [Counter; REASONS],
 }
@@ -97,17 +97,17 @@ impl PortCounters {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerCounters {
-    /// Passes that moved something.
+    /// Poll iterations that moved frames.
     pub busy_passes: Counter,
-    /// Passes that found nothing.
+    /// Poll iterations without frames.
     pub empty_passes: Counter,
-    /// TSC cycles in busy passes.
+    /// TSC cycles in busy poll iterations.
     pub busy_cycles: Counter,
     /// Frames delivered or dropped in them.
     pub frames: Counter,
     /// Times it went to sleep.
     pub sleeps: Counter,
-    /// Times it looked for events without sleeping.
+    /// Non-blocking epoll calls, without sleeping.
     pub polls: Counter,
     /// Frames handed over to other workers.
     pub handed_over: Counter,
@@ -115,7 +115,7 @@ pub struct WorkerCounters {
     pub wakes: Counter,
 }
 
-/// A port's counters, added up. What a network of an older version does not count is zero.
+/// A port's counters, added up. Counters that a network of an older version lacks are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct PortTotals {
@@ -149,7 +149,7 @@ pub struct PortTotals {
     pub transmit_limited: u64,
     /// See [`PortCounters`].
     pub receive_limited: u64,
-    /// Frames that came over a stream with a checksum left undone.
+    /// Stream frames with an incomplete checksum.
     pub undone_checksums: u64,
     /// Drops by reason; reasons that never occurred are left out.
     pub drops: std::collections::BTreeMap<String, u64>,
