@@ -1,6 +1,6 @@
-"""Loads that are stated as a share of what the standard path can do: it is found out once, and rates follow from it.
+"""Loads stated as a share of the standard path's limit: the limit is measured once, and rates follow from it.
 
-The limit is what as many browsers as the experiment says get done on the bridge when none of them thinks.
+The limit is the rate of interactions that the stated number of browsers reaches on the bridge without thinking.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Samples of an experiment whose bed is counted: all flows of a path in one boot of the counted host, once a round.
 
 Where guests are Xen's (`guest = "xen"`), that host is Xen with its dom0 (`xen/`): its path `bridge` is xen-netback's
-with the bridge, `none` two namespaces of dom0. What is told of a boot are instructions (the workload `path-length`), or
+with the bridge, `none` two namespaces of dom0. A boot measures instructions (the workload `path-length`), or
 memory (`held-memory`).
 
 A round is a phase (`host.run`): the same round gives the same counts to the instruction, another one shows how much
@@ -36,9 +36,9 @@ from memlane_lab.xen import bed, memory
 from memlane_lab.xen import counts as domains
 
 Values = tuple[dict[str, float], dict[str, dict[str, float]]]
-"""Of a sample: its measures, and who used what."""
+"""Of a sample: its measures, and the figures of each party."""
 EXACT = "exact"
-"""The placement of such samples: one emulated processor, nobody else's work."""
+"""The placement of such samples: one emulated processor, without other work."""
 _ROUNDS_OF_XEN = 6
 """Most of them in a boot."""
 _XENVMNIC = "xenvmnic"
@@ -108,12 +108,12 @@ def seconds(setting: Setting) -> float:
 class CountingSampler(AbstractContextManager["CountingSampler"]):
     """Takes an experiment's samples; like `sample.Sampler`.
 
-    Nothing that is counted hangs on what else the machine does: as many hosts are booted side by side as it has
+    Counts do not depend on other work of the machine: as many hosts are booted side by side as it has
     processors for, ahead of the turns that ask for them.
     """
 
     def __init__(self, variants: Sequence[Variant], raw: Path, *, rounds: int, taken: Sequence[Sample] = ()) -> None:
-        """`raw` is the folder for what the hosts say; of so many `rounds`, the samples `taken` are there already."""
+        """`raw` is the folder for the hosts' output; of so many `rounds`, the samples `taken` are there already."""
         self._raw, self._rounds = raw, rounds
         self._number = max((each.number for each in taken), default=0) + 1
         self._taken = {(each.round, each.variant) for each in taken if not each.error}
@@ -174,7 +174,7 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
         return range(first, min(first + most, self._rounds))
 
     def _begin(self, number: int, asked: str) -> None:
-        """Has all booted that is still to be counted in that round and those of the same boots; first what is asked."""
+        """Starts all boots still needed in that round and in those of the same boots; the one of `asked` first."""
         self._booted = {known: kept for known, kept in self._booted.items() if known[0] + _ROUNDS_OF_XEN > number}
         for key, together in sorted(self._together.items(), key=lambda each: each[0] != asked):
             rounds = self._of_one_boot(together[0].setting, number)
@@ -217,7 +217,7 @@ def _in_memory(settings: Sequence[Setting], folder: Path) -> list[Values]:
 
 
 def _plan(setting: Setting) -> bed.Plan:
-    """What is booted for a setting of Xen, still without flows."""
+    """The plan of a boot for a setting of Xen, still without flows."""
     options = dict(setting.path_options)
     module = options.pop(_XENVMNIC, None)
     return bed.Plan(
@@ -252,7 +252,7 @@ def _flow(setting: Setting) -> Flow:
 
 
 def told_values(window: Window, summary: Summary) -> Values:
-    """A flow's measures, and who used what."""
+    """A flow's measures, and the figures of each party."""
     told = window.flow
     kilobytes, packets = told["sent"] * told["size"] / 1024, max(told["frames_out"], 1)
     repeats = summary.repeats

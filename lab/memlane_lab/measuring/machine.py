@@ -1,4 +1,4 @@
-"""The machine that measures, described by code: what a reader must know to judge the figures."""
+"""The machine that measures, described by code: the facts that a reader needs to judge the figures."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ _SYSCTLS = (
 
 
 CHANGED = " with changes"
-"""What follows the commit where something is not committed."""
+"""Follows the commit where some changes are not committed."""
 
 
 def describe() -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """What this repository is at, and whether anything in it is not committed."""
+    """The commit of this repository, and whether there are changes beside it."""
     git = ("git", "-C", str(Path(__file__).parents[3]))
     changed = _first_line(*git, "status", "--porcelain", "--untracked-files=no") not in {"none", "unknown"}
     return f"{_first_line(*git, 'rev-parse', '--short=12', 'HEAD')}{CHANGED if changed else ''}"

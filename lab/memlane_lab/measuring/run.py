@@ -1,6 +1,6 @@
 """A run: experiments measured one after the other, each sample appended to the results as soon as it is taken.
 
-What has been measured stays, whatever happens later: an interrupted run is reported as what it is.
+Samples that were taken are kept: an interrupted run is reported as interrupted.
 """
 
 import os
@@ -71,7 +71,7 @@ def prepare(
     if twice := {name for name in names if names.count(name) > 1}:
         raise LabError(f"two experiments have the same name: {', '.join(sorted(twice))}")
     for each in found:
-        plan.variants(each)  # what the file says is checked before it is changed
+        plan.variants(each)  # the file is checked before it is changed
     found = plan.narrowed(found, only)
     if versus:
         found = [plan.versus(each, versus) for each in found]
@@ -92,10 +92,10 @@ def measure(
     narrowing: Sequence[str] = (),
     rate: int | None = None,
 ) -> None:
-    """Measures all of them into the folder `out`, beside what was measured there before in the same circumstances.
+    """Measures all of them into the folder `out`, beside experiments measured there before in the same circumstances.
 
-    `narrowing` are the words of the command line by which `planned` differs from what the files state. With `resume`,
-    what was begun there goes on: with what an interruption left out, or with more rounds. With a `rate`, samples are
+    `narrowing` are the words of the command line by which `planned` differs from the files. With `resume`,
+    experiments begun there continue: with samples that an interruption left out, or more rounds. With a `rate`, they are
     profiled, at so many hits a second on each CPU.
     """
     if reason := cgroup.lack():
@@ -137,7 +137,7 @@ def _other_builds(planned: Sequence[Planned]) -> dict[str, str]:
 
 
 def outlook(planned: Sequence[Planned]) -> Table:
-    """What would be measured, and about how long that takes."""
+    """The planned samples, and about how long they take."""
     table = Table("experiment", "variant", "samples", "about", "")
     for each in planned:
         for variant in each.variants:
@@ -242,7 +242,7 @@ def _measure(
 
             take_all(planned, list(result.samples), take, result.seed)
         result = result.model_copy(update={"complete": True})
-    finally:  # an interruption too: what was appended goes into the files that outlive the lab's versions
+    finally:  # an interruption too: appended samples go into the files that outlive the lab's versions
         results.write_experiment(out, result)
         if profiler:
             profiler.close()
@@ -269,7 +269,7 @@ def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingS
 def take_all(planned: Planned, taken: list[Sample], take: Callable[[Turn], Sample], seed: int) -> None:
     """Takes the planned samples, then whole rounds of those groups that lack some to compare like with like.
 
-    Where instructions are counted, what failed before is tried once more. Where time is measured it is not: a sample
+    Where instructions are counted, failed samples are tried once more. Where time is measured they are not: a sample
     taken hours after those of its round would be compared with them.
     """
     asked = planned.experiment
@@ -291,7 +291,7 @@ def _lacking(group: Sequence[Variant], taken: Sequence[Sample], wanted: int) -> 
 
 
 def _command(planned: Sequence[Planned], kind: GuestKind, seed: int, narrowing: Sequence[str], rate: int | None) -> str:
-    """What repeats the run."""
+    """The command that repeats the run."""
     words = ["memlane-lab", "profile" if rate else "run", *(_named(each.file) for each in planned)]
     repeats = {each.experiment.repeat for each in planned}
     words += ["--guest", kind, "--seed", str(seed)]
@@ -308,7 +308,7 @@ def _named(file: Path) -> str:
 
 
 def default_folder() -> Path:
-    """Where results go if nobody says: results/DATE-TIME under the current folder."""
+    """The usual folder for results: results/DATE-TIME under the current folder."""
     return Path("results") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
 
 
@@ -318,7 +318,7 @@ def unmeasured(folder: Path) -> list[str]:
 
 
 def own_files_again(out: Path) -> None:
-    """Gives the results to the user who called sudo, so that they can be removed without it."""
+    """Gives the results to the user that called sudo, so that they can be removed without it."""
     if not (user := os.environ.get("SUDO_UID")):
         return
     for path in [out, *out.rglob("*")]:

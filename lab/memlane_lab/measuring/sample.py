@@ -54,7 +54,7 @@ class Sampler(AbstractContextManager["Sampler"]):
     def __init__(
         self, experiment: Experiment, kind: GuestKind, raw: Path, *, first: int = 1, profiler: Profiler | None = None
     ) -> None:
-        """`raw` is the folder for what the guests' programs say; `first` is the first sample's number.
+        """`raw` is the folder for the output of the guests' programs; `first` is the first sample's number.
 
         A `profiler` looks on while flows run.
         """
@@ -64,10 +64,10 @@ class Sampler(AbstractContextManager["Sampler"]):
         self._ports = itertools.count()
         self._kept: dict[str, tuple[ExitStack, Bed]] = {}
         self._kernel = 0
-        """What the host's kernel held for itself when that was last looked at."""
+        """Memory of the host's kernel itself when it was last read."""
         self._limits = Limits(self._limit, self._raw / "limits.json")
         self.facts: dict[str, dict[str, Any]] = {}
-        """By variant: what its machines say about themselves."""
+        """By variant: the description of its machines."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,7 +107,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         kernel = memory.kernel()
         with self._bed(setting, number) as bed:
             self._ask_facts(variant, bed)
-            inside.ask(bed.guests).wait()  # what a guest looks up once, it looks up now
+            inside.ask(bed.guests).wait()  # a guest reads here the files that it reads once only
             with load.applied(bed.guests, setting.load):
                 flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
                 with self._looking(bed, [flow for flow, _ in flows]) as look:
@@ -124,7 +124,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         return self._profiler.looking(bed, [flow.source.name for flow in flows])
 
     def _limit(self, setting: Setting) -> float:
-        """What the setting's shops get done together: the middle of some tries, because all rates follow from it."""
+        """The interactions of all the setting's shops: the median of some tries, because all rates follow from it."""
         return median(self._try_limit(setting) for _ in range(_TRIES))
 
     def _try_limit(self, setting: Setting) -> float:
@@ -179,7 +179,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         if timeline.first is not None:
             told = events.told(timeline.first, [result.series for result in results if result.series])
             return Account(account.of_flows(results) | told, {}), results
-        # Flooded guests may not be seen to begin until it is over. What flows tell is none the worse.
+        # Flooded guests may not be seen to begin until it is over. The flows' own figures are none the worse.
         if after is None or after.host.at - before.host.at < _SHORTEST:
             return Account(account.of_flows(results), {}), results
         measured = account.measured(bed, before, after, list(zip(flows, results, strict=True)))
@@ -187,7 +187,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         return measured, results
 
     def _held(self, bed: Bed) -> dict[str, float]:
-        """Who holds memory while flows run, if the experiment asks for that."""
+        """The memory of each party while flows run, if the experiment asks for that."""
         if not self._experiment.looks_at_memory:
             return {}
         self._kernel = memory.kernel()
@@ -245,7 +245,7 @@ class Sampler(AbstractContextManager["Sampler"]):
 def _await_answer(flow: Flow) -> None:
     """Waits until the target answers the source's ping: a network that has just come up may lose the first questions.
 
-    A guest asks for an address three times, a second apart, and what it wanted to send then fails.
+    A guest asks for an address three times, a second apart; if none is answered, its packets fail.
     """
     ask = ["ping", "-q", "-c", "1", "-W", "1", flow.address]
     what = f"an answer from {flow.target.name} to {flow.source.name}'s ping"

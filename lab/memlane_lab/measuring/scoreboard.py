@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: how far it is, how long it will take, and what has come out so far."""
+"""The display of a run: its progress, the time left, and the results so far."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What the machines of a setting's shops are given: an image that holds the shop, memory for what they do."""
+"""The image and the memory of the machines of a setting's shops."""
 
 from memlane_lab.experiment.setting import Setting
 from memlane_lab.guests import KINDS

@@ -1,4 +1,4 @@
-"""Readings and what flows told, turned into measures."""
+"""Readings and the flows' own figures, turned into measures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class Readings:
     host: Reading
     network: Reading
     inside: Asked
-    """What guests have been asked at the same time, and will answer when they can."""
+    """Questions to the guests, asked at the same time; they answer when they can."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What the meters tell of a sample."""
+    """The figures of a sample, from all meters."""
 
     values: Values
     parties: dict[str, Values]
@@ -135,7 +135,7 @@ def _across(how: Across, values: Sequence[float]) -> float:
 
 
 def _cpu(bed: Bed, rates: Mapping[str, float], told: Mapping[str, Mapping[str, float] | None]) -> Values:
-    """Who used how many CPUs. The parties add up to `cpu`; with helpers and others, to what the host was busy."""
+    """CPUs used by each party. The parties add up to `cpu`; with helpers and others, to the host's busy time."""
     accounts = {name: _inside(each) if each else None for name, each in told.items()}
     uses = {guest.name: host.use(guest.name, rates) for guest in bed.guests}
     split = [guest.split(uses[guest.name], accounts[guest.name]) for guest in bed.guests]
@@ -176,7 +176,7 @@ def _parties(split: Iterable[GuestCpu], rates: Mapping[str, float], switch: floa
     guests = list(split)
     softirq = rates["host.softirq"]
     kernel = sum(guest.host_kernel for guest in guests)
-    if not host.softirq_is_apart():  # then it is part of the time of those whom it interrupted
+    if not host.softirq_is_apart():  # then it is part of the time of the interrupted tasks
         softirq = min(softirq, kernel)
         kernel -= softirq
     values = (
@@ -193,7 +193,7 @@ def _parties(split: Iterable[GuestCpu], rates: Mapping[str, float], switch: floa
 
 
 def _frames(told: Mapping[str, Mapping[str, float] | None], flows: Sequence[Flow]) -> Values:
-    """What guests received: all of it, and apart what came to those who are sent to and to those who send."""
+    """Frames that guests received: all, and apart those of receivers and of senders."""
     sources, targets = {flow.source.name for flow in flows}, {flow.target.name for flow in flows}
     to_targets, to_sources = _told_by(told, targets - sources), _told_by(told, sources - targets)
     values: Values = {}
@@ -211,7 +211,7 @@ def _frames(told: Mapping[str, Mapping[str, float] | None], flows: Sequence[Flow
 
 
 def _told_by(told: Mapping[str, Mapping[str, float] | None], names: set[str]) -> list[Mapping[str, float]]:
-    """What these guests told, or nothing if not all of them did."""
+    """The figures of these guests, or nothing if not all of them answered."""
     found = [each for name in names if (each := told[name])]
     return found if len(found) == len(names) else []
 
@@ -226,7 +226,7 @@ def _network(rates: Mapping[str, float]) -> Values:
 
 
 def _costs(values: Values) -> Values:
-    """CPU time and events, by what was done with them."""
+    """CPU time and events, per unit of work."""
     cpu, frames = values["cpu"], values.get("frames", 0.0)
     costs: Values = {}
     if throughput := values.get("throughput"):

@@ -22,7 +22,7 @@ SWITCH, HELPERS, LAB = "switch", "helpers", "lab"
 
 
 def read(guests: Iterable[Guest], path: NetworkPath) -> dict[str, float]:
-    """What has been used so far: PARTY.user and so on, by the names of `Group.counts`; host.busy and so on."""
+    """Use so far: PARTY.user and so on, by the names of `Group.counts`; host.busy and so on."""
     counts: dict[str, float] = {}
     for guest in guests:
         own, vhost = _leader(guest), guest.vhost_cpu()
@@ -47,7 +47,7 @@ def memory(guests: Iterable[Guest], path: NetworkPath) -> dict[str, float]:
 
 
 def use(guest: str, rates: Mapping[str, float]) -> HostUse:
-    """A guest's part of what `read` gave, as rates."""
+    """A guest's part of the result of `read`, as rates."""
     whole, leader, vhost = (
         CpuTime(rates[f"{guest}.{part}user"], rates[f"{guest}.{part}system"]) for part in ("", "leader.", "vhost.")
     )

@@ -1,7 +1,7 @@
 """Each guest's own account, read over its control channel, all guests at a time.
 
 A guest that is hard at work may take its time to answer. It is waited for after the measured part, not in it; if its
-answer is too old or too late to be of that part, this guest's rows are left out, and nobody else's.
+answer is too old or too late to be of that part, only this guest's rows are left out.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Memory: as the host's kernel shares it out, and who of a bed holds how much."""
+"""Memory: as the host's kernel shares it out, and the bytes that each party of a bed holds."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from memlane_lab.host.procfs import Stat
 
 
 def proportional(pid: int, *kinds: str) -> int:
-    """Bytes of a process, what it shares with others divided among them (Pss, proc_pid_smaps(5)); 0 if it has ended.
+    """Bytes of a process, shared pages divided among their users (Pss, proc_pid_smaps(5)); 0 if it has ended.
 
     `kinds` are those of its parts that count: "Anon", "File", "Shmem"; none: all.
     """
@@ -26,7 +26,7 @@ def proportional(pid: int, *kinds: str) -> int:
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ (\S+) [0-9a-f]+ (\S+) (\d+)")
 _BUFFERS = re.compile(r"^(skbuff_\S+) +(\d+) +\d+ +(\d+)", re.MULTILINE)
 _LOOKS, _PAUSE = 10, 0.02
-"""How often, and how many seconds apart, it is looked how much lies in the network: what is told is the most."""
+"""Number of readings of the bytes in the network, and seconds between two of them: the largest counts."""
 
 
 def own(pid: int, foreign: Collection[str]) -> int:
@@ -77,7 +77,7 @@ def packet_buffers() -> int | None:
 
 
 def held(bed: Bed) -> dict[str, float]:
-    """Who holds how much now, by measure; see `measures.MEMORY`."""
+    """Bytes held now, by measure; see `measures.MEMORY`."""
     guests = [process.pid for guest in bed.guests for process in _of(guest.process)]
     foreign = {file for guest in bed.guests for file in shared(guest.process.pid)}
     network = [process.pid for party in bed.path.parties() for process in _of(party)]

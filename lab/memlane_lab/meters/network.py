@@ -1,8 +1,8 @@
-"""The path's own account: what the switch counts."""
+"""The path's own account: the switch's counters."""
 
 from memlane_lab.paths import NetworkPath
 
 
 def read(path: NetworkPath) -> dict[str, float]:
-    """What the path has counted so far, by the names of `NetworkPath.tallies`."""
+    """The path's counters so far, by the names of `NetworkPath.tallies`."""
     return path.tallies()

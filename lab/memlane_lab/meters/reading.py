@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reading:
-    """What a meter shows."""
+    """The counters of a meter at one moment."""
 
     at: float
     """Seconds of the monotonic clock."""
@@ -25,7 +25,7 @@ def take(read: Callable[[], dict[str, float]]) -> Reading:
 
 
 def rates(before: Reading, after: Reading) -> dict[str, float]:
-    """Each counter's growth a second; what only one reading has is left out."""
+    """Each counter's growth a second; counters of one reading only are left out."""
     elapsed = after.at - before.at
     shared = before.counts.keys() & after.counts.keys()
     return {name: (after.counts[name] - before.counts[name]) / elapsed for name in shared}

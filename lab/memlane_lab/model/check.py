@@ -1,8 +1,8 @@
-"""The check: predictions beside what was measured afterwards, at configurations that the calibration does not contain.
+"""The check: predictions beside later measurements, at configurations that the calibration does not contain.
 
 Beside the model stands a **baseline** that knows nothing of hosts: linear interpolation of the calibration (of
-logarithms, over the logarithms of size and pairs, and load; outside of all points, the nearest of them). What a model
-is worth is what it is better by.
+logarithms, over the logarithms of size and pairs, and load; outside of all points, the nearest of them). A model's
+worth is its lead over that.
 """
 
 import math
@@ -33,7 +33,7 @@ class Figure:
 
     @property
     def middle(self) -> float:
-        """What was measured: the median."""
+        """The measured median."""
         return statistics.median(self.measured)
 
     @property
@@ -72,7 +72,7 @@ class Errors:
     covered: float
     """Share of samples within the bounds of 90 %."""
     spread: float
-    """What samples of one configuration, where there are several, are off their median by."""
+    """Relative deviation of one configuration's samples from their median, where there are several."""
 
     @property
     def met(self) -> bool:
@@ -109,7 +109,7 @@ def _checked(model: Model, observed: Sequence[Observation]) -> Checked:
 
 
 def interpolated(model: Model, asked: Configuration) -> dict[str, float]:
-    """What the baseline says."""
+    """The baseline's prediction."""
     own = [
         each
         for each in model.observed

@@ -1,4 +1,4 @@
-"""What is asked about, and who spends CPU time on it."""
+"""Configurations to predict, and the parties that spend CPU time on them."""
 
 import math
 from enum import StrEnum
@@ -10,7 +10,7 @@ from memlane_lab.common.strict import Strict
 
 
 class Work(StrEnum):
-    """What guests do, and so what is counted."""
+    """The guests' kind of work, and so its unit."""
 
     STREAM = "tcp"
     """Each client writes messages to its server as fast as they go; the unit is a byte."""
@@ -19,7 +19,7 @@ class Work(StrEnum):
 
 
 class Party(StrEnum):
-    """Who spends CPU time."""
+    """The parties that spend CPU time."""
 
     SENDER = "senders"
     """Clients' programs and kernels: user time of the processes that are the guests, load included."""
@@ -40,7 +40,7 @@ SMALLEST, LARGEST = 64, 1 << 20
 
 
 class Configuration(Strict):
-    """What is asked about."""
+    """A configuration to predict."""
 
     path: str
     work: Work = Work.STREAM
@@ -60,7 +60,7 @@ class Configuration(Strict):
 
     @property
     def features(self) -> tuple[float, float, float, float]:
-        """Size, pairs, load and placement, each about 0 to 1 over what is usually calibrated."""
+        """Size, pairs, load and placement, each about 0 to 1 over the usually calibrated range."""
         size = math.log(self.message / SMALLEST) / math.log(LARGEST / SMALLEST)
         return size, math.log2(self.pairs) / 3, self.load / 90, self.place
 

@@ -1,8 +1,8 @@
-"""What each party spends on a unit of work: a for each message, b for each byte, c for each wake-up.
+"""Costs of each party for a unit of work: a for each message, b for each byte, c for each wake-up.
 
-After S0's cost model, whose stages a sample tells apart by party: what one party spends on a message however long it is
-(the system call, the frame's way through driver and switch) is its `a`, what grows with bytes (copies, checksums) its
-`b`, what each waking of it takes its `c`. All three are at least 0: least squares under that condition, of relative
+After S0's cost model, whose stages a sample tells apart by party: a party's fixed cost of a message of any length
+(the system call, the frame's way through driver and switch) is its `a`, the cost of a byte (copies, checksums) its
+`b`, the cost of each wake-up its `c`. All three are at least 0: least squares under that condition, of relative
 errors, over the samples without load.
 
 How often a party is woken is not known beforehand; it is fitted too, as a smooth function of size, pairs and placement.
@@ -98,7 +98,7 @@ def _amounts(asked: Configuration) -> tuple[float, float]:
 
 
 def _counted_with(party: Party) -> Party:
-    """Whose context switches stand for the party's wake-ups: the host counts a guest's own and its kernel's as one."""
+    """The party whose context switches stand for wake-ups: the host counts a guest's own and its kernel's as one."""
     if party in SENDERS:
         return Party.SENDER
     return Party.RECEIVER if party in RECEIVERS else Party.SWITCH

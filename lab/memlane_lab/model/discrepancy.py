@@ -1,8 +1,8 @@
-"""What costs and host leave unexplained: a Gaussian process over configurations, and the bounds that come with it.
+"""Residuals of costs and host: a Gaussian process over configurations, and the bounds that come with it.
 
 As in Kennedy and O'Hagan, *Bayesian calibration of computer models* (2001): observed = model + discrepancy + noise,
 here of logarithms. The discrepancy is smooth in size, pairs, load and placement; how smooth, and how strong beside the
-noise of single samples, is what the calibration's likelihood says (with weak priors). Near calibrated points it
+noise of single samples, follow from the calibration's likelihood (with weak priors). Near calibrated points it
 corrects the model, far from them it fades, and the bounds widen.
 
 The bounds are widened once more so that they hold as promised for calibrated points that are left out one at a time.
@@ -39,11 +39,11 @@ class Discrepancy(Strict):
     at: list[tuple[float, ...]]
     """Features of the observed configurations."""
     off: list[float]
-    """By how much the logarithm of what was observed is above the model's."""
+    """By how much the logarithm of the observation is above the model's."""
     knobs: tuple[float, ...]
     """Logarithms of strength, lengths, noise."""
     widened: float = 1.0
-    """What the bounds had to be widened by to hold for points left out."""
+    """The factor by which the bounds had to be widened to hold for points left out."""
 
     def told(self, features: Sequence[float]) -> tuple[float, float]:
         """The discrepancy of a configuration, and half the width of its bounds, both of logarithms."""
@@ -62,7 +62,7 @@ class Discrepancy(Strict):
 
 
 def fit(at: Sequence[tuple[float, ...]], off: Sequence[float]) -> Discrepancy:
-    """The most probable discrepancy of what was observed `at` some features."""
+    """The most probable discrepancy, given the residuals observed `at` some features."""
     from scipy.optimize import minimize
 
     points, values = np.array(at), np.array(off)

@@ -1,4 +1,4 @@
-"""A model, fitted from observations, in one JSON file: what it learned, from what, and on which machine."""
+"""A model, fitted from observations, in one JSON file: its parameters, its observations, and its machine."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ _FEWEST = 2 * FEWEST
 
 
 class Range(Strict):
-    """What was calibrated of a path and kind of work."""
+    """The calibrated range of a path and kind of work."""
 
     pairs: tuple[int, int]
     message: tuple[int, int]
@@ -40,7 +40,7 @@ class Range(Strict):
     """The most frequent first."""
 
     def outside(self, asked: Configuration) -> list[str]:
-        """What of a configuration lies outside, in words; nothing: it lies inside."""
+        """The values of a configuration that lie outside, in words; empty: it lies inside."""
         found = []
         for name, unit in (("pairs", ""), ("message", " bytes"), ("load", " %")):
             (low, high), value = getattr(self, name), getattr(asked, name)
@@ -71,11 +71,11 @@ class Model(Strict):
 
     format_version: int = VERSION
     machine: dict[str, str]
-    """What the figures depend on: CPU, kernels, builds, kind of guests."""
+    """Facts that the figures depend on: CPU, kernels, builds, kind of guests."""
     cpus: int
     fitted: list[Fitted]
     observed: list[Observation]
-    """What it was fitted from."""
+    """The observations that it was fitted from."""
 
     def of(self, path: str, work: Work) -> Fitted:
         """The model of a path; raises if it was not calibrated."""
@@ -156,14 +156,14 @@ def _range(observed: Iterable[Observation]) -> Range:
 
 
 def describe(machine: Mapping[str, Any], guest: str) -> dict[str, str]:
-    """What of a machine's description (`machine.describe`) the figures depend on."""
+    """The part of a machine's description (`machine.describe`) that the figures depend on."""
     versions = machine.get("versions", {})
     builds = {name: str(versions.get(name, "unknown")) for name in ("memlane", "open vswitch", "uml kernel")}
     return {name: str(machine.get(name, "unknown")) for name in ("cpu", "cpus", "kernel")} | builds | {"guests": guest}
 
 
 def differences(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """What two machines differ in, in words; empty: in nothing that matters."""
+    """The differences of two machines that matter, in words; empty: none."""
     return "; ".join(
         f"{name}: {one[name]}, {other.get(name)}" for name in one if one[name] != other.get(name)
     )  # fmt: skip
@@ -178,5 +178,5 @@ def write(model: Model, file: Path) -> None:
 
 
 def read(file: Path) -> Model:
-    """Reads a model; raises with what is wrong with its file."""
+    """Reads a model; raises with the mistakes in its file."""
     return strict.read(file, Model, VERSION)

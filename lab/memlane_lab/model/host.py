@@ -1,8 +1,8 @@
 """The host as fluid: how its CPUs are shared among parties, and so how fast work flows. Pure arithmetic, no data.
 
 Every pair is like every other. A guest has one processor, which its flow and its load share. The host's scheduler gives
-whoever wants little what it wants, and all others the same (max-min fairness); a switch is one more that wants. A rate
-is **possible** if, all wants being so shared, senders, receivers and switch each get what the rate takes of them. The
+small wants in full, and all other parties the same (max-min fairness); a switch is one more party. A rate
+is **possible** if, all wants being so shared, senders, receivers and switch each get the CPU time that it takes. The
 flow's rate is the largest that is possible, but no more than the pair's own cycle allows, in which its stages overlap
 only partly.
 
@@ -41,7 +41,7 @@ class Sharing:
     overlap: float
     """How far a pair's stages overlap: 1, strictly one after the other; large, as in a pipeline."""
     latency: float
-    """Seconds in a unit of work in which nobody works: wake-ups of sleeping CPUs."""
+    """Idle seconds in a unit of work: wake-ups of sleeping CPUs."""
     usable: float
     """Share of the host's CPUs that parties can use at most."""
     grip: float
@@ -51,12 +51,12 @@ class Sharing:
     softness: float
     """How sharply the two limits of a rate meet: large, as in theory; small, both slow it down near where they meet."""
     polls: bool = False
-    """Whether the switch wants a CPU whatever flows."""
+    """Whether the switch polls, and so takes a CPU at any rate."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What all pairs together get."""
+    """The rate of all pairs together."""
 
     rate: float
     """Units of work a second."""
@@ -83,7 +83,7 @@ class _Host:
         return (*guests, switch)  # type: ignore[return-value]
 
     def level(self, rate: float) -> float:
-        """What the host gives at most to anybody at this rate."""
+        """The most that the host gives to one party at this rate."""
         sender, receiver, switch = self.wanted(rate)
         return water_level([(sender, self.pairs), (receiver, self.pairs), (switch, 1)], self.cpus * self.sharing.usable)
 
@@ -94,7 +94,7 @@ class _Host:
 
 
 def flow(demand: Demand, sharing: Sharing, pairs: int, load: float, cpus: float) -> Flow:
-    """What `pairs` pairs get on `cpus` CPUs; `load` is the share of each guest's processor that its load wants."""
+    """The rate of `pairs` pairs on `cpus` CPUs; `load` is the share of each guest's processor that its load wants."""
     host = _Host(demand, sharing, pairs, load, cpus)
     cycle = _cycle(demand, sharing, load)
     low, high = 0.0, 1 / max(_taken(demand, sharing, load))
@@ -115,9 +115,9 @@ def flow(demand: Demand, sharing: Sharing, pairs: int, load: float, cpus: float)
 
 
 def water_level(wants: list[tuple[float, int]], capacity: float) -> float:
-    """The level up to which everybody is served, so that together they take the capacity; infinite if it is enough.
+    """The level: no party gets more, and together they take the capacity; infinite if that is enough for all wants.
 
-    `wants`: how much each of so many want. Max-min fairness: nobody gets more than the level or than it wants.
+    `wants`: how much each of so many want. Max-min fairness: a party gets the level or its want, the lesser of them.
     """
     left, many = capacity, sum(count for _, count in wants)
     for want, count in sorted(wants):
@@ -129,7 +129,7 @@ def water_level(wants: list[tuple[float, int]], capacity: float) -> float:
 
 
 def _with_load(work: float, load: float) -> float:
-    """What a guest wants for its flow and its load: its one processor at most."""
+    """A guest's want for its flow and its load: its one processor at most."""
     return min(1.0, work + load)
 
 

@@ -1,4 +1,4 @@
-"""Observations: what samples of the lab tell of configurations, as far as the model reads it."""
+"""Observations: the figures of the lab's samples that the model is fitted from."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.statistics import stats
 
 _FREE = {"path", "pairs", "load", "memory", "traffic"}
-"""Settings that may differ between what the model reads; all others must be the usual ones."""
+"""Settings that may differ between observations; all others must be the usual ones."""
 
 
 DISTURBED = 0.45
@@ -22,7 +22,7 @@ DISTURBED = 0.45
 
 
 class Observation(Strict):
-    """What one sample told."""
+    """The figures of one sample."""
 
     configuration: Configuration
     rate: float
@@ -39,7 +39,7 @@ class Observation(Strict):
     sample: int = 0
 
     def left(self, cpus: float) -> float:
-        """How many of the host's CPUs other work left: at least what the sample used."""
+        """How many of the host's CPUs other work left: at least those that the sample used."""
         return max(cpus - max(0.0, self.others), self.total)
 
     @property

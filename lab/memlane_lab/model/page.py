@@ -1,4 +1,4 @@
-"""The page of the check, docs/benchmarks/DATE/prediction.md, and what it is generated from, kept beside it.
+"""The page of the check, docs/benchmarks/DATE/prediction.md, with the model and the samples that it is generated from.
 
 docs/benchmarks/DATE/prediction/model.json       the model, with every observation that it was fitted from
 docs/benchmarks/DATE/prediction/held-out.json    every observation that it is checked against
@@ -21,11 +21,11 @@ MODEL, HELD_OUT = "model.json", "held-out.json"
 
 
 class HeldOut(Strict):
-    """What a model is checked against."""
+    """The measurements that a model is checked against."""
 
     machine: dict[str, str]
     commands: list[str]
-    """What measures it again."""
+    """The commands that measure it again."""
     began: str
     observed: list[Observation]
 

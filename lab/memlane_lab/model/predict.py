@@ -1,4 +1,4 @@
-"""Predictions: what a model says of a configuration, with the bounds of a sample that would be measured now."""
+"""Predictions: a model's figures for a configuration, with the bounds of a sample that would be measured now."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a configuration gets."""
+    """The predicted figures of a configuration."""
 
     asked: Configuration
     rate: Bounded
@@ -37,7 +37,7 @@ class Prediction:
     fairness: Bounded | None
     """Jain's index, where there are several pairs."""
     outside: list[str]
-    """What lies outside of what was calibrated: then it is an extrapolation."""
+    """The values that lie outside of the calibration: then it is an extrapolation."""
 
     @property
     def response(self) -> Bounded:
@@ -54,7 +54,7 @@ def predict(
     extrapolate: bool = False,
     others: float = 0.0,
 ) -> Prediction:
-    """The prediction; raises if it lies outside of what was calibrated, unless it may `extrapolate`.
+    """The prediction; raises if it lies outside of the calibration, unless it may `extrapolate`.
 
     `others`: CPUs that other work takes meanwhile.
     """
@@ -78,7 +78,7 @@ def predict(
 
 
 def _bounded(fitted: Fitted, asked: Configuration, cpus: float, what_if: WhatIf) -> dict[str, Bounded]:
-    """Each figure: as costs and host say after the change, times the discrepancy of what was calibrated."""
+    """Each figure: costs and host after the change, times the discrepancy of the calibration."""
     said = fitted.model_copy(update={"stages": what_if.stages(fitted.stages)}).figures(asked, cpus)
     found = {}
     for name, discrepancy in fitted.discrepancies.items():

@@ -13,7 +13,7 @@ from memlane_lab.model.observations import Observation
 
 
 class Stages(Strict):
-    """What costs and shares say of one path and one kind of work: the model without its discrepancy."""
+    """Costs and shares of one path and one kind of work: the model without its discrepancy."""
 
     costs: Costs
     overlap: float
@@ -27,7 +27,7 @@ class Stages(Strict):
     stall: float
     """Seconds a unit of work, at a load of 50 %, of one pair."""
     crowd: float
-    """The power of the number of pairs by which that grows: whoever lets go of a CPU waits for more others."""
+    """The power of the number of pairs by which that grows: a task that lets go of a CPU waits for more others."""
     softness: float
     polls: bool
 
@@ -39,7 +39,7 @@ class Stages(Strict):
         return Demand(sender, receiver, self.costs.a_unit(Party.SWITCH, asked))
 
     def flow(self, asked: Configuration, cpus: float) -> Flow:
-        """What all pairs get and who spends how much."""
+        """The rate of all pairs, and the CPU time of each party."""
         size, *_ = asked.features
         sharing = Sharing(
             overlap=1 + (self.overlap - 1) ** (1 - size) * (self.overlap_large - 1) ** size if self.overlap > 1 else 1,
@@ -63,7 +63,7 @@ class Stages(Strict):
 
 
 _KNOBS = {
-    # name: what it is like before anything is known (logarithm of the odds, or of the value), how far it may be off
+    # name: its prior (logarithm of the odds, or of the value), how far it may be off
     "overlap": (0.5, 0.8),
     "overlap large": (1.5, 0.8),
     "crowd": (0.2, 0.2),
@@ -83,7 +83,7 @@ _OF_STREAMS = ("overlap", "overlap large", "stall byte", "crowd")
 def fit(costs: Costs, observed: Sequence[Observation], work: Work, cpus: float, *, polls: bool) -> Stages:
     """The numbers that come nearest to the observed rates, in logarithms; outliers weigh less (soft L1).
 
-    A switch that polls takes a CPU whatever it does, so what it can do is told by rates alone.
+    A switch that polls takes a CPU at any rate, so its capacity is known from rates alone.
     """
     from scipy.optimize import least_squares
 

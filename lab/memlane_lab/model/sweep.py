@@ -14,7 +14,7 @@ _POINTS = 40
 
 
 class Over(StrEnum):
-    """What is swept, from the least to the most that was calibrated."""
+    """Dimensions that are swept, over their calibrated range."""
 
     PAIRS = "pairs"
     MESSAGE = "message"
@@ -89,7 +89,7 @@ def _faint(colour: str) -> str:
 
 
 def _fixed(asked: Configuration, over: Over) -> str:
-    """What stays the same, in words."""
+    """The fixed dimensions, in words."""
     told = {
         Over.PAIRS: f"{asked.pairs} pairs",
         Over.MESSAGE: f"messages of {text(asked.message)}",

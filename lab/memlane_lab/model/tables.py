@@ -1,4 +1,4 @@
-"""The model in tables: what stages cost, what a configuration gets, predicted beside measured."""
+"""The model in tables: costs of stages, predictions of a configuration, predictions beside measurements."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ from memlane_lab.statistics.measures import scale, significant
 _TITLES = {Work.STREAM: "streams (TCP)", Work.ANSWERS: "requests and answers"}
 _PLAIN: dict[str, Any] = {"box": None, "title_justify": "left", "title_style": "bold"}
 Told = tuple[Prediction, Prediction | None]
-"""What a stream gets, and what answers of the same size do in its stead."""
+"""The prediction of a stream, and of request and response of the same size."""
 
 
 def costs(model: Model) -> Iterator[Table]:
-    """What a message, a byte and a wake-up cost each party; a table for each path and kind of work."""
+    """Costs of a message, a byte and a wake-up for each party; a table for each path and kind of work."""
     for fitted in model.fitted:
         title = f"{fitted.path}, {_TITLES[fitted.work]}"
         table = Table("party", "a: µs a message", "b: ns a KB", "c: µs a wake-up", title=title, **_PLAIN)
@@ -32,7 +32,7 @@ def costs(model: Model) -> Iterator[Table]:
 
 
 def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Table:
-    """A prediction; beside it, what it would be after changes."""
+    """A prediction; beside it, the same after changes."""
     asked = plain[0].asked
     title = f"{asked}, {asked.placement}"
     if plain[0].outside:
@@ -55,7 +55,7 @@ def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Tab
 
 
 def _figures(stream: Prediction, answers: Prediction | None) -> Iterator[tuple[str, tuple[str, Bounded]]]:
-    """Each figure: its name, its unit, what is predicted."""
+    """Each figure: its name, its unit, its prediction."""
     yield "throughput, all pairs", ("bit/s", stream.rate.scaled(8))
     yield "CPU, all parties", ("CPU", stream.cpu)
     for party, figure in stream.parties.items():
@@ -101,7 +101,7 @@ def _per_cent(share: float) -> str:
 
 
 def checked(found: Sequence[Checked]) -> Table:
-    """Each configuration: predicted, measured, off by; and what interpolation is off by."""
+    """Each configuration: predicted, measured, the error; and the error of interpolation."""
     table = Table(*CHECKED_HEADER, box=None)
     for each in found:
         table.add_row(*checked_row(each))

@@ -13,9 +13,9 @@ class WhatIf(Strict):
     """Factors; 1 changes nothing."""
 
     message: float = 1.0
-    """Of what a message costs, however long it is."""
+    """The fixed cost of a message of any length."""
     copy_: float = 1.0
-    """Of what grows with bytes: copies between users, kernels and guests, and checksums where there are any."""
+    """The cost that grows with bytes: copies between users, kernels and guests, and checksums where there are any."""
     wakeups: float = 1.0
     """Of how often parties are woken, and of the time in which all wait for a CPU to wake."""
     cores: float = 1.0
@@ -34,7 +34,7 @@ class WhatIf(Strict):
 
 
 def parse(words: Sequence[str]) -> WhatIf:
-    """What `--what-if` says: NAME=FACTOR each."""
+    """The changes of `--what-if`: NAME=FACTOR each."""
     found: dict[str, float] = {}
     for word in words:
         stated = re.fullmatch(r"(copy|wakeups|message|cores)=(\d+(?:\.\d+)?)x?", word)

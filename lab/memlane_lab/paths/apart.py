@@ -15,7 +15,7 @@ from memlane_lab.paths.path import NetworkPath
 
 _UPLINK = "uplink"
 _MAC = "02:6d:6c:ff:ff:fe"
-"""Never seen: nobody sends from the cable's ends."""
+"""Never seen: no frame is sent from the cable's ends."""
 
 
 class Apart(NetworkPath):

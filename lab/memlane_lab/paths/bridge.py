@@ -66,7 +66,7 @@ class Bridge(NetworkPath):
         return f"port-{port.name}"
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """The kernel's counters of each bridge port; their "rx" is what came from the guest."""
+        """The kernel's counters of each bridge port; their "rx" are frames from the guest."""
         return {
             name: network.counters(self._bridge_port(nic.port), namespace=self._namespace)
             for name, nic in self.nics.items()

@@ -1,6 +1,6 @@
-"""FRR on a host of the lab: who tells the other hosts by BGP EVPN which machines are here (RFC 7432, RFC 8365).
+"""FRR on a host of the lab: announces this host's MAC addresses by BGP EVPN (RFC 7432, RFC 8365).
 
-zebra and bgpd of Debian's package, told by `memlane evpn` what to do, on either kind of path.
+zebra and bgpd of Debian's package, configured by `memlane evpn`, on either kind of path.
 """
 
 import shutil
@@ -31,7 +31,7 @@ def start(session: Session, name: str, namespace: str, local: str, peers: Sequen
     """
     binary = program()
     assert binary is not None
-    # Its daemons run as a user of their own, who cannot reach into the session's folder.
+    # Its daemons run as a user of their own, without access to the session's folder.
     folder = Path(session.enter_context(TemporaryDirectory(prefix="memlane-lab-frr-")))
     command: list[str | Path] = [binary, "evpn", "--as", "65000", "--local", local, "--peers", ",".join(peers)]
     (folder / "frr.conf").write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

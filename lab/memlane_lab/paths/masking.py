@@ -1,7 +1,7 @@
-"""A go-between that hides from a guest what a vhost-user back end offers but does not serve.
+"""A go-between that hides from a guest the features that a vhost-user back end offers but does not serve.
 
 QEMU answers the control queue itself and hides the features that hang on it; User Mode Linux takes every feature that
-is offered, and then waits for ever on a queue that nobody serves. DPDK's back ends offer them. This stands between the
+is offered, and then waits for ever on a queue that no back end serves. DPDK's offer them. This stands between the
 two sockets and edits two replies of the handshake; memory and notifications pass by it, so it costs no packet
 anything. The back end may connect to it, or be connected to.
 """
@@ -23,7 +23,7 @@ def _bits(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
-# virtio 1.3, 5.1.3: the control queue (17) and what needs it; 6: packed ring (34), in order (35)
+# virtio 1.3, 5.1.3: the control queue (17) and its dependants; 6: packed ring (34), in order (35)
 HIDDEN_FEATURES = _bits([2, *range(17, 24), 34, 35, 50, 52, 53, 57, 60])
 _HIDDEN_PROTOCOL_FEATURES = _bits([0])  # MQ
 

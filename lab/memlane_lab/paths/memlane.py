@@ -21,7 +21,7 @@ from memlane_lab.paths.path import NetworkPath
 
 
 def program() -> Path | None:
-    """The switch: what `$MEMLANE` names, else the one built in this repository, else the one on `$PATH`."""
+    """The switch: `$MEMLANE`, else the one built in this repository, else the one on `$PATH`."""
     return rust.program("memlane", named_by="MEMLANE")
 
 
@@ -115,7 +115,7 @@ class Memlane(NetworkPath):
         return procfs.listens(daemon.pid, self._socket(port))
 
     def report(self) -> dict[str, Any]:
-        """What the daemon tells at its control socket (`memlane status --json` prints the same)."""
+        """The report from the daemon's control socket (`memlane status --json` prints the same)."""
         connection = http.client.HTTPConnection("memlane", timeout=10)
         connection.sock = socket.socket(socket.AF_UNIX)
         try:

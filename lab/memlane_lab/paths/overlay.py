@@ -44,7 +44,7 @@ class Overlay(Apart):
         return laid
 
     def _floods(self, place: str, peer: str) -> bool:
-        """Whether a host sends to the other what is for everybody: then each has heard of the other's segment."""
+        """Whether a host floods to the other: then each has heard of the other's broadcast domain."""
         for daemon in self._frr:
             daemon.check()
         return any(peer in line and "00:00:00:00:00:00" in line for line in network.forwarding(place))

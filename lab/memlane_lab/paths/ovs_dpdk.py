@@ -27,7 +27,7 @@ _MEMORY = 1024
 """MiB for DPDK's packet pools."""
 _MOST_POOLS = 8
 """Ports that have a pool each, of about 70 MiB. More would find no memory and carry nothing: they share one pool, which
-is Open vSwitch's default, and takes 800 MiB whatever their number."""
+is Open vSwitch's default, and takes 800 MiB at any number."""
 
 
 class OvsDpdk(NetworkPath):
@@ -150,13 +150,13 @@ class OvsDpdk(NetworkPath):
         return done.stdout.strip()
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Each port's statistics, up to a second old; their "rx" is what came from the guest."""
+        """Each port's statistics, up to a second old; their "rx" are frames from the guest."""
         names = {name: self._interface(nic.port) for name, nic in self.nics.items()}
         return {name: _statistics(self._control("get", "Interface", own, "statistics")) for name, own in names.items()}
 
     @staticmethod
     def _interface(port: Port) -> str:
-        """What the switch calls the port."""
+        """The switch's name of the port."""
         return f"port-{port.name}" if KINDS[port.kind].takes_devices else port.name
 
     def tallies(self) -> dict[str, float]:
@@ -189,7 +189,7 @@ class OvsDpdk(NetworkPath):
 
 
 def pools(told: str) -> dict[str, float]:
-    """What DPDK's pools hold, from what rte_mempool_dump says of each: all of it, and what is in use now."""
+    """Bytes of DPDK's pools, from rte_mempool_dump of each: all of them, and those in use now."""
     found = {"frames_held": 0.0, "pools": 0.0}
     for pool in told.split("mempool <")[1:]:
         sizes = {name: int(value) for name, value in re.findall(r"^\s*(\w+)=(\d+)$", pool, re.MULTILINE)}

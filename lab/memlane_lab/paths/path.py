@@ -1,4 +1,4 @@
-"""What every path is and does: say whom it can serve, be laid, count, name its CPU users, be cleared."""
+"""The interface of all paths: the kinds of guests served, laying, counters, processes, clearing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ class NetworkPath(ABC):
     name: ClassVar[str]
     """As experiments write it."""
     title: ClassVar[str]
-    """What it is, in a few words."""
+    """Its description, in a few words."""
     rank: ClassVar[int] = 50
     """Where it stands in lists: smaller first."""
     only: ClassVar[GuestKind | None] = None
-    """The kind of guests that it always joins, whatever kind was chosen, or None."""
+    """The kind of guests that it always joins, regardless of the chosen kind, or None."""
     joins_pairs: ClassVar[bool] = False
     """Whether its ports reach their partner only: the first the second, the third the fourth, and so on."""
     polls: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class NetworkPath(ABC):
     def __init__(self, session: Session) -> None:
         self.session = session
         self.nics: dict[str, Nic] = {}
-        """What `lay` has made, by port name."""
+        """The NICs made by `lay`, by port name."""
 
     @classmethod
     def missing(cls) -> str | None:
@@ -74,16 +74,16 @@ class NetworkPath(ABC):
     def kept_to(cls, cpu: int) -> dict[str, Any] | None:  # noqa: ARG003
         """The options that keep the network's own work to one of the host's CPUs.
 
-        None where it has no process of its own: its work is done in the calls of those who send.
+        None where it has no process of its own: its work is done in the senders' calls.
         """
         return None
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """What the path has counted so far: by port, by the counter's own name there."""
+        """The path's counters so far: by port, by the counter's own name there."""
         return {}
 
     def tallies(self) -> dict[str, float]:
-        """What the path has counted so far, all ports together, as far as it counts at all.
+        """The path's counters so far, all ports together, as far as it counts at all.
 
         Of these names: frames (taken from senders), drops, kicks, calls, delivered (bytes), worker_busy (seconds),
         worker_cycles, worker_frames, sleeps.
