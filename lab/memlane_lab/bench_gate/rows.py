@@ -71,7 +71,7 @@ class PerFrame(Runs):
 
 
 def nanoseconds(told: str) -> float:
-    """The time of a frame in what the bench `per_frame` prints."""
+    """The time of a frame in the output of the bench `per_frame`."""
     found = re.search(r"([0-9.]+) ns each", told)
     if not found or not float(found[1]):
         raise LabError(f"the bench per_frame told no time: {told!r}")

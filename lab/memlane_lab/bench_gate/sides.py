@@ -70,7 +70,7 @@ def _git(*arguments: str) -> str:
 @contextmanager
 def _worktree(sha: str) -> Iterator[Path]:
     tree = _folder() / "tree"
-    _git("worktree", "remove", "--force", str(tree))  # what a gate that was killed left
+    _git("worktree", "remove", "--force", str(tree))  # the leftovers of a gate that was killed
     _git("worktree", "add", "--detach", str(tree), sha)
     if not (tree / "Cargo.toml").exists():
         raise LabError(f"git could not make a worktree of {sha[:12]} in {tree}")

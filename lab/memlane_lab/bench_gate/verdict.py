@@ -9,7 +9,7 @@ from memlane_lab.statistics import stats
 
 
 class Verdict(Enum):
-    """What the interval of a row says of the bar; the value is the exit code of the gate."""
+    """The verdict of a row's interval about the bar; the value is the exit code of the gate."""
 
     WITHIN = 0
     """All of the interval is below the bar."""

@@ -40,7 +40,7 @@ class Result:
     stderr: str
 
     def check(self) -> "Result":
-        """Itself, if the command succeeded; raises with what it said if not."""
+        """Itself, if the command succeeded; raises with its output if not."""
         if self.status:
             said = self.stderr.strip() or self.stdout.strip()
             raise CommandFailed(f"`{self.command}` ended with status {self.status}: {said[-2000:]}")
@@ -56,7 +56,7 @@ class GuestGone(LabError):
 
 
 class _Request:
-    """Something asked of the guest, and what has come back for it so far."""
+    """A request to the guest, and its answers so far."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -85,7 +85,7 @@ class _Request:
             return self.ended
 
     def take_output(self) -> bytes:
-        """What was said on standard output since it was last taken."""
+        """Takes the standard output since the last call."""
         with self.changed:
             piece = bytes(self.stdout)
             self.stdout.clear()
@@ -126,12 +126,12 @@ class Running:
 
     @property
     def stdout(self) -> str:
-        """What it has written to its standard output so far."""
+        """Its standard output so far."""
         return self._request.stdout.decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What it has written to its standard error so far."""
+        """Its standard error so far."""
         return self._request.stderr.decode(errors="replace")
 
     @property
@@ -151,7 +151,7 @@ class Running:
         return Result(self.command, status, self.stdout, self.stderr)
 
     def wait_for_output(self, pattern: str, timeout: float = 10.0) -> str:
-        """Waits until `pattern` (a regular expression) is in its output or errors; returns what matched."""
+        """Waits until `pattern` (a regular expression) is in its output or errors; returns the match."""
 
         def found() -> re.Match[str] | None:
             return re.search(pattern, self.stdout) or re.search(pattern, self.stderr)
@@ -163,7 +163,7 @@ class Running:
         return match[0]
 
     def follow(self) -> Iterator[str]:
-        """Yields what it says, both outputs together, as it comes, until its end."""
+        """Yields its output and errors together, as they come, until its end."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         taken, ended = 0, False
         while not ended:
@@ -173,7 +173,7 @@ class Running:
             yield decoder.decode(piece, final=ended)
 
     def follow_bytes(self) -> Iterator[bytes]:
-        """Yields what it writes to its standard output, as it comes, until its end; what was yielded is forgotten."""
+        """Yields its standard output, as it comes, until its end; yielded bytes are forgotten."""
         ended = False
         while not ended:
             ended = self._request.wait_for_more(0)
@@ -276,11 +276,11 @@ class Control:
             request.wait(lambda: False, timeout, f"writing {path} in guest {self._name}")
 
     def expect_reboot(self) -> None:
-        """Prepares for an agent that ends in the middle of what it is saying, and for its successor's greeting."""
+        """Prepares for an agent that ends in mid-frame, and for its successor's greeting."""
         self._reader.expect_hello()
 
     def close(self) -> None:
-        """Hangs up: the guest ends what it runs, and powers off."""
+        """Hangs up: the guest ends its programs, and powers off."""
         with suppress(OSError):  # the other end may have gone first
             self._channel.shutdown(socket.SHUT_RDWR)
         self._channel.close()
@@ -351,7 +351,7 @@ class Control:
                     self._requests.pop(handle, None)
 
     def _greeted(self) -> None:
-        """A new agent: what was asked of one before it will never be answered."""
+        """A new agent: requests to the one before it will never be answered."""
         with self._changed:
             lost = list(self._requests.values()) if self._hellos else []
             if lost:

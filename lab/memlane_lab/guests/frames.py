@@ -15,7 +15,7 @@ _LONGEST = 32 * 1024
 
 
 class Kind(IntEnum):
-    """What a frame asks (below 16: the lab) or tells (the guest)."""
+    """Kinds of frames: requests of the lab (below 16) and messages of the guest."""
 
     SPAWN = 1
     STDIN = 2
@@ -57,7 +57,7 @@ class FrameReader:
         self._skipping = True
 
     def feed(self, piece: bytes) -> Iterator[tuple[Kind, int, bytes]]:
-        """Takes what has arrived and yields the frames that are whole by now: kind, handle, payload."""
+        """Takes received bytes and yields the frames that are complete by now: kind, handle, payload."""
         self._arrived += piece
         while self._found_hello() and len(self._arrived) >= _HEADER.size:
             magic, kind, handle, length = _HEADER.unpack_from(self._arrived)

@@ -1,4 +1,4 @@
-"""What every guest is and does: boot, run commands, be looked at, crash, reboot, stop."""
+"""The interface of all guests: boot, run commands, read counters, crash, reboot, stop."""
 
 import ipaddress
 import socket
@@ -35,7 +35,7 @@ class HostUse:
 
 @dataclass(frozen=True)
 class GuestCpu:
-    """CPU time that the host counts for a guest, by what it was used for; the parts do not overlap."""
+    """CPU time that the host counts for a guest, by its use; the parts do not overlap."""
 
     programs: float
     kernel: float
@@ -43,9 +43,9 @@ class GuestCpu:
     monitor: float
     """The virtual machine monitor's own work, in user space."""
     host_kernel: float
-    """The host's kernel on the guest's behalf: system calls, and what they do, such as forwarding between TAPs."""
+    """The host's kernel on the guest's behalf: system calls, and their work, such as forwarding between TAPs."""
     untold: float = 0.0
-    """User time of a guest that did not tell in time what it went to."""
+    """User time of a guest that did not answer in time."""
 
 
 class Guest(ABC):
@@ -65,7 +65,7 @@ class Guest(ABC):
     connects_again: ClassVar[bool] = False
     """Whether a NIC outlives its path, and connects to the next by itself."""
     takes_every_feature: ClassVar[bool] = False
-    """Whether it takes what a vhost-user back end offers but does not serve."""
+    """Whether it takes features that a vhost-user back end offers but does not serve."""
     unpacks_its_tree: ClassVar[bool] = False
     """Whether its root tree lies in its memory."""
     boot_timeout: ClassVar[float] = 30.0
@@ -97,7 +97,7 @@ class Guest(ABC):
         self._process: HostProcess | None = None
         self._control: Control | None = None
         self._devices: dict[int, str] = {}
-        """What each NIC is on its bus, such as "virtio1": its interrupts bear that name."""
+        """Each NIC's device on its bus, such as "virtio1": its interrupts bear that name."""
         session.callback(self.kill)
 
     @property
@@ -112,12 +112,12 @@ class Guest(ABC):
 
     @classmethod
     def prepare(cls) -> None:
-        """Builds or downloads what such guests boot, if it is not in the cache yet."""
+        """Builds or downloads the images that such guests boot, if they are not in the cache yet."""
         root.image()
 
     @classmethod
     def note(cls) -> str:
-        """What an operator may want to know of such guests on this machine."""
+        """A remark for the operator about such guests on this machine."""
         return ""
 
     @classmethod
@@ -186,7 +186,7 @@ class Guest(ABC):
 
     @property
     def log(self) -> Path:
-        """What it wrote to its console."""
+        """The text on its console."""
         return self.process.log
 
     def run(self, command: str | Sequence[str | Path], timeout: float = 60.0, *, stdin: bytes = b"") -> Result:
@@ -227,7 +227,7 @@ class Guest(ABC):
         return self.process.cpu()
 
     def inside(self) -> Inside:
-        """What its kernel has counted since its boot."""
+        """The counters of its kernel since its boot."""
         stat, devices, snmp, interrupts = self.control.get_all(inside.FILES)
         return Inside(
             InsideCpu.read(stat),
@@ -237,7 +237,7 @@ class Guest(ABC):
         )
 
     def received(self) -> Received:
-        """What has come in at its NICs so far."""
+        """The counters of its NICs so far."""
         return inside.received(self.get("/proc/net/dev"))
 
     def vhost_cpu(self) -> CpuTime:
@@ -246,10 +246,10 @@ class Guest(ABC):
 
     @staticmethod
     def split(use: HostUse, inside: InsideCpu | None) -> GuestCpu:
-        """Tells what the host's CPU time for this guest went to; `inside` is None if it did not tell in time.
+        """Splits the host's CPU time for this guest by its use; `inside` is None if the guest did not answer in time.
 
         A guest's own account knows its kernel from its programs but not how much of the time the host really gave it;
-        so it is scaled down to what the host counts, where it says more. What it does not explain is the monitor's.
+        so it is scaled down to the host's figure, where it is above that. The rest is the monitor's.
         """
         user, system = use.leader.user + use.children.user, use.leader.system + use.children.system
         if inside is None:
@@ -271,7 +271,7 @@ class Guest(ABC):
         self._set_up(index, timeout)
 
     def reboot(self, timeout: float | None = None) -> None:
-        """Has the guest reboot itself in the same host process; what ran in it is gone, addresses too."""
+        """Has the guest reboot itself in the same host process; its programs and addresses are gone then."""
         greeted = self.control.hellos
         self.control.expect_reboot()
         self.spawn(self._reboot_command)
@@ -306,7 +306,7 @@ class Guest(ABC):
         device = f"net{index}; [ -e /sys/class/net/$d ] || d={self._device(index)}"
         there = f'd={device}; [ -e "/sys/class/net/$d" ]'
         self._until_true(there, timeout or self.boot_timeout, f"NIC {index} of guest {self.name}")
-        # Addresses are usable as soon as they are set, and nothing is sent that nobody asked for.
+        # Addresses are usable as soon as they are set, without unsolicited frames.
         quiet = "for s in accept_dad accept_ra autoconf; do echo 0 >/proc/sys/net/ipv6/conf/$d/$s; done"
         clear = "ip address flush dev $d; ip link set dev $d down"
         name = f"ip link set dev $d name net{index} address {port.mac} mtu {port.mtu}; ip link set dev net{index} up"

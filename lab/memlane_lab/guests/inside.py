@@ -1,4 +1,4 @@
-"""What a guest's own kernel counts, out of the files in which it tells."""
+"""Counters of a guest's own kernel, from its files in /proc."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 FILES = ("/proc/stat", "/proc/net/dev", "/proc/net/snmp", "/proc/interrupts")
 """The files, in the order of `Inside.read`'s arguments."""
 _TICKS = 100
-"""USER_HZ: ticks a second in a guest's /proc/stat, whatever its kernel's own rate (proc_stat(5))."""
+"""USER_HZ: ticks a second in a guest's /proc/stat, at any rate of its kernel's (proc_stat(5))."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class InsideCpu:
 
 @dataclass(frozen=True)
 class Received:
-    """What has come in at a guest's NICs so far; a segment that was never cut counts as one frame."""
+    """Received frames at a guest's NICs so far; a segment that was never cut counts as one frame."""
 
     frames: int
     bytes: int
@@ -55,13 +55,13 @@ class Inside:
     cpu: InsideCpu
     received: Received
     stack: Mapping[str, int]
-    """What its IP stack has counted (/proc/net/snmp), such as "Udp.RcvbufErrors"."""
+    """Counters of its IP stack (/proc/net/snmp), such as "Udp.RcvbufErrors"."""
     interrupts: int | None
     """Those that its kernel has taken for NICs, or None if it is not its own kernel."""
 
 
 def received(devices: bytes) -> Received:
-    """What /proc/net/dev counts for a guest's NICs."""
+    """Counters of /proc/net/dev for a guest's NICs."""
     rows = [line.split() for line in devices.decode().replace(":", " ").splitlines()]
     own = [row for row in rows if re.fullmatch(r"net\d+", row[0])]
     return Received(sum(int(row[2]) for row in own), sum(int(row[1]) for row in own))

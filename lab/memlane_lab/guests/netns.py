@@ -64,7 +64,7 @@ class NetnsGuest(Guest):
         super().plug(index, timeout)
 
     def inside(self) -> Inside:
-        """CPU time is its processes'; the kernel is the host's, which does not say whose its softirqs are."""
+        """CPU time is its processes'; the kernel is the host's, which does not tell softirqs apart by namespace."""
         used = self.cpu()
         devices, snmp = self.control.get_all(["/proc/net/dev", "/proc/net/snmp"])
         cpu = InsideCpu(used.user, used.system, softirq=0, irq=0, idle=0, steal=0)

@@ -44,7 +44,7 @@ class QemuGuest(Guest):
     connects_again: ClassVar[bool] = True
     unpacks_its_tree: ClassVar[bool] = True
     # Like the reset button. An orderly reboot of Linux 6.1.192 (Debian 12) breaks the rings of a busy virtio-net
-    # first, whatever serves it, then looks for completions on them for ever.
+    # first, served by any back end, then looks for completions on them for ever.
     _reboot_command: ClassVar[str] = "echo b >/proc/sysrq-trigger"
 
     @classmethod
@@ -106,7 +106,7 @@ class QemuGuest(Guest):
         return ["-smp", str(self.processors)]
 
     def _nic(self, index: int) -> list[str]:
-        """QEMU's arguments for NIC number `index`: what it is plugged into, and the device that the guest sees."""
+        """QEMU's arguments for NIC number `index`: its endpoint, and the device that the guest sees."""
         nic = self.nics[index]
         match nic.endpoint:
             case VhostUser():

@@ -1,7 +1,7 @@
 """Control groups (cgroup v2): one for each process that the lab starts, with all that comes of it.
 
-The kernel keeps the account of each, so that nobody is counted twice or lost, however short-lived. What it tells
-depends on the machine: CPU time always, memory and pressure where they are enabled.
+The kernel keeps the account of each, so that no process is counted twice or lost, however short-lived. Its figures
+depend on the machine: CPU time always, memory and pressure where they are enabled.
 """
 
 import os
@@ -14,7 +14,7 @@ from memlane_lab.host.procfs import CpuTime, Stat, Switches, context_switches, s
 
 _PREFIX = "memlane-lab-"
 _MEMORY = ("anon", "slab", "shmem")
-"""What of memory.stat is told."""
+"""The rows of memory.stat that are told."""
 
 
 @cache
@@ -54,15 +54,15 @@ class Group:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: dict[str, Switches] = {}
-        """Of each thread, what it had when it was last looked at."""
+        """Of each thread, its counters at the last reading."""
 
     def cpu(self) -> CpuTime:
-        """CPU time so far of all that ever was in it, and of what is."""
+        """CPU time so far of all processes that ever were in it."""
         told = _pairs(self.path / "cpu.stat")
         return CpuTime(told["user_usec"] / 1e6, told["system_usec"] / 1e6)
 
     def counts(self) -> dict[str, float]:
-        """What only grows: CPU time, context switches of living threads, seconds for which somebody waited for a CPU.
+        """Counters: CPU time, context switches of living threads, seconds for which a task waited for a CPU.
 
         And how often living threads were woken, and seconds lost to interrupts, where the kernel tells.
         """
@@ -93,7 +93,7 @@ class Group:
         return [found for pid in pids if (found := stat(int(pid)))]
 
     def _switches(self) -> Switches:
-        """Of all threads that were ever seen: one that has ended keeps what it last had, so that the sum only grows."""
+        """Of all threads that were ever seen: one that ended keeps its last counters, so that the sum only grows."""
         try:
             living = (self.path / "cgroup.threads").read_text().split()
         except OSError:
@@ -113,7 +113,7 @@ def make(session: str, name: str) -> Group | None:
 
 
 def remove(session: str) -> None:
-    """Ends whatever is left in the session's groups, and removes them."""
+    """Ends all processes in the session's groups, and removes the groups."""
     if (above := base()) is None or not (whole := above / f"{_PREFIX}{session}").exists():
         return
     with suppress(OSError):  # before Linux 5.14 there is no such file; then the session's marks must do
@@ -126,7 +126,7 @@ def _removed(whole: Path) -> bool:
         for group in (*whole.iterdir(), whole):
             if group.is_dir():
                 group.rmdir()
-    except OSError:  # somebody in it is ending still
+    except OSError:  # a process in it is ending still
         return False
     return True
 

@@ -31,7 +31,7 @@ def _has_capability(number: int) -> bool:
 
 
 def enter(namespace: str | None) -> list[str]:
-    """What to put before a command that shall run in the namespace."""
+    """The words to put before a command that shall run in the namespace."""
     return ["nsenter", f"--net={_NAMESPACES / namespace}"] if namespace else []
 
 
@@ -170,7 +170,7 @@ def _counted(link: Any) -> dict[str, int]:  # noqa: ANN401
 
 
 def _ip(namespace: str | None, *lines: str, options: Sequence[str] = ()) -> str:
-    """Has `ip` do what the lines say, in the namespace; returns what it shows, in JSON."""
+    """Runs `ip` with these lines, in the namespace; returns its output, in JSON."""
     where = ["-netns", namespace] if namespace else []
     command = ["ip", "-json", *options, *where, "-batch", "-"]
     done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Ports, endpoints and NICs: what paths and guests agree on.
+"""Ports, endpoints and NICs: the interface between paths and guests.
 
 A path is laid for **ports** and answers each with an **endpoint**; the two together are a **NIC**, which a guest is
 booted with.
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class GuestKind(str):
-    """What a guest is run by, as experiments and the command line write it. The lab's own kinds are named here.
+    """A kind of guests, by its name in experiments and on the command line. The lab's own kinds are named here.
 
     No enumeration: a file in `guests/` brings its kind with it.
     """
@@ -97,7 +97,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class Nic:
-    """A port and what it is plugged into."""
+    """A port and its endpoint."""
 
     port: Port
     endpoint: Endpoint

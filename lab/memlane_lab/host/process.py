@@ -1,7 +1,7 @@
-"""A host process that the lab started: in a session of its own, recorded before it becomes what it is.
+"""A host process that the lab started: in a session of its own, recorded before it becomes the program.
 
 The record is written by the process itself, under the pid that it keeps when it then turns into the program. So
-there is no moment at which it runs unrecorded, whatever happens to the lab.
+there is no moment at which it runs unrecorded, even if the lab is killed.
 """
 
 import os
@@ -20,11 +20,11 @@ from memlane_lab.host.procfs import CpuTime
 _RECORD_THEN_EXEC = (
     'read -r line </proc/$$/stat; echo "$line" >"$0" && [ -e "$0" ] || exit 125; echo $$ >"$1"; shift; exec "$@"'
 )
-"""Without a record it becomes nothing: the session closes its ledger before it reads it, and ends whatever is there."""
+"""Without a record it exits: the session closes its ledger before it reads it, and ends all recorded processes."""
 
 
 class HostProcess:
-    """A running program, its children included: whatever is in the session that it leads."""
+    """A running program, its children included: all processes in the session that it leads."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class HostProcess:
         self._child.send_signal(number)
 
     def stop(self, grace: float = 5.0) -> None:
-        """Asks the program to end, waits `grace` seconds, then kills it and what it left."""
+        """Asks the program to end, waits `grace` seconds, then kills it and its leftovers."""
         if self.alive:
             self._child.terminate()
             self.wait(grace)
@@ -127,13 +127,13 @@ class HostProcess:
     def kill(self) -> None:
         """Ends the program and its children at once."""
         if self._gone:
-            return  # its pid may be somebody else's by now
+            return  # its pid may have gone to another process by now
         if self.may_have_left_something():
             kill_session(self.pid)
         self.forget()
 
     def may_have_left_something(self) -> bool:
-        """Whether processes of its session may live: not where its number went to somebody else after its end."""
+        """Whether processes of its session may live: not if its number went to another process after its end."""
         return not self._gone and (self.exit_code is None or procfs.stat(self.pid) is None)
 
     def forget(self) -> None:
@@ -188,7 +188,7 @@ def _kill_all(living: Callable[[], list[procfs.Stat]], which: str) -> None:
 def _has(pid: int, mark: str) -> bool:
     try:
         return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended meanwhile, or is somebody else's
+    except OSError:  # it has ended meanwhile, or belongs to another user
         return False
 
 

@@ -1,4 +1,4 @@
-"""What the host's /proc tells about processes: identity, sessions, CPU time; and about its memory."""
+"""The host's /proc about processes: identity, sessions, CPU time; and about its memory."""
 
 import os
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def processes() -> Iterator[Stat]:
 
 
 def listens(pid: int, socket: Path) -> bool:
-    """Whether somebody in the process's network namespace listens on a Unix socket (a dead socket file does not)."""
+    """Whether a process in that network namespace listens on a Unix socket (a dead socket file does not)."""
     accepting = 1 << 16  # __SO_ACCEPTCON in the flags of /proc/net/unix
     try:
         rows = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
@@ -116,7 +116,7 @@ class HostCpu:
     irq: float
     softirq: float
     steal: float
-    """What the machine below gave to others although this one had work."""
+    """CPU time that the hypervisor below gave to others although this machine had work (steal)."""
 
     @property
     def busy(self) -> float:

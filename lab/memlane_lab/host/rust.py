@@ -8,7 +8,7 @@ _REPOSITORY = Path(__file__).parents[3]
 
 
 def program(name: str, *, named_by: str) -> Path | None:
-    """What the environment variable `named_by` names, else what was built in this repository, else on `$PATH`."""
+    """The program of the environment variable `named_by`, else the one built in this repository, else on `$PATH`."""
     if named := os.environ.get(named_by):
         return Path(named)
     if (built := built_in() / name).exists():

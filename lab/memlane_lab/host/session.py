@@ -2,7 +2,7 @@
 
 Every session has a run folder with a lock that its process holds while it lives, and a **ledger**: one small file for
 each process, namespace and device, written before the thing exists. A session that starts looks for run folders whose
-lock nobody holds: their lab is dead, and what their ledgers name is removed.
+lock is free: their lab is dead, and all that their ledgers name is removed.
 """
 
 import errno
@@ -25,7 +25,7 @@ from memlane_lab.host import cgroup, network, procfs
 from memlane_lab.host.process import HostProcess, kill_marked, kill_session
 
 MARK = "MEMLANE_LAB_SESSION"
-"""In the environment of every process of a session: its name, for people who wonder whose process it is."""
+"""In the environment of every process of a session: its name, by which its leftovers are found."""
 _PROCESS, _NAMESPACE, _LINK = "process", "namespace", "link"
 
 
@@ -43,10 +43,10 @@ def runs_folder() -> Path:
 
 
 class Session(ExitStack):
-    """One use of the lab; a context manager. What is entered into it is closed in reverse order at its end."""
+    """One use of the lab; a context manager. Contexts entered into it are closed in reverse order at its end."""
 
     def __init__(self, logs: Path | None = None) -> None:
-        """Removes what dead sessions left, then opens a run folder. Logs outlive the session if `logs` is given."""
+        """Removes the leftovers of dead sessions, then opens a run folder. With `logs`, logs outlive the session."""
         super().__init__()
         self._owner = os.getpid()
         runs = runs_folder()
@@ -127,8 +127,8 @@ class Session(ExitStack):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Ends all that the session started, whatever fails on the way."""
-        if os.getpid() != self._owner:  # a child that some library forked: what is here is not its own
+        """Ends all that the session started, also if something fails on the way."""
+        if os.getpid() != self._owner:  # a child that some library forked: the session is not its own
             self.pop_all()
             return None
         try:
@@ -145,7 +145,7 @@ class Session(ExitStack):
 
 
 def sweep(runs: Path) -> None:
-    """Removes what sessions left whose lab has died. The caller holds the lock of `runs`."""
+    """Removes the leftovers of sessions with a dead lab. The caller holds the lock of `runs`."""
     for folder in runs.iterdir():
         if folder.is_dir() and (lock := _try_hold(folder)):
             say(f"removing what a session of the lab left that did not end properly ({folder.name})")
@@ -204,7 +204,7 @@ def _clean(folder: Path) -> None:
 
 
 def _removed(folder: Path) -> bool:
-    """Whether the folder is gone. What somebody just put there, such as a sweeper's try at the lock, goes next time."""
+    """Whether the folder is gone. A file that was just put there, such as a sweeper's lock, goes next time."""
     try:
         shutil.rmtree(folder)
     except OSError as error:

@@ -95,7 +95,7 @@ def measure(
     """Measures all of them into the folder `out`, beside experiments measured there before in the same circumstances.
 
     `narrowing` are the words of the command line by which `planned` differs from the files. With `resume`,
-    experiments begun there continue: with samples that an interruption left out, or more rounds. With a `rate`, they are
+    experiments begun there continue: with samples that an interruption left out, or more rounds. With a `rate`, all are
     profiled, at so many hits a second on each CPU.
     """
     if reason := cgroup.lack():

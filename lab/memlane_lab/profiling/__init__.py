@@ -5,7 +5,7 @@ task, the address and the host kernel's calls that led there. A hit becomes a **
 its guest's kernel, the host's kernel on its behalf ...), a place, a function, and by `stages.toml` a stage. Parts of
 all samples are the **profile**, which is kept beside the run's results (`profile.json`, `profile.csv`).
 
-In the order in which a hit meets them: `perf.py` (perf, what it wrote), `owners.py` (whose task, which function),
+In the order in which a hit meets them: `perf.py` (perf and its output), `owners.py` (the task's party, the function),
 `profiler.py` (a sample's beginning and end), `profile.py` (the files), `costs.py` (parts into costs per KB and per
-packet, with the error of sampling), `explain.py` (what two variants differ by).
+packet, with the error of sampling), `explain.py` (the difference of two variants).
 """

@@ -1,8 +1,8 @@
 """Costs: parts of a profile, per KB or per packet, with the error that sampling makes.
 
-What is hit n times has been hit by chance n times of many more opportunities, so n is Poisson's: the interval is the
+A function hit n times was hit by chance n times of many more opportunities, so n is Poisson's: the interval is the
 exact one (Garwood 1936), scaled like the cost itself. It holds the truth in 95 % of all cases as far as chance of
-sampling goes; what differs between rounds is told apart, as the smallest and the largest round.
+sampling goes; the difference between rounds is told apart, as the smallest and the largest round.
 """
 
 from collections import defaultdict
@@ -19,12 +19,12 @@ BY: dict[str, Callable[[Part], str]] = {
     "both": lambda part: f"{part.party}: {part.stage}",
     "function": lambda part: f"{part.party}: {part.function}",
 }
-"""By what parts are put together."""
+"""Keys by which parts are put together."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What something costs per unit of work."""
+    """The cost of a part, or of all of them, per unit of work."""
 
     hits: int
     value: float
@@ -37,14 +37,14 @@ class Cost:
 
 
 def units(samples: Iterable[Profiled]) -> list[str]:
-    """In what work can be counted: what all samples tell, the best first."""
+    """The units of work that all samples have, the best first."""
     told = [set(sample.per) for sample in samples]
     shared = set.intersection(*told) if told else set()
     return [unit for unit in ("KB", "packet", "exchange", "interaction", "second") if unit in shared]
 
 
 def of(samples: Sequence[Profiled], by: str, unit: str) -> dict[str, Cost]:
-    """The costs of one variant's samples, by what `by` says (see `BY`), for one `unit` of work."""
+    """The costs of one variant's samples, by `by` (see `BY`), for one `unit` of work."""
     work = [sample.seconds * _rate(sample, unit) for sample in samples]
     hits: dict[str, int] = defaultdict(int)
     rounds: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(samples))

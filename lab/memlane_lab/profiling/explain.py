@@ -1,8 +1,8 @@
 """By which parts two variants differ, largest first.
 
 The bounds of a difference are the wider of two: of the error of sampling (both costs' variances added, as hits are
-Poisson's), and of what differs between rounds: Student's t of the differences within rounds where both were sampled in
-the same rounds, else Welch's. What is not told apart from no difference is marked.
+Poisson's), and of the difference between rounds: Student's t of the differences within rounds if both are sampled in
+the same rounds, else Welch's. A difference that may be none is marked.
 """
 
 import math
@@ -26,14 +26,14 @@ class Difference:
 
     name: str
     one: float
-    """What it costs in the first variant, per unit of work."""
+    """The cost in the first variant, per unit of work."""
     other: float
     error: float
     """How far the difference may be off, either way (95 %)."""
 
     @property
     def more(self) -> float:
-        """What the second variant spends more, or, below zero, less."""
+        """The second variant's additional cost, or, below zero, its saving."""
         return self.other - self.one
 
     @property
@@ -61,7 +61,7 @@ class Explanation:
 
 
 def explain(one: Sequence[Profiled], other: Sequence[Profiled], by: str, unit: str) -> Explanation:
-    """Tells two variants' samples apart, by what `by` says (see `costs.BY`), per `unit` of work."""
+    """Compares two variants' samples, by `by` (see `costs.BY`), per `unit` of work."""
     first, second = costs.of(one, by, unit), costs.of(other, by, unit)
     shared = _in_the_same_rounds(one, other)
     parts = [_difference(name, first.get(name), second.get(name), shared=shared) for name in {**first, **second}]
@@ -85,7 +85,7 @@ def _difference(name: str, one: Cost | None, other: Cost | None, *, shared: bool
 
 
 def _spread(rounds: Sequence[Sequence[float]]) -> float:
-    """How far the sum of these means may be off by what differs between rounds (Welch 1947); 0 of few rounds.
+    """The error of the sum of these means from differences between rounds (Welch 1947); 0 of few rounds.
 
     Of one mean it is Student's.
     """

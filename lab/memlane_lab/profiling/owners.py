@@ -1,4 +1,4 @@
-"""Owners: whose a hit is, and in which function it was.
+"""Owners: the party that a hit is charged to, and the function in which it was.
 
 A task belongs to a party by its process, which the control group of each guest and each switch tells. A guest of User
 Mode Linux is a kernel, which is the process that the lab started, and programs, which are processes beside it.
@@ -23,7 +23,7 @@ from memlane_lab.host.process import HostProcess
 from memlane_lab.profiling.perf import KERNEL, Hit
 
 RESOLVED = (GuestKind.UML, GuestKind.NETNS)
-"""Guests whose kernels' functions can be told."""
+"""Guests with symbols of their kernels' functions."""
 _SENDER = (Party.SENDER_PROGRAM, Party.SENDER_GUEST, Party.SENDER_HOST)
 _RECEIVER = (Party.RECEIVER_PROGRAM, Party.RECEIVER_GUEST, Party.RECEIVER_HOST)
 _SYSTEM_CALL = "system call"
@@ -37,23 +37,23 @@ _INTERRUPTED = re.compile(r"asm_(sysvec|common_interrupt)|.*softirq|irq_exit.*|f
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose process it is."""
+    """The machine or program of the lab that the process belongs to."""
 
     program: Party
-    """Whose the time in its programs is."""
+    """The party that pays for time in its programs."""
     kernel: Party
-    """Whose the time of the host's kernel is that works for it."""
+    """The party that pays for time of the host's kernel on its behalf."""
     place: Place
     """Where its own instructions run."""
     below: Place
     """Where those of the host's kernel run that works for it."""
     maps: "Maps | None" = None
-    """What is mapped into it, where its functions can be told."""
+    """Its mapped files, where there are symbols of their functions."""
 
 
 @dataclass(frozen=True)
 class Whose:
-    """What a hit comes to."""
+    """Party, place, stage and function of a hit."""
 
     party: Party
     place: Place
@@ -72,7 +72,7 @@ class Maps:
         self._files = mapped(Path(f"/proc/{process}/maps").read_text())
 
     def insist(self, prefix: str) -> None:
-        """Raises unless some mapped program tells functions whose names begin so."""
+        """Raises unless some mapped program has functions whose names begin so."""
         tables = [(path, exported(path)) for path in {path for _, _, _, path in self._files}]
         if not any(table and any(name.startswith(prefix) for name in table.names) for _, table in tables):
             program = self._files[0][3] if self._files else "the switch"
@@ -134,7 +134,7 @@ def _functions(listed: str) -> Iterable[tuple[int, int, str]]:
 
 
 class Owners:
-    """Who is who on a bed, and what their functions are called."""
+    """The processes of a bed by party, and the names of their functions."""
 
     def __init__(self, bed: Bed, senders: Iterable[str], host: Symbols) -> None:
         """`senders` are the machines that begin flows; all others are receivers. `host`: the host kernel's symbols."""
@@ -191,7 +191,7 @@ class Owners:
         return Whose(owner.program, owner.place, table.of(owner.place, function), function, ())
 
     def _nobodys(self, hit: Hit, table: Stages) -> Whose:
-        """A CPU that idles, a thread of the kernel's own, or somebody whom the bed does not know."""
+        """An idle CPU, a thread of the kernel's own, or a process that the bed does not know."""
         if not hit.in_kernel:
             return Whose(Party.LAB, Place.PROGRAM, stages.REST, f"({hit.task})", ())
         names = self._kernel_names(hit)
@@ -203,7 +203,7 @@ class Owners:
     def _kernel_names(self, hit: Hit) -> list[str]:
         """The host kernel's functions, the outermost first."""
         names = [self._kernel_name(address) for address in reversed(hit.chain) if address >= KERNEL]
-        # Beyond the way in, the unwinder may find what is no caller.
+        # Beyond the entry point, the unwinder may find addresses that are no callers.
         return names[1:] if len(names) > 1 and names[0] == _FILTER else names
 
     def _kernel_name(self, address: int) -> str:

@@ -1,4 +1,4 @@
-"""perf: every CPU of the host interrupted at a rate, and what it wrote down each time.
+"""perf: every CPU of the host interrupted at a rate, and the addresses written down each time.
 
 perf is started before the flows, with its events switched off; it is told over a pipe when the measured part begins and
 ends. So its own start costs the measured part nothing.
@@ -20,7 +20,7 @@ from memlane_lab.host.session import Session
 KERNEL = 1 << 63
 """Addresses from here on are the host kernel's."""
 _MARKERS = (1 << 64) - 4096
-"""From here on, what stands among addresses is no address, but says whose the following are (PERF_CONTEXT_MAX)."""
+"""Values from here on are no addresses: they name the context of the following ones (PERF_CONTEXT_MAX)."""
 _COUNTERS = Path("/sys/bus/event_source/devices/cpu")
 """There where the processor's own counters can be used."""
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
@@ -34,12 +34,12 @@ _LOST = re.compile(r"PERF_RECORD_LOST\S* lost (\d+)")
 
 @dataclass(frozen=True)
 class Event:
-    """What is sampled."""
+    """The sampled event."""
 
     name: str
     """As perf calls it."""
     unit: str
-    """What a hit stands for some of: ns or cycles."""
+    """The unit of a hit's weight: ns or cycles."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Hit:
     task: str
     """The task's name."""
     process: int
-    """Its process; 0 when the CPU idles, which is nobody's."""
+    """Its process; 0 when the CPU idles."""
     weight: int
     """How much of the event's unit it stands for."""
     chain: tuple[int, ...]
@@ -80,7 +80,7 @@ def missing() -> str | None:
 
 
 def refused(said: str, paranoia: str) -> str:
-    """Why perf did not record, in one sentence, from what it said and kernel.perf_event_paranoid."""
+    """Why perf did not record, in one sentence, from its error and kernel.perf_event_paranoid."""
     if re.search(r"permission|not permitted|paranoid|privilege|access to performance monitoring", said, re.IGNORECASE):
         return (
             f"perf may not look at all CPUs (kernel.perf_event_paranoid is {paranoia}): run as root, or set it to -1 "
@@ -95,13 +95,13 @@ def _paranoia() -> str:
 
 
 class Recorder:
-    """One recording, from its start to what it wrote."""
+    """One recording, from its start to its output."""
 
     def __init__(self, session: Session, what: Event, rate: int) -> None:
         """Starts perf, which waits for `begin`; `rate` are hits a second on each CPU that is asked for."""
         self._data = session.folder / "perf.data"
         self._control, self._answer = (self._pipe(session, name) for name in ("perf.control", "perf.answer"))
-        # What is mapped where is not told to perf, so that it writes down addresses as they are.
+        # perf is not given the mapped files, so that it writes down addresses as they are.
         command: list[str | Path] = [
             *("perf", "record", "--all-cpus", "--event", what.name, "--freq", str(rate), "--call-graph", "fp"),
             *("--synth", "task", "--mmap-pages", _BUFFER, "--delay", "-1", "--output", self._data),
@@ -135,7 +135,7 @@ class Recorder:
             raise LabError(f"perf has not answered to `{word}` within {_PATIENCE:g} s; its log: {self._perf.tail(3)}")
 
     def hits(self) -> tuple[list[Hit], int]:
-        """Ends perf; returns what it wrote, and how many hits the kernel had no room for."""
+        """Ends perf; returns its output, and the number of hits that the kernel had no room for."""
         self._perf.signal(signal.SIGINT)
         if not self._perf.wait(_PATIENCE):
             raise LabError(f"perf has not ended within {_PATIENCE:g} s; its log: {self._perf.tail(3)}")
@@ -150,7 +150,7 @@ class Recorder:
 
 
 def parse(text: str) -> Iterator[Hit]:
-    """Reads what `perf script` says: for each hit a line, then one address a line, then an empty line."""
+    """Reads the output of `perf script`: for each hit a line, then one address a line, then an empty line."""
     head: re.Match[str] | None = None
     chain: list[int] = []
     for line in (*text.splitlines(), ""):

@@ -1,14 +1,14 @@
 """The profile's files, beside an experiment's results.
 
-    DIR/EXPERIMENT/profile.json    all of it: what was sampled, and of each sample its parts
+    DIR/EXPERIMENT/profile.json    all of it: event, unit and rate, and of each sample its parts
     DIR/EXPERIMENT/profile.csv     the same, tidy: one row for each part of each sample
     DIR/EXPERIMENT/profile.jsonl   while the experiment is measured: the samples that the others lack, one a line
     DIR/EXPERIMENT/stacks/VARIANT.folded   the calls of all samples of a variant, as flamegraph.pl reads them
 
 A **part** is all that was hit of one function in one place for one party: `hits` of it, which stand for `cost` in the
-profile's unit (ns or cycles). A sample's `per` tells how much was done in a second of it, by what it is counted in: KB
+profile's unit (ns or cycles). A sample's `per` holds the amount of work done in a second of it, by unit of work: KB
 (1024 bytes that receivers got), packet (frames that receivers' NICs got), exchange, interaction, second (always 1). So
-what a part costs per KB is cost / seconds / per["KB"].
+a part's cost per KB is cost / seconds / per["KB"].
 """
 
 import csv
@@ -34,7 +34,7 @@ NOBODYS = (Party.LAB,)
 
 
 class Part(Strict):
-    """What was hit of one function in one place for one party."""
+    """All hits of one function in one place for one party."""
 
     party: Party
     place: Place
@@ -46,7 +46,7 @@ class Part(Strict):
 
     @property
     def counts(self) -> bool:
-        """Whether it is somebody's cost: neither idle time nor the lab's or a stranger's."""
+        """Whether a party of the network pays for it: it is neither idle time nor the lab's or a stranger's."""
         return self.party not in NOBODYS and self.stage != stages.IDLE
 
 
@@ -62,7 +62,7 @@ class Profiled(Strict):
     seconds: float
     """For which perf looked."""
     per: dict[str, float]
-    """How much was done in a second, by what it is counted in."""
+    """Amount of work done in a second, by unit of work."""
     cpu: float | None
     """CPUs that the kernel's own account says the parties used; None where it does not say."""
     lost: int
@@ -71,7 +71,7 @@ class Profiled(Strict):
 
     @property
     def own(self) -> list[Part]:
-        """The parts that are somebody's cost."""
+        """The parts that a party of the network pays for."""
         return [part for part in self.parts if part.counts]
 
 
@@ -81,7 +81,7 @@ class Profile(Strict):
     format_version: int = VERSION
     experiment: str
     compare: str
-    """The dimension whose labels stand side by side."""
+    """The dimension to compare: its labels stand side by side."""
     baseline: tuple[str, ...]
     event: str
     """cpu-clock or cycles."""
@@ -154,7 +154,7 @@ def read_stacks(folder: Path, variant: str) -> Stacks:
 
 
 def read(folder: Path) -> Profile | None:
-    """The profile in an experiment's folder; None if it has none; raises if it is not what it says it is."""
+    """The profile in an experiment's folder; None if it has none; raises if the file is of another kind or version."""
     path = folder / NAME
     if not path.exists():
         return None

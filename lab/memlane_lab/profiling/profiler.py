@@ -1,4 +1,4 @@
-"""The profiler: what an experiment's sampler has look on while its flows run, and what comes of all samples."""
+"""The profiler: records the CPUs while an experiment's flows run, and keeps the profile of all samples."""
 
 import time
 from collections import Counter
@@ -21,14 +21,14 @@ from memlane_lab.profiling.profile import Part, Profile, Profiled, Stacks
 from memlane_lab.results.results import Sample
 
 RATE = 1999
-"""Hits a second on each CPU, if nobody says; no divisor of a timer's rate, so that no timer is always hit or missed."""
+"""Hits a second on each CPU, unless stated; no divisor of a timer's rate, so that no timer is always hit or missed."""
 _PER = {
     "KB": ("throughput", 8 * 1024),
     "packet": ("data_frames", 1),
     "exchange": ("exchanges", 1),
     "interaction": ("interactions", 1),
 }
-"""In what work is counted: the measure that tells it for each second, and by what that is divided."""
+"""Units of work: the measure that counts it for each second, and its divisor."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Profiler:
                 self._last = look
 
     def add(self, sample: Sample) -> None:
-        """Takes what was seen of the sample that has just been taken; nothing of one that failed."""
+        """Adds the recording of the sample that has just been taken; nothing for a failed one."""
         look, self._last = self._last, None
         if look is None or sample.error is not None:
             return
@@ -125,7 +125,7 @@ class Profiler:
 
 
 def done_per_second(values: Mapping[str, float]) -> dict[str, float]:
-    """How much was done in a second, by what it is counted in, from a sample's measures."""
+    """Amount of work done in a second, by unit of work, from a sample's measures."""
     told_by = {unit: values.get(measure, 0.0) / by for unit, (measure, by) in _PER.items()}
     return {unit: rate for unit, rate in told_by.items() if rate} | {"second": 1.0}
 
@@ -149,7 +149,7 @@ def told(look: Look, table: stages.Stages) -> tuple[list[Part], Stacks]:
 
 
 def _chain(whose: Whose) -> str:
-    """The calls that led there, as flame graphs are drawn from; nothing for what is nobody's cost."""
+    """The calls that led there, as flame graphs are drawn from; empty for time that no party pays for."""
     if whose.party in profile.NOBODYS or whose.stage == stages.IDLE:
         return ""
     return ";".join(name.replace(";", ":") for name in (str(whose.party), *whose.callers, whose.function))

@@ -1,4 +1,4 @@
-"""What is shown of counted experiments: who spent the instructions, and on which stage; tables and stacked bars."""
+"""Tables and stacked bars of counted experiments: instructions by party and by stage."""
 
 from collections.abc import Iterator, Mapping
 
@@ -59,7 +59,7 @@ def _cell(sample: Sample, key: str) -> str:
 def figures(result: ExperimentResult) -> Iterator[go.Figure]:
     """Stacked bars of all variants, by stage and by party, per KB and per packet.
 
-    In multiples of what the baseline takes for the same traffic, so that small and large messages show alike.
+    In multiples of the baseline's for the same traffic, so that small and large messages show alike.
     """
     shown = [(group, label, sample) for group, samples in _groups(result).items() for label, sample in samples.items()]
     if not shown:
@@ -84,7 +84,7 @@ def figures(result: ExperimentResult) -> Iterator[go.Figure]:
 
 
 def _bases(result: ExperimentResult, per: str) -> dict[str, float]:
-    """By group, what the baseline takes; nothing unless every group has it."""
+    """By group, the baseline's instructions; nothing unless every group has it."""
     base, groups = result.experiment.baseline[0], _groups(result)
     found = {group: samples[base].values[per] for group, samples in groups.items() if base in samples}
     return found if len(found) == len(groups) else {}

@@ -1,4 +1,4 @@
-"""How a report begins: one sentence and one picture where two paths are compared, and what spoils the figures."""
+"""The lead of a report: one sentence and one picture where two paths are compared; faults of the measurement."""
 
 import statistics
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Lead:
-    """The picture, and what it says."""
+    """The picture, and its sentence."""
 
     sentence: str
     comparisons: list[Comparison]
@@ -97,7 +97,7 @@ def others(result: ExperimentResult) -> list[float]:
 
 
 def spoiled(result: ExperimentResult, record: RunRecord | None = None) -> str:
-    """What makes the figures worthless, as a sentence with the remedy; empty if nothing does."""
+    """The fault that makes the figures worthless, as a sentence with the remedy; empty without one."""
     taken = [(others(result)[:1] or [0.0])[0], _stolen(result)]
     if max(taken) <= _QUIET:
         return ""

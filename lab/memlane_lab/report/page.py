@@ -26,7 +26,7 @@ NAME = "report.html"
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one experiment."""
+    """The part of the page about one experiment."""
 
     result: ExperimentResult
     tables: list[MeasureTable]
@@ -83,7 +83,7 @@ def markdown(
     links: Links | None = None,
     beside: tuple[RunRecord, list[ExperimentResult]] | None = None,
 ) -> str:
-    """The report in short: its tables in Markdown, without plots; what a run `beside` it says of the same, too."""
+    """The report in short: its tables in Markdown, without plots; the same figures of a run `beside` it, too."""
     template = _environment(autoescape=False).get_template("summary.md.j2")
     both = agreement.between(beside[1], found) if beside else []
     return template.render(
@@ -181,7 +181,7 @@ def _placements(result: ExperimentResult) -> Iterator[Breakdown]:
 
 
 def _sampled(profiled: Found) -> str:
-    """How the profile was made, and what was left out of it."""
+    """How the profile was made, and the share of samples left out of it."""
     shown = profiled.profile
     lost = sum(sample.lost for sample in shown.samples)
     return (

@@ -1,4 +1,4 @@
-"""Plots: bars with intervals, who used the CPU, rates over time, how latencies are spread."""
+"""Plots: bars with intervals, CPU use by party, rates over time, distributions of latency."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ LAYOUT = {
 }
 
 _LEGEND = 34
-"""Letters of a legend's row: what a phone has room for."""
+"""Letters of a legend's row that fit a phone."""
 _BESIDE_TITLE = 4
 """Labels that a legend beside the title has room for."""
 WHOLE_WIDTH = "wide"
@@ -88,7 +88,7 @@ def _marks(name: str, known: list[tuple[str, Interval]], colour: str, *, dots: b
 
 
 def cpu_stack(result: ExperimentResult) -> go.Figure | None:
-    """Who used the CPU: per GB where bytes were moved in bulk everywhere, else as CPUs in use."""
+    """CPU use by party: per GB where bytes were moved in bulk everywhere, else as CPUs in use."""
     variants = [each.labels for each in result.variants if any(s.labels == each.labels for s in result.good)]
     if not variants:
         return None
@@ -160,7 +160,7 @@ Lines = Callable[[Sample], Iterator[tuple[str, list[float], list[float]]]]
 
 
 def by_group(result: ExperimentResult, by: str, lines: Lines) -> go.Figure | None:
-    """A figure of lines whose group is chosen from a list above it."""
+    """A figure of lines with a list above it to choose the group."""
     groups: dict[str, list[Any]] = {}
     for labels in (each.labels for each in result.variants):
         if sample := summary.typical(result, labels, by):
@@ -179,7 +179,7 @@ def by_group(result: ExperimentResult, by: str, lines: Lines) -> go.Figure | Non
 
 
 def choose(figure: go.Figure, owners: Sequence[str]) -> None:
-    """Puts a list above the figure that chooses whose traces are shown; `owners` is each trace's group."""
+    """Puts a list above the figure to choose the traces that are shown; `owners` is each trace's group."""
     groups = list(dict.fromkeys(owners))
     if len(groups) > 1:
         buttons = [
@@ -218,7 +218,7 @@ def categories(result: ExperimentResult, variants: list[Labels]) -> list[Any]:
 
 
 def _middle(result: ExperimentResult, labels: Labels, party: str, per_gb: bool) -> float:
-    """What the party used in the sample in the middle by all parties' CPU time; so the stack adds up."""
+    """The party's CPU use in the sample that is the median by all parties' CPU time; so the stack adds up."""
     sample = summary.typical(result, labels, "cpu_per_gb" if per_gb else "cpu")
     if sample is None:
         return 0.0

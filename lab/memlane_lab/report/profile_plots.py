@@ -1,4 +1,4 @@
-"""What is shown of a profile: tables and stacked bars by stage and by party, and a flame graph."""
+"""Tables and stacked bars of a profile by stage and by party, and a flame graph."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Found:
 
 
 def find(folder: Path) -> Found | None:
-    """What was profiled of an experiment, whose folder this is."""
+    """The profile in an experiment's folder, with its stacks."""
     found = profile.read(folder)
     if found is None or not found.samples:
         return None
@@ -52,7 +52,7 @@ def tables(found: Found) -> Iterator[Breakdown]:
 
 
 def rest(found: Found) -> list[tuple[str, str]]:
-    """The largest functions that no rule of the table of stages names: what they are called, their share of all."""
+    """The largest functions that no rule of the table of stages names: their names, their share of all."""
     own = [part for sample in found.profile.samples for part in sample.own]
     hits: Counter[str] = Counter()
     for part in own:
@@ -96,7 +96,7 @@ def cell(cost: Cost | None) -> str:
 
 
 def _account(shown: Profile, samples: Sequence[Profiled], unit: str) -> str:
-    """What the kernel counts for the same parties in the same time, which says whether the sampling is right."""
+    """The kernel's own account of the same parties and time, which tells whether the sampling is right."""
     if shown.unit != "ns" or any(sample.cpu is None for sample in samples):
         return "-"
     spent = sum((sample.cpu or 0.0) * sample.seconds for sample in samples) * 1e9

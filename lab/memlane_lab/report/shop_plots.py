@@ -11,7 +11,7 @@ from memlane_lab.results.results import ExperimentResult, Sample
 from memlane_lab.shop.interactions import PARTS, TITLES, of_interaction
 
 _MARK = "felt_mean"
-"""What every sample of a shop tells."""
+"""Measures that every sample of a shop has."""
 _STATISTIC = "mean"
 _SHADES = ("#bdbdbd", "#9ecae1", "#6a51a3", "#6baed6", "#238b45", "#3182bd", "#d1853a", "#dddddd")
 """Of the parts of a response: blues are network."""

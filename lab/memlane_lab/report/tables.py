@@ -18,7 +18,7 @@ _WIDE = 100
 
 @dataclass(frozen=True)
 class Text:
-    """What stands in a cell of a table: its main word, and what stands small beside or below it."""
+    """A cell of a table: its main word, and the small print beside or below it."""
 
     main: str
     beside: str = ""
@@ -26,7 +26,7 @@ class Text:
 
     @property
     def small(self) -> str:
-        """What stands beside the main word, in one line."""
+        """The small print, in one line."""
         return "; ".join(filter(None, (self.beside, *self.below)))
 
     @property
@@ -125,7 +125,7 @@ def _bounds(interval: Interval, used: Scale) -> list[str]:
 
 
 def paper(figure: PaperFigure) -> str:
-    """A source's figure with its unit, and what it was of."""
+    """A source's figure with its unit, and the quantity that it measures."""
     value = scale(measure(figure.measure).unit, [figure.value]).text(figure.value)
     return f"{value} ({figure.what})" if figure.what else value
 
@@ -152,7 +152,7 @@ def _middle(values: list[float], used: Scale) -> str:
 
 
 def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
-    """Variant, measure, what was wanted, what was measured, and what follows."""
+    """Variant, measure, expected value, measured value, and verdict."""
     title = measure(judged.claim.expectation.measure).title
     wanted = f"{judged.wanted} of {judged.versus}" if judged.versus else judged.wanted
     because = judged.reason or (f"but {judged.better}" if judged.better else "")
@@ -160,7 +160,7 @@ def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
 
 
 def of_both(both: Both) -> tuple[str, str, str, Text, Text, str]:
-    """Variant, measure, what was wanted, what either run measured and judged, and whether they agree."""
+    """Variant, measure, expected value, either run's measured value and verdict, and whether they agree."""
     what, title, wanted, _, _ = verdict(both.one)
     one, other = (replace(_found(each), below=[each.judgement]) for each in (both.one, both.other))
     return f"{both.experiment}: {what}", title, wanted, one, other, both.agreement

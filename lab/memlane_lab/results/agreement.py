@@ -16,7 +16,7 @@ from memlane_lab.results.summary import Verdict
 
 
 class Agreement(StrEnum):
-    """What two runs say of a ratio."""
+    """A ratio in two runs."""
 
     AGREE = "agree"
     APART = "apart"
@@ -26,7 +26,7 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True)
 class Both:
-    """An expectation, and what came of it in each of the two runs."""
+    """An expectation, and its verdict in each of the two runs."""
 
     experiment: str
     """Its title."""
@@ -35,7 +35,7 @@ class Both:
 
     @property
     def agreement(self) -> Agreement:
-        """By the intervals alone, whatever was expected."""
+        """By the intervals alone, without the expectation."""
         bounds = [each.found.bounds for each in (self.one, self.other) if each.found and each.found.bounds]
         if len(bounds) < 2:
             return Agreement.UNDECIDED

@@ -1,6 +1,6 @@
 """Like with like: which samples of variants that stand side by side may be compared.
 
-Samples are taken in **rounds**, each variant once a round, and what is compared is compared within rounds. Where the
+Samples are taken in **rounds**, each variant once a round, and compared within rounds. Where the
 host's processors were (near, far) decides so much that a round counts in full only if its samples were of one
 placement. So a **group** of variants is judged by the rounds of the placement that has most of them; where it has too
 few, by all rounds, and the report says so.

@@ -1,8 +1,8 @@
 """A change judged: two runs, or two builds within one run, with at most one thing changed between them.
 
-The **inputs** of a run are what its figures depend on and its samples do not vary: the experiments as they were stated,
-the machine, the versions. Two runs whose inputs differ in one **dimension** tell what that dimension does; if they
-differ in more, nobody could say which of them it was, and the comparison is refused.
+The **inputs** of a run determine its figures, and its samples do not vary them: the experiments as they were stated,
+the machine, the versions. Two runs whose inputs differ in one **dimension** show the effect of that dimension; if they
+differ in more, the effect could be of any of them, and the comparison is refused.
 
 Each measure of each variant gets a **verdict**, by the interval of the ratio of after to before.
 """
@@ -32,17 +32,17 @@ _OF_MACHINE = ("cpu", "cpus", "memory", "kernel", "governor", "sysctls")
 _FREE = frozenset(
     {"repeat", "paper", "expect", "title", "question", "source", "found", "reading", "measures", "skip", "baseline"}
 )
-"""What an experiment says that does not change what is measured."""
+"""Keys of an experiment that do not change its samples."""
 
 
 class Verdict(StrEnum):
-    """What became of a measure."""
+    """The change of a measure."""
 
     BETTER = "better"
     WORSE = "worse"
     ALIKE = "alike"
     UNDECIDED = "undecided"
-    """The interval holds 1 and more than what counts as alike, or there is none."""
+    """The interval holds 1 and more than the band that counts as alike, or there is none."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Change:
 
 
 def compare(before: Path, after: Path) -> tuple[list[Change], str]:
-    """What became of each measure, and what was changed; raises if the two runs cannot be compared."""
+    """The change of each measure, and the changed input; raises if the two runs cannot be compared."""
     (one, mine), (other, theirs) = results.read(before), results.read(after)
     changed = _changed(_inputs(one, mine), _inputs(other, theirs))
     names, others = ({result.experiment.name for result in found} for found in (mine, theirs))
@@ -89,7 +89,7 @@ def compare(before: Path, after: Path) -> tuple[list[Change], str]:
 
 
 def within(found: Iterable[ExperimentResult]) -> list[Change]:
-    """What became of each measure where two builds were measured in one run, round by round."""
+    """The change of each measure where two builds were measured in one run, round by round."""
     return [
         each
         for result in found
@@ -179,7 +179,7 @@ def _having(result: ExperimentResult, labels: Labels, name: str) -> list[Sample]
 
 
 def differences(before: RunRecord, after: RunRecord) -> str:
-    """In what the circumstances of two runs differ, in words; empty if in nothing."""
+    """The differences between the circumstances of two runs, in words; empty without any."""
     return _told(_changed(_inputs(before, []), _inputs(after, [])))
 
 
@@ -193,7 +193,7 @@ def _inputs(record: RunRecord, found: list[ExperimentResult]) -> dict[str, str]:
 
 
 def stated_differently(before: Experiment, after: Experiment) -> str:
-    """In what two experiments differ that are to be one, in words; empty if in nothing that is measured."""
+    """The differences between two experiments that are to be one, in words; empty without any that matters."""
     one, other = ({name: json.dumps(value) for name, value in _stated(each).items()} for each in (before, after))
     return _told(_changed(one, other))
 

@@ -1,12 +1,12 @@
-"""Results: what a run leaves behind, as files that outlive the lab's own versions.
+"""Results: the files of a run, which outlive the lab's own versions.
 
     DIR/run.json                     the run: command, machine, versions, which experiments
-    DIR/EXPERIMENT/result.json       the experiment as it was stated, its variants, every sample, what was missing
+    DIR/EXPERIMENT/result.json       the experiment as it was stated, its variants, every sample, missing variants
     DIR/EXPERIMENT/samples.jsonl     while the experiment is measured: the samples that result.json lacks, one a line
     DIR/EXPERIMENT/samples.csv       the same samples, tidy: one row for each measure of each sample or flow
     DIR/EXPERIMENT/parties.csv       each party's own account, one row a figure
     DIR/EXPERIMENT/series.csv        each flow's rate over time, one row a point
-    DIR/EXPERIMENT/raw/              what the programs in the guests said, word by word; the logs of failed samples
+    DIR/EXPERIMENT/raw/              the output of the programs in the guests, word by word; the logs of failed samples
     DIR/report.html                  all of it for people
 
 Every JSON file states its format's version; a lab that does not know it says so instead of guessing.
@@ -32,7 +32,7 @@ VERSION = 2
 
 
 class FlowRecord(Strict):
-    """What came of one flow."""
+    """The figures of one flow."""
 
     name: str
     source: str
@@ -66,14 +66,14 @@ class Sample(Strict):
     """Before and after."""
     values: dict[str, float] = {}
     parties: dict[str, dict[str, float]] = {}
-    """What the host counts of each machine, the switch, its helpers, the lab and the whole host: rates and memory."""
+    """Rates and memory of each machine, the switch, its helpers, the lab and the whole host, counted by the host."""
     flows: list[FlowRecord] = []
     error: str | None = None
     """Why there are no values."""
 
 
 class VariantRecord(Strict):
-    """A variant and what its machines say about themselves."""
+    """A variant and the description of its machines."""
 
     name: str
     labels: Labels
@@ -96,7 +96,7 @@ class ExperimentResult(Strict):
     format_version: int = VERSION
     experiment: Experiment
     file: str = ""
-    """Where it was stated, as whoever repeats it may name it."""
+    """Where it was stated: a path in the repository, or the name alone."""
     guest: str
     """The kind of guests that was chosen."""
     seed: int
@@ -123,12 +123,12 @@ class RunRecord(Strict):
 
     format_version: int = VERSION
     commands: list[str]
-    """What repeats it; several if experiments were added."""
+    """The command that repeats it; several if experiments were added."""
     guest: str
     began: str
     ended: str | None = None
     machine: dict[str, Any] = Field(default_factory=dict)
-    """What `machine.py` found out."""
+    """The description of the machine (`measuring/machine.py`)."""
     experiments: list[str] = []
     """Names, in the order in which they were run: each is a folder."""
 

@@ -1,4 +1,4 @@
-"""What samples say: variants side by side, each with its median and interval, and how they differ.
+"""Summaries of samples: variants side by side, each with its median and interval, and their differences.
 
 A **row** is one group of variants that differ only in the compared dimension, and one measure; it has a **cell** for
 each compared label and, against each baseline, a **contrast**. A **verdict** judges one **claim** (`claims.py`): it
@@ -69,7 +69,7 @@ class Row:
 
 
 class Judgement(StrEnum):
-    """What came of an expectation."""
+    """The verdict about an expectation."""
 
     HOLDS = "holds"
     """The whole interval is within the bounds."""
@@ -81,7 +81,7 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """An expectation of one variant, and what came of it."""
+    """An expectation of one variant, and its verdict."""
 
     claim: Claim
     found: Interval | None
@@ -104,7 +104,7 @@ class Verdict:
 
     @property
     def versus(self) -> str:
-        """What is different in the other variant; empty where the measure stands alone."""
+        """The labels that differ in the other variant; empty where the measure stands alone."""
         other = self.claim.versus or {}
         return words({name: label for name, label in other.items() if self.claim.variant.get(name) != label})
 
@@ -146,7 +146,7 @@ def labels(experiment: Experiment) -> list[str]:
 
 
 def rows(result: ExperimentResult, measure: str) -> Iterator[Row]:
-    """All groups, in the order in which the file states them; those where nobody has the measure are left out."""
+    """All groups, in the order in which the file states them, without those in which no variant has the measure."""
     for group in _groups(result):
         row = _row(result, group, measure)
         if any(cell.interval for cell in row.cells.values()):
@@ -281,7 +281,7 @@ def _alone(result: ExperimentResult, claim: Claim) -> Verdict:
 
 
 def _better(result: ExperimentResult, claim: Claim, estimate: float) -> str:
-    """The baselines that do better than the variant, with what they reach."""
+    """The baselines that do better than the variant, with their figures."""
     asked, found = result.experiment, measure_of(claim.expectation.measure)
     sign = {Better.MORE: 1, Better.LESS: -1, Better.NEITHER: 0}[found.better]
     told = []

@@ -1,6 +1,6 @@
-"""The shop: a bookstore in three tiers, what its browsers do, and what its logs say.
+"""The shop: a bookstore in three tiers, the actions of its browsers, and its logs.
 
-What it is made of (schema, pages, configuration, the browsers' script) lies in `lab/shop`; here is how the lab uses it.
+Its sources (schema, pages, configuration, the browsers' script) lie in `lab/shop`; here is how the lab uses it.
 
 1. `interactions.py`: the fourteen things that a browser does, and the measures that come of them.
 2. `tiers.py`: the tiers' programs, started in guests, again after a crash too; their logs.

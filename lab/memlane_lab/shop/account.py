@@ -20,17 +20,17 @@ _RARE = {"p99": 100, "p999": 1000}
 
 @dataclass(frozen=True)
 class Logs:
-    """What the tiers wrote down."""
+    """The logs of the tiers."""
 
     web: str
     application: str
     database_seconds: float
-    """What the database took for a question, in the mean."""
+    """The database's mean time for a question."""
 
 
 @dataclass(frozen=True)
 class _Page:
-    """A page on its way through the tiers: seconds in each, what is behind it included."""
+    """A page on its way through the tiers: seconds in each, the tiers behind it included."""
 
     web: float
     application_seen: float
@@ -84,7 +84,7 @@ def latencies(found: Iterable[Interaction]) -> Latencies:
 
 
 def parts(found: Sequence[Interaction], logs: Logs) -> dict[str, float]:
-    """What a mean response consists of: see `interactions.PARTS`. Answers that a log lacks are left out."""
+    """The parts of a mean response: see `interactions.PARTS`. Answers that a log lacks are left out."""
     pages = _pages(logs)
     both = [(each, pages[each.id]) for each in found if each.fault is None and each.id in pages]
     if not both:
@@ -138,7 +138,7 @@ def outage(found: Sequence[Interaction], fault: float, mended: float, end: float
 
 
 def over_time(found: Sequence[Interaction], begin: float, seconds: float) -> dict[str, Series]:
-    """Mean response of what was due, answers and failures a second, in points of `POINT` seconds."""
+    """Mean response by due time, answers and failures a second, in points of `POINT` seconds."""
     slots: dict[int, list[Interaction]] = defaultdict(list)
     for each in found:
         slots[int((each.due - begin) / POINT)].append(each)

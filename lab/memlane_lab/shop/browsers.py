@@ -1,4 +1,4 @@
-"""The load generator: k6 with the browsers' script, and what its lines say."""
+"""The load generator: k6 with the browsers' script, and its output."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ LINES = "/tmp/browsers.log"
 PATIENCE = 8.0
 """Seconds that a browser waits for an answer before it calls it none."""
 _NICE = -10
-"""Of the generator, which is the clock: it is not to wait for what it measures. Its CPU time is told as `cpu_load`."""
+"""Of the generator, which is the clock: it must not wait for the guests. Its CPU time is told as `cpu_load`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Interaction:
     """Which of its session it was, from 0."""
     id: str
     fault: str | None
-    """What was wrong with the answer, or None."""
+    """The fault of the answer, or None."""
 
     @property
     def end(self) -> float:

@@ -1,4 +1,4 @@
-"""What a browser does in the shop, and the measures that tell of it."""
+"""Interactions of a browser with the shop, and their measures."""
 
 from memlane_lab.statistics.measures import Across, Better, Measure
 
@@ -39,7 +39,7 @@ PARTS = {
     "part_database": "database",
     "part_pictures": "pictures",
 }
-"""What a mean response consists of, in the order of the way through the tiers; they add up to `felt_mean`.
+"""The parts of a mean response, in the order of the way through the tiers; they add up to `felt_mean`.
 
 "Network" is all between two programs: both kernels' stacks, the path, and waiting for a processor.
 """

@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """What the database has done so far."""
+    """The database's counters so far."""
 
     questions: int
     seconds: float
@@ -108,7 +108,7 @@ class Tiers:
 
     def web_log(self) -> str:
         """A line for each page: request id, status, seconds, seconds of the application, seconds to connect, bytes."""
-        self.web.guest.run("kill -USR1 $(cat /run/shop/nginx.pid)").check()  # writes what it keeps back
+        self.web.guest.run("kill -USR1 $(cat /run/shop/nginx.pid)").check()  # writes its buffered lines
         return self.web.guest.get(f"{_LOGS}/web.log").decode()
 
     def application_log(self) -> str:
@@ -123,7 +123,7 @@ class Tiers:
         return Work(int(calls), float(milliseconds) / 1e3)
 
     def said(self) -> Mapping[str, str]:
-        """What the tiers have said, by their names."""
+        """The logs of the tiers, by their names."""
         return {name: running.stdout + running.stderr for name, running in self._running.items()}
 
     def _serve(self, name: str, guest: Guest, command: list[str]) -> Running:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from hdrh.histogram import HdrHistogram
 
 _LONGEST = 100 * 10**9
-"""Nanoseconds; what took longer counts as this."""
+"""Nanoseconds; a longer latency counts as this."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999)
 
 
@@ -24,7 +24,7 @@ class Latencies:
 
     @classmethod
     def decoded(cls, text: str) -> "Latencies":
-        """What `encoded` has written."""
+        """The latencies in a text of `encoded`."""
         found = cls()
         found._histogram.decode_and_add(text)
         return found

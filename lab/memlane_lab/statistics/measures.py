@@ -1,7 +1,7 @@
-"""Measures: what a sample tells, each with its name, its unit, and whether more of it is better.
+"""Measures of a sample, each with its name, its unit, and whether more of it is better.
 
 Values are kept in base units (bit/s, s, 1/s); `Scale` turns those of one table or plot into words of one size.
-Workloads bring measures of their own (`workloads/`); what meters find is here.
+Workloads bring measures of their own (`workloads/`); those of meters are here.
 """
 
 import math
@@ -28,7 +28,7 @@ class Across(StrEnum):
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured."""
+    """A measured quantity."""
 
     name: str
     """As experiments, tables and CSV files call it."""
@@ -100,7 +100,7 @@ COMMON = (
     Measure("cycles_per_frame", "switch's cycles per frame", "", Better.LESS),
     Measure("sleeps", "switch's workers going to sleep", "1/s"),
 )
-"""What the meters find, in every experiment."""
+"""The measures of meters, in every experiment."""
 
 MEMORY = (
     Measure("frames_held", "frames in the network's own memory, the most in ten looks", "B", Better.LESS),
@@ -110,7 +110,7 @@ MEMORY = (
     Measure("kernel_grown", "what the host's kernel took for guests and network", "B", Better.LESS),
     Measure("guests_memory", "memory of the guests, the buffers that they post among it", "B"),
 )
-"""Who holds memory: looked at only where an experiment asks for one of them."""
+"""Memory by party: measured only where an experiment asks for one of them."""
 
 CPU_PARTIES = (
     "cpu_programs",

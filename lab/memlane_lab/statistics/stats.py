@@ -2,7 +2,7 @@
 
 - The **interval** of a median is bounded by two of the samples themselves: by how many fair coins would fall so, the
   true median lies between them in at least 95 % of all runs. Fewer than six samples cannot say that of any bounds.
-- Two variants are compared **within rounds**: each round gives one ratio, so that what a round was like cancels out.
+- Two variants are compared **within rounds**: each round gives one ratio, so that a round's circumstances cancel out.
   The estimate is the median of those ratios, the interval is its.
 - The **test** of two variants swaps them within rounds: p is the share of all swaps that would look as clear.
 - Two runs share no rounds; they are compared by all ratios of a sample of one to a sample of the other.
@@ -109,7 +109,7 @@ def apart(values: Sequence[float], others: Sequence[float]) -> tuple[Interval | 
 def _rank_sums(values: Sequence[float], others: Sequence[float]) -> tuple[Sequence[float], int]:
     """How probable each rank sum of `values` is, from the smallest on, and which of them was seen; ranks are doubled.
 
-    Without ties the sum's odd places are empty; ties only move what was seen, which keeps the answer on the safe side.
+    Without ties the sum's odd places are empty; ties only move the seen sum, which keeps the answer on the safe side.
     """
     import numpy
 

@@ -8,11 +8,11 @@
 
 Nouns, in the order in which a topology meets them:
 
-- **Topology** (`model.py`): what is stated: nodes, links, routing. It comes from a shape (`shapes.py`) or a file
+- **Topology** (`model.py`): the stated network: nodes, links, routing. It comes from a shape (`shapes.py`) or a file
   (`files.py`: TOML, containerlab's YAML, GraphML).
-- **Plan** (`addresses.py`): who has which address and which interface.
+- **Plan** (`addresses.py`): the addresses and interfaces of all nodes.
 - **Fabric** (`fabric.py`): the links: one memlane daemon, a segment of two ports for each (`switched.py`); to compare,
-  what Linux has (`kernel_links.py`).
+  the kernel's own links (`kernel_links.py`).
 - **Machine** (`machines.py`): a node that runs: a guest of the lab, set up by one script (`setup.py`, `frr.py`).
 - **Net** (`net.py`): all of it while it is up, from Python.
 - **Keeper** (`keeper.py`) and **service** (`service.py`): the process in which it lives after `memlane-lab topo up`,

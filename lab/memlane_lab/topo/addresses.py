@@ -1,4 +1,4 @@
-"""Who has which address, by one rule unless it is stated.
+"""The addresses of nodes and interfaces, by one rule unless stated.
 
 - router number i among all nodes, counted from 1: loopback 10.0.0.0 + i, and fd6d::i with i in decimal digits
 - link number k, counted from 0: 10.64.0.0 + 2k and + 2k + 1 with /31, fd6d:1::2k and ::2k+1 with /127
@@ -86,7 +86,7 @@ def plan(topology: Topology) -> Plan:
 
 def _loopback(number: int, node: Node, topology: Topology) -> tuple[str, ...]:
     if not topology.protocols(node):
-        return node.addresses  # nobody would know the way to another
+        return node.addresses  # no other node would know the way to another
     versions = {interface(text).version for text in node.addresses}
     rule = {4: f"{IPv4Address('10.0.0.0') + number}/32", 6: f"fd6d::{number}/128"}
     return (*node.addresses, *(text for version, text in rule.items() if version not in versions))

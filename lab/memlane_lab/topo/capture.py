@@ -1,8 +1,8 @@
-"""What passes on a link, as pcapng with times to the nanosecond.
+"""Packet capture on a link, as pcapng with times to the nanosecond.
 
-It is taken inside the node at one end, by tcpdump on its interface: that sees what the node's kernel sends before the
-link does anything to it, and what the link has let through. A tap in the switch would see frames in the middle of the
-link, but every frame of every port would have to ask whether somebody looks; here only the node that is looked at pays.
+It is taken inside the node at one end, by tcpdump on its interface: that sees sent frames before the
+link delays or drops them, and received frames after. A tap in the switch would see frames in the middle of the
+link, but every frame of every port would have to ask whether it is captured; here only the captured node pays.
 """
 
 import base64
@@ -71,7 +71,7 @@ def place(state: dict[str, Any], where: str) -> tuple[str, str]:
 
 
 class _Stream:
-    """What tcpdump writes in the node, as a file to read."""
+    """The output of tcpdump in the node, as a file to read."""
 
     def __init__(self, caller: Caller) -> None:
         self._pieces = self._data(caller)

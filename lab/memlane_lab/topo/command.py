@@ -153,7 +153,7 @@ def show(
     results.print(_links(state) if links else _nodes(state))
     if not links:
         switch = state["switch"]
-        # What memlane maps of its guests is theirs.
+        # Memory of its guests that memlane maps is theirs.
         total = sum(node["memory"] or 0 for node in state["nodes"]) + switch["memory"] - switch["own"]
         count = max(1, len(state["nodes"]))
         results.print(
@@ -163,7 +163,7 @@ def show(
 
 
 def _switch(told: dict[str, Any]) -> str:
-    """What the program takes that the links are; the kernel's are nobody's."""
+    """CPU time and memory of the switch; links of the kernel have no process."""
     if told["over"] != OVER[0]:
         return f"; links over {told['over']}"
     return f"; memlane: {told['own'] / 1e6:.0f} MB, {told['cpu']:.1f} s of CPU"
@@ -304,7 +304,7 @@ def capture(
     count: Annotated[int | None, typer.Option("-c", min=1, help="end after so many frames")] = None,
     name: NameOption = None,
 ) -> None:
-    """Write what passes on a link, as pcapng, until Ctrl-C: topo capture r3-r4 | tcpdump -r -."""
+    """Capture the packets of a link, as pcapng, until Ctrl-C: topo capture r3-r4 | tcpdump -r -."""
     called = running.which(name)
     frames = capturing.capture(called, where, " ".join(what or ()), write, count)
     say(f"{frames} frames captured")
@@ -335,7 +335,7 @@ def measure(
     over: Annotated[list[str] | None, typer.Option("--over", help="only links over memlane, bridge or veth")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="write the figures to this file too, as JSON")] = None,
 ) -> None:
-    """Measure whole networks: how they come up, what they take, what failures and delays do."""
+    """Measure whole networks: time to come up, CPU and memory, effects of failures and delays."""
     question = measuring.load(file)
     rows = measuring.answer(question, tuple(size or ()), tuple(over or ()), out)
     table = Table("nodes", "over", "what", box=None, title=question.question)
@@ -364,7 +364,7 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="all that are up")] = False,
     named: Annotated[str | None, typer.Option("--name", help="the same as the argument")] = None,
 ) -> None:
-    """End a topology, and what crashed ones left."""
+    """End a topology, and remove the leftovers of crashed ones."""
     chosen = (
         running.names() if everything else [running.which(name or named)] if (name or named or running.names()) else []
     )

@@ -31,7 +31,7 @@ _IDLE = (
 _REFUSED = ("stages", "env-files", "devices", "components", "extras", "network-mode", "sandbox", "kernel")
 """Keys of containerlab without which a node would be another."""
 _FORWARDS = {"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1"}
-"""What containers have unless a file says otherwise."""
+"""The keys that containers have unless a file says otherwise."""
 _UNITS = {"": 1 / (1 << 20), "b": 1 / (1 << 20), "k": 1 / 1024, "m": 1.0, "g": 1024.0}
 _VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)(?::?[-=]([^}]*))?\})")
 _FRR = "/etc/frr/frr.conf"
@@ -47,7 +47,7 @@ class _Texts(yaml.SafeLoader):
 
 
 def read(text: str, folder: Path) -> Stated:
-    """What the file states, and the lines of its places."""
+    """The file's tables, and the lines of its places."""
     text = _VARIABLE.sub(_variable, text)
     try:
         document = yaml.load(text, Loader=_Texts)
@@ -69,7 +69,7 @@ def read(text: str, folder: Path) -> Stated:
 
 
 def _variable(found: re.Match[str]) -> str:
-    """What containerlab puts in place of a variable of the environment; two $ are one."""
+    """The text with containerlab's variables of the environment replaced; two $ are one."""
     if found[1]:
         return "$"
     return os.environ.get(found[2] or found[3]) or found[4] or ""
@@ -95,7 +95,7 @@ class _Lines:
         return next((self._lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self._lines), 0)
 
     def _read(self, node: Any, place: Place) -> None:  # noqa: ANN401
-        if id(node) in self._seen:  # what an alias stands for is read once
+        if id(node) in self._seen:  # the value of an alias is read once
             return
         self._seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
@@ -149,7 +149,7 @@ class _Reader:
         return {"name": name, "node": made, "link": cables}
 
     def notes(self, line: Line) -> Iterator[str]:
-        """What has no effect here, once for each key."""
+        """Keys that have no effect here, each once."""
         for key, places in self._idle.items():
             lines = sorted({line(place) for place in places})
             yield f"{key} has no effect here (line{'s'[: len(lines) > 1]} {', '.join(map(str, lines))})"
@@ -269,7 +269,7 @@ class _Reader:
         return {_FRR: str(stated)}
 
     def _daemons(self, merged: dict[str, Any], levels: Sequence[Level], files: Mapping[str, str]) -> list[str] | None:
-        """FRR's daemons that are asked for; None: what its configuration needs."""
+        """FRR's daemons that are asked for; None: those that its configuration needs."""
         extras = merged.get("extras", {})
         asked = extras.get("frr", {}).get("daemons", []) if _is_served("extras", extras) else []
         for daemon in asked:
@@ -351,7 +351,7 @@ def _meant(key: object, known: Sequence[str]) -> str:
 
 
 def _is_served(key: str, value: Any) -> bool:  # noqa: ANN401
-    """Of the keys that are refused, what changes nothing, and FRR's daemons."""
+    """Of the refused keys, those without an effect here, and FRR's daemons."""
     if key == "network-mode":
         return value in ("bridge", "none")
     if key == "extras" and isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The links of a topology, whatever they are made of: **Fabric** says what each kind answers.
+"""The links of a topology, of any kind: **Fabric** is their interface.
 
-`switched.py` makes them of memlane, which is what a topology has unless it is told otherwise. `kernel_links.py` makes
-them of what Linux has, to compare: a bridge and TAPs, or veth pairs.
+`switched.py` makes them of memlane, unless the topology says otherwise. `kernel_links.py` makes
+them of Linux's own devices, to compare: a bridge and TAPs, or veth pairs.
 """
 
 from abc import ABC, abstractmethod
@@ -53,18 +53,18 @@ class Fabric(ABC):
 
     @abstractmethod
     def endpoint(self, end: Interface) -> Endpoint:
-        """What a virtual machine's NIC at this end is plugged into."""
+        """The endpoint of a virtual machine's NIC at this end."""
 
     @abstractmethod
     def apply(self, link: LinkState, ends: tuple[Interface, Interface]) -> None:
-        """Has both ends do what the link's state says."""
+        """Applies the link's state at both ends."""
 
     @abstractmethod
     def ports(self) -> dict[str, Any]:
-        """By port, what is counted there, in the words of `memlane status`."""
+        """By port, its counters, in the words of `memlane status`."""
 
     def host_device(self, end: Interface) -> str:
-        """What this machine's end of a link is called."""
+        """The name of this machine's end of a link."""
         return self.session.link_name(f"h{end.link}")
 
     def address_host(self) -> None:
@@ -72,7 +72,7 @@ class Fabric(ABC):
         for end in self.plan.interfaces.get(HOST, ()):
             device = self.host_device(end)
             network.address(device, end.addresses)
-            if self.topology.links[end.link].interfaces[end.side]:  # its own name says whose it is, should we crash
+            if self.topology.links[end.link].interfaces[end.side]:  # its own name names its session, should we crash
                 network.change(None, f"link property add dev {device} altname {end.name}")
 
     def number(self, first: str, second: str) -> int:

@@ -1,6 +1,6 @@
 """Topologies in files: TOML of ours, a containerlab YAML, a GraphML of the Topology Zoo. By the file's ending.
 
-Each reader gives what `model.check` takes, and a way from a place in it to a line of the file, so that every mistake
+Each reader gives the tables for `model.check`, and a way from a place in them to a line of the file: every mistake
 is told with its line.
 """
 
@@ -44,7 +44,7 @@ def load(path: Path, settings: Settings = NONE) -> Topology:
 
 
 def _with(path: Path, tables: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file states, and what its kind has no words for."""
+    """The file's tables with the settings that its kind of file cannot state."""
     stated = {".toml": more.keys(), ".graphml": set()}.get(path.suffix, more.keys() & {"routing"})
     if stated:
         what = " and ".join(sorted(stated))
@@ -94,7 +94,7 @@ class _TomlLines:
     _KEY = re.compile(r"\s*\"?([A-Za-z0-9_-]+)\"?\s*[.=]")
 
     def __init__(self, text: str) -> None:
-        # What stands in multi-line strings is neither.
+        # Text in multi-line strings is neither.
         bare = re.sub(r"'''.*?'''|\"\"\".*?\"\"\"", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
         self._lines: dict[Place, int] = {}
         counts: dict[str, int] = {}

@@ -10,7 +10,7 @@ from memlane_lab.topo.model import INTEGRATED, Node, Topology
 
 _LIST = "/etc/frr/daemons"
 _UNASKED = ("zebra", "mgmtd", "watchfrr", "sharpd")
-"""What runs anyway, and what nodes do without."""
+"""Daemons that run anyway, and daemons that nodes do without."""
 _SPEAKS = {
     "ospfd": r"(router ospf\b|ip ospf )",
     "ospf6d": r"(router ospf6\b|ipv6 ospf6 )",
@@ -30,7 +30,7 @@ _FIRST_PRIVATE_AS = 4_200_000_000
 
 
 def configuration(topology: Topology, plan: Plan, node: Node) -> dict[str, str]:
-    """By path in the node, what FRR's daemons are told there, where the topology does not bring its own."""
+    """By path in the node, the configuration of FRR's daemons, where the topology does not bring its own."""
     if INTEGRATED in node.files:
         return {}
     made = {"ospf": _ospf, "ospf6": _ospf6, "isis": _isis, "bgp": _bgp}
@@ -54,7 +54,7 @@ def daemons(topology: Topology, node: Node, given: Mapping[str, bytes]) -> list[
 
 
 def _listed(node: Node, text: str) -> Iterator[str]:
-    """What a file of daemons asks for, as FRR's packages have it: bgpd=yes."""
+    """The daemons that a file of daemons asks for, as FRR's packages have it: bgpd=yes."""
     for name in re.findall(r"(?m)^\s*(\w+)\s*=\s*[\"']?(?:yes|true|1)\b", text):
         if name not in NAMES and name.endswith("d") and name not in _UNASKED:
             raise LabError(f"{_LIST} of {node.name} asks for {name}, and nodes have only {', '.join(NAMES)}")
@@ -118,7 +118,7 @@ def _ospf_timers(topology: Topology, prefix: str) -> Iterator[str]:
     yield f" {prefix} network point-to-point"
     yield f" {prefix} hello-interval {topology.routing.hello}"
     yield f" {prefix} dead-interval {topology.routing.dead_interval}"
-    # What is told over a new link in the first moment may be lost; FRR's usual is to tell it again after 5 s. Not so
+    # A message over a new link in the first moment may be lost; FRR usually repeats it after 5 s. Not so
     # for ospf6d 8.4: where a busy neighbour answers late, a description that comes twice may leave it in ExChange.
     if prefix == "ip ospf":
         yield f" {prefix} retransmit-interval {topology.routing.hello}"

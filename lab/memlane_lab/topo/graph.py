@@ -68,7 +68,7 @@ def _folded(graph: Any, length: int) -> dict[str, tuple[float, float]]:  # noqa:
 
 
 def _tree(graph: Any) -> dict[str, tuple[float, float]]:  # noqa: ANN401
-    """Leaves beside each other, everything else above the middle of what hangs on it."""
+    """Leaves beside each other, every other node above the middle of its subtree."""
     root = next(iter(graph.nodes))
     found: dict[str, tuple[float, float]] = {}
     depths = nx.single_source_shortest_path_length(graph, root)

@@ -15,14 +15,14 @@ from memlane_lab.topo.stated import NotRead, Stated
 _EARTH = 6371.0
 """Kilometres."""
 _LIGHT = 200.0
-"""Kilometres a millisecond in a fibre: two thirds of what light does in nothing."""
+"""Kilometres a millisecond in a fibre: two thirds of the speed of light in vacuum."""
 
 
 def read(text: str, _folder: Path) -> Stated:
-    """What the file states, and the lines of its places."""
+    """The file's tables, and the lines of its places."""
     try:
         graph = nx.read_graphml(io.BytesIO(text.encode()), force_multigraph=True)
-    except Exception as error:  # the library raises whatever its parser does
+    except Exception as error:  # the library raises all that its parser raises
         at = getattr(error, "position", (0, 0))[0]
         raise NotRead([(at, f"no valid GraphML: {error}")]) from error
     names = _names(graph)

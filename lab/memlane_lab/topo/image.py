@@ -1,4 +1,4 @@
-"""What nodes boot: the lab's root tree with FRR's daemons and tcpdump in it, built once and kept."""
+"""The root tree of nodes: the lab's, with FRR's daemons and tcpdump in it, built once and kept."""
 
 from memlane_lab.images import root
 from memlane_lab.images.root import PROGRAMS, Recipe, RootImage

@@ -1,6 +1,6 @@
 """The process that a topology lives in after `topo up`: brings it up, then waits to be told to end it.
 
-It is given the topology on its standard input. Who started it follows its news, and gives the topology up by hanging
+It reads the topology from its standard input. The starter follows its news, and gives the topology up by hanging
 up before it is up.
 """
 
@@ -17,7 +17,7 @@ from memlane_lab.topo.net import Net
 from memlane_lab.topo.service import Service
 
 _STARTED = "ready"
-"""Said on standard output once somebody may connect."""
+"""Said on standard output once the socket accepts connections."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Links of what Linux has, to compare memlane with: a bridge for each link and a TAP for each machine, or a veth pair.
+"""Links of Linux's own devices, to compare memlane with: a bridge for each link and a TAP for each machine, or veth.
 
 The kernel impairs nothing here (netem would, at a cost of its own): such links go up and down, and that is all.
 """
@@ -16,7 +16,7 @@ from memlane_lab.topo.model import Topology
 
 
 class _KernelLinks(Fabric):
-    """What both kinds share."""
+    """The part that both kinds share."""
 
     def __init__(self, session: Session, topology: Topology, plan: Plan) -> None:
         super().__init__(session, topology, plan)
@@ -149,7 +149,7 @@ class Paired(_KernelLinks):
 
 
 def _told(counted: Mapping[str, int], way: str) -> dict[str, Any]:
-    """Counters of a device whose `way` ("rx", "tx") is what came from the node."""
+    """Counters of a device whose `way` ("rx", "tx") counts frames from the node."""
     drops = counted["rx_dropped"] + counted["tx_dropped"]
     return {
         "transmit-frames": counted[f"{way}_packets"],

@@ -42,7 +42,7 @@ class Machine:
         self._plan = plan
         self._script: Running | None = None
         self.complaints: list[str] = []
-        """What commands said that failed, where the node tolerates that."""
+        """Output of commands that failed, where the node tolerates that."""
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ class Machine:
             self.complaints.append(told)
 
     def _lack(self, command: str) -> str:
-        """Runs a command of the topology; what is wrong with its end, empty if it succeeds."""
+        """Runs a command of the topology; returns the fault, empty if it succeeds."""
         limit = self.node.timeout
         try:
             result = self.guest.run(command, timeout=limit)
@@ -131,7 +131,7 @@ class Machine:
         self.wait_set_up()
 
     def _devices(self) -> dict[str, str]:
-        """By interface, a shell line that finds what the kernel calls it."""
+        """By interface, a shell line that finds the kernel's name of it."""
         if isinstance(self.guest, _Netns):
             return {end.name: f"d={end.name}" for end in self.interfaces}
         if self.guest.kind == GuestKind.UML and any(isinstance(nic.endpoint, Tap) for nic in self.guest.nics):

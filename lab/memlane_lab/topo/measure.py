@@ -1,7 +1,7 @@
 """Questions about whole networks: `memlane-lab topo measure lab/experiments/topologies/line_of_guests.toml`.
 
-A file states what is measured, on which sizes; what comes out are rows, written as JSON beside what the machine was
-doing, and shown as a table.
+A file states the measure and the sizes; the results are rows, written as JSON beside the machine's
+load, and shown as a table.
 """
 
 import itertools
@@ -49,7 +49,7 @@ class Question(Strict):
     hops: tuple[int, ...] = ()
     """Over which a line's round trip and throughput are measured."""
     over: tuple[Literal["memlane", "bridge", "veth"], ...] = ("memlane",)
-    """What links are made of; over veth the nodes are namespaces, for there it is no machine's."""
+    """Kinds of links; over veth the nodes are namespaces, because a machine has no veth."""
     repeat: int = Field(default=1, ge=1, le=100)
     seconds: int = Field(default=5, ge=1, le=600)
     link: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class Question(Strict):
 
 
 Figure = tuple[str, float, str] | tuple[str, float, str, float | None]
-"""What it is, how much, in which unit, and what theory says."""
+"""A figure's name, its value, its unit, and the value in theory."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Row:
     """None: it could not be had."""
     unit: str
     expected: float | None = None
-    """What theory says, where it says something."""
+    """The value in theory, where there is one."""
     why: str = ""
     """Why there is no value."""
 
@@ -91,7 +91,7 @@ def load(path: Path) -> Question:
 
 
 def answer(question: Question, sizes: tuple[int, ...], over: tuple[str, ...], out: Path | None) -> list[Row]:
-    """Measures; what there is, is written after each figure, so that an interruption loses little."""
+    """Measures; all rows so far are written after each figure, so that an interruption loses little."""
     rows: list[Row] = []
     for size, links in itertools.product(sizes or question.sizes, over or question.over):
         say(f"{question.title}: {size} nodes, links over {links}")
@@ -141,13 +141,13 @@ def _line(question: Question, size: int, over: str) -> Iterator[Figure]:
 
 
 def _at_rest(net: Net) -> float:
-    """CPUs that a network takes that nobody uses."""
+    """CPUs that an idle network takes."""
 
     def used() -> float:
         now = status.of(net, memory=False)
         return float(sum(node["cpu"] for node in now["nodes"]) + now["switch"]["cpu"])
 
-    time.sleep(2)  # what was asked before has an end
+    time.sleep(2)  # earlier commands have ended by then
     before, began = used(), time.monotonic()
     time.sleep(_IDLE)
     return (used() - before) / (time.monotonic() - began)
@@ -232,7 +232,7 @@ def _without_way(net: Net, far: str, fail: Callable[[], object]) -> float:
 
 
 def _delay(question: Question, size: int, over: str) -> Iterator[Figure]:
-    """A line's round trip and throughput beside what its delays and rates say."""
+    """A line's round trip and throughput beside those that its delays and rates allow."""
     with _up(question, "line", size, over) as net:
         impairment = net.topology.links[0]
         delay = seconds(impairment.delay) if impairment.delay else 0.0
@@ -243,7 +243,7 @@ def _delay(question: Question, size: int, over: str) -> Iterator[Figure]:
         yield "round trip of machines alone", machines, "s"
         yield "round trip", whole, "s", machines + links * 2 * (delay + ping)
         expected = rate * 1448 / _FRAME if rate else None
-        # What Linux lets a socket have where memory is small is less than so long a line holds.
+        # Where memory is small, Linux's limit for a socket is less than so long a line holds.
         net.exec(
             f"for s in tcp_rmem tcp_wmem; do echo '4096 131072 {_WINDOW}' >/proc/sys/net/ipv4/$s; done", ["r1", far]
         )

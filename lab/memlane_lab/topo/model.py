@@ -1,6 +1,6 @@
 """A topology as it is stated: nodes, links between them, and how it routes.
 
-`check` takes what a file or a shape states, and either gives a whole **Topology** or tells all its mistakes, each with
+`check` takes the tables of a file or a shape, and either gives a whole **Topology** or tells all mistakes, each with
 its place; files turn places into lines.
 """
 
@@ -20,7 +20,7 @@ from memlane_lab.common.strict import mistakes as found_in
 from memlane_lab.topo.image import NAMES
 
 OVER = ("memlane", "bridge", "veth")
-"""What links can be made of; the first is what a topology has unless it says otherwise."""
+"""Kinds of links; the first is the usual one."""
 HOST = "host"
 """The end of a link that leads to the host: a TAP in its own namespace."""
 INTEGRATED = "/etc/frr/frr.conf"
@@ -29,7 +29,7 @@ Protocol = Literal["ospf", "ospf6", "isis", "bgp"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}")
 _NUMBER = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
-"""What inet_aton(3) reads as an address, of what may be a name."""
+"""Names that inet_aton(3) reads as an address."""
 _INTERFACE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,14}")
 _TAKEN = {"lo", "all", "default"}
 """Names of interfaces that the kernel gives another meaning."""
@@ -52,7 +52,7 @@ class Mistake:
 
 
 class BadTopology(LabError):
-    """What was stated is no topology; the text tells every mistake."""
+    """Tables that are no topology; the text tells every mistake."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("; ".join(dict.fromkeys(mistake.text for mistake in mistakes)))
@@ -107,7 +107,7 @@ class Bursts(Strict):
 
 
 class Impairment(Strict):
-    """What frames meet on a link, in each direction, in the words of memlane's file; what is left out impairs not."""
+    """Link emulation in each direction, in the words of memlane's file; a key that is left out impairs nothing."""
 
     delay: str | None = None
     """One way, as "10ms" or "250us"."""
@@ -115,7 +115,7 @@ class Impairment(Strict):
     distribution: Literal["uniform", "normal", "pareto"] = "uniform"
     """How the delay strays."""
     keep_order: bool = Field(default=True, alias="keep-order")
-    """Whether frames keep their order whatever the jitter."""
+    """Whether frames keep their order under jitter."""
     loss: Share = 0.0
     """Share of frames that get lost, each segment of a large TCP frame by itself: 0.01 or "1%"."""
     bursts: Bursts | None = Field(default=None, alias="gilbert-elliott")
@@ -162,7 +162,7 @@ class Impairment(Strict):
 
 
 def impairment(stated: Mapping[str, Any]) -> Impairment:
-    """What was asked of a link while it runs; raises with all that is wrong with it."""
+    """The impairment that a change asks for; raises with all its mistakes."""
     try:
         return Impairment.model_validate(stated)
     except ValidationError as error:
@@ -190,14 +190,14 @@ class Node(Strict):
     addresses: tuple[str, ...] = ()
     """Of its loopback; none: by rule."""
     daemons: tuple[str, ...] | None = None
-    """FRR's daemons that it runs beside those of its protocols; none stated: what its /etc/frr/frr.conf needs."""
+    """FRR's daemons that it runs beside those of its protocols; none stated: those that its /etc/frr/frr.conf needs."""
     files: dict[str, str] = {}
     """Files that it finds, by their path there: paths here, beside the topology's file. /etc/frr/ospfd.conf and the
-    like replace what would be made; /etc/frr/frr.conf replaces all of it."""
+    like replace the generated ones; /etc/frr/frr.conf replaces all of it."""
     sysctls: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
     """Settings of its kernel, as net.ipv4.ip_forward = 1."""
     commands: tuple[str, ...] = ()
-    """What it runs once it is set up, in this order."""
+    """Commands that it runs once it is set up, in this order."""
     timeout: int = Field(default=60, ge=1, le=86400)
     """Seconds that each of them may take."""
     tolerant: bool = False
@@ -285,7 +285,7 @@ class Link(Impairment):
 
     @property
     def impairment(self) -> Impairment:
-        """What frames meet on it."""
+        """Its emulation."""
         return Impairment.model_validate({key: getattr(self, key) for key in Impairment.model_fields})
 
     @property
@@ -331,18 +331,18 @@ class Topology:
     links: tuple[Link, ...]
     routing: Routing
     folder: str = "."
-    """What the paths in it start from."""
+    """The folder that relative paths in it start from."""
     over: str = OVER[0]
-    """What its links are made of: one of `OVER`."""
+    """The kind of its links: one of `OVER`."""
     notes: tuple[str, ...] = ()
-    """What of its file has no effect here."""
+    """Notes about keys of its file that have no effect here."""
 
     def node(self, name: str) -> Node:
         """The node of that name."""
         return next(node for node in self.nodes if node.name == name)
 
     def protocols(self, node: Node) -> tuple[Protocol, ...]:
-        """What the node routes by, as far as it is configured here: one that brings its own configuration is not."""
+        """The node's routing protocols, if they are configured here: a node may bring its own configuration instead."""
         if node.role != "router" or INTEGRATED in node.files:
             return ()
         return self.routing.protocols if node.routing is None else node.routing
@@ -410,7 +410,7 @@ def _mapping(stated: Mapping[str, Any], key: str, mistakes: list[Mistake]) -> di
 
 
 def _defaults(stated: dict[str, Any], mistakes: list[Mistake]) -> dict[str, Any]:
-    """What all nodes have, without what is wrong with it: that is told once, not for each node."""
+    """The defaults of all nodes, without mistakes: these are told once, not for each node."""
     found: list[Mistake] = []
     _one(Node, {"name": "n", **stated}, ("defaults",), found)
     if "name" in stated:
@@ -436,7 +436,7 @@ def _each(
 
 
 def _one(model: type[Any], stated: Mapping[str, Any], place: Place, mistakes: list[Mistake]) -> Any:  # noqa: ANN401
-    """What is stated, without what is wrong with it: that must not hide other mistakes. None if too little is left."""
+    """The stated tables without mistakes, so that these do not hide others. None if too little is left."""
     try:
         return model.model_validate(stated)
     except ValidationError as error:

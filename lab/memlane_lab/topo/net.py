@@ -34,10 +34,10 @@ from memlane_lab.topo.settings import NONE, Settings
 from memlane_lab.topo.switched import Switched
 
 Progress = Callable[[str, int, int], None]
-"""Hears of each step: what, how many are done, of how many."""
+"""Called at each step: its name, how many are done, of how many."""
 
 _FABRICS: Mapping[str, type[Fabric]] = {"memlane": Switched, "bridge": Bridged, "veth": Paired}
-"""What makes links, by `model.OVER`."""
+"""The kinds of links, by `model.OVER`."""
 _OVERHEAD = {"uml": 12, "netns": 12, "qemu": 90}
 """MiB that a node takes at most beside its memory; a netns node has none of its own."""
 
@@ -92,7 +92,7 @@ class Net:
         self.down()
 
     def _serving(self) -> None:
-        """Called once it can be asked things; for those who keep a topology for others."""
+        """Called once it answers at its socket; overridden by the keeper."""
 
     def _failed(self, error: BaseException) -> None:
         """Called when it does not come up, before it is ended."""
@@ -155,7 +155,7 @@ class Net:
 
     @property
     def complaints(self) -> list[str]:
-        """What commands of nodes said that failed, where their nodes tolerate that."""
+        """Output of commands of nodes that failed, where their nodes tolerate that."""
         return [told for machine in self for told in machine.complaints]
 
     def _elapsed(self) -> float:
@@ -183,7 +183,7 @@ class Net:
         """Waits until every router that runs a routing protocol has a route to every other's loopback."""
         deadline = time.monotonic() + timeout
         routers = [machine for machine in self if self.topology.protocols(machine.node) and machine.alive]
-        # One after another: to look at all of them all the time would keep them from what they are waited for.
+        # One after another: polling all of them all the time would slow down the very routing that is waited for.
         for number, machine in enumerate(routers):
             self._progress("routing tables full", number, len(routers))
             while missing := self.missing_routes(machine):
@@ -255,7 +255,7 @@ class Net:
         clear: bool = False,
         **changes: Any,  # noqa: ANN401
     ) -> LinkState:
-        """Changes a link while it runs: `up`, or keys of `Impairment`; `clear` forgets what was asked of it before."""
+        """Changes a link while it runs: `up`, or keys of `Impairment`; `clear` forgets all earlier changes."""
         fabric = self.switch
         number = fabric.number(first, second)
         before = {} if clear else fabric.links[number].impairment.model_dump(exclude_defaults=True)
@@ -306,7 +306,7 @@ def up(
 
 
 def state(what: str | Path, *sizes: int, settings: Settings = NONE) -> Topology:
-    """What `up` would bring up."""
+    """The topology that `up` would bring up."""
     if str(what) in shapes.SHAPES:
         return shapes.shape(str(what), sizes, settings)
     if sizes or not Path(what).suffix:
@@ -315,7 +315,7 @@ def state(what: str | Path, *sizes: int, settings: Settings = NONE) -> Topology:
 
 
 def prepare(topology: Topology) -> None:
-    """Builds what its nodes boot, if it is not there yet, and sees whether this machine can run them."""
+    """Builds the images that its nodes boot, if they are missing, and checks whether this machine can run them."""
     setup.verify(topology)
     light = any(node.kind == "netns" for node in topology.nodes)
     tap = light or topology.over != OVER[0] or any(HOST in link.nodes for link in topology.links)
@@ -327,7 +327,7 @@ def prepare(topology: Topology) -> None:
 
 
 class Upcoming:
-    """What `up` returns: a context manager that gives the `Net`."""
+    """The result of `up`: a context manager that gives the `Net`."""
 
     def __init__(self, topology: Topology, progress: Progress | None, *, wait: bool) -> None:
         self._net = Net(topology, progress=progress)

@@ -1,4 +1,4 @@
-"""What tcpdump writes, read frame by frame, and written as pcapng with its times to the nanosecond.
+"""The output of tcpdump, read frame by frame, and written as pcapng with its times to the nanosecond.
 
 Read is pcap (draft-ietf-opsawg-pcap), in either order of bytes and with either resolution; written are a section, one
 interface, and an enhanced packet block for each frame (draft-ietf-opsawg-pcapng, sections 4.1 to 4.3).

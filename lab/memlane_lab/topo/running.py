@@ -45,7 +45,7 @@ def _those(found: list[str]) -> str:
 
 
 def log(name: str) -> Path:
-    """What its keeper says of itself."""
+    """The log of its keeper."""
     return runs_folder() / f"topo-{name}.log"
 
 
@@ -70,7 +70,7 @@ def keep(topology: Topology, *, wait: bool) -> Caller:
 
 
 def end(name: str) -> None:
-    """Ends a topology; its keeper by force where it does not answer. What it leaves is removed."""
+    """Ends a topology; its keeper by force where it does not answer. Its leftovers are removed."""
     path = lock_of(name)
     pid = int(path.read_text() or 0)
     try:
@@ -88,7 +88,7 @@ def end(name: str) -> None:
 
 
 def sweep() -> bool:
-    """Removes what crashed ones left; whether there was anything."""
+    """Removes the leftovers of crashed topologies; whether there were any."""
     folder = runs_folder()
     if not folder.is_dir():
         return False

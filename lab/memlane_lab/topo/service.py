@@ -1,4 +1,4 @@
-"""The socket at which a topology answers while it runs, and what the command line asks there.
+"""The socket at which a topology answers while it runs, and the requests of the command line.
 
 A request is one message, answers are messages until the connection ends: JSON, framed by `multiprocessing.connection`.
 The socket lies in a folder that only its owner may enter.
@@ -36,7 +36,7 @@ class Service:
     def __init__(self, net: "Net", name: str) -> None:
         self._net = net
         self._path = address(name)
-        self._path.unlink(missing_ok=True)  # whoever held the name has died
+        self._path.unlink(missing_ok=True)  # its former owner has died
         self._listener = Listener(str(self._path), family="AF_UNIX")
         self.asked_down = threading.Event()
         self.starter_gone = threading.Event()
@@ -47,7 +47,7 @@ class Service:
         threading.Thread(target=self._accept, name="service", daemon=True).start()
 
     def close(self) -> None:
-        """Answers no more, once those who follow have heard the last news."""
+        """Answers no more, once all followers have heard the last news."""
         with self._news:
             self._news.wait_for(lambda: not self._followers, timeout=5)
         self._path.unlink(missing_ok=True)
@@ -55,7 +55,7 @@ class Service:
             self._listener.close()
 
     def tell(self, **news: Any) -> None:  # noqa: ANN401
-        """Tells those who wait for the topology to come up."""
+        """Tells all followers, which wait for the topology to come up."""
         with self._news:
             self._told.append(news)
             self._news.notify_all()
@@ -84,7 +84,7 @@ class Service:
                 connection.send_bytes(json.dumps({"error": told}).encode())
 
     def _do_follow(self, connection: "Connection[Any, Any]") -> Iterator[Message]:
-        """News of coming up, to its end. Who asked for the topology hangs up to give it up."""
+        """News of coming up, to its end. The starter of the topology hangs up to give it up."""
 
         def watch() -> None:
             with suppress(OSError, EOFError):
@@ -195,7 +195,7 @@ class Service:
 
 
 def _feed(connection: "Connection[Any, Any]", shell: Running, resize: Callable[[int, int], None]) -> None:
-    """Passes on what the other end types, and the sizes of its window, until its input ends."""
+    """Passes on the other end's keys, and the sizes of its window, until its input ends."""
     with suppress(OSError, EOFError, LabError):
         while True:
             asked = json.loads(connection.recv_bytes())
@@ -231,7 +231,7 @@ class Caller:
         self._connection.close()
 
     def answers(self) -> Iterator[Message]:
-        """What it answers, to the end; raises what it refuses."""
+        """Its answers, to the end; raises its refusal."""
         while True:
             try:
                 answer: Message = json.loads(self._connection.recv_bytes())

@@ -1,4 +1,4 @@
-"""What a node does once it has booted: one shell script, so that a hundred nodes need few processes.
+"""The set-up of a node that has booted: one shell script, so that a hundred nodes need few processes.
 
 Addresses, names and FRR's configuration go into it; nothing is asked back but its exit code.
 """
@@ -14,7 +14,7 @@ from memlane_lab.topo.addresses import Plan
 from memlane_lab.topo.model import Node, Topology
 
 _HOPS = 255
-"""The hop limit of what nodes send: Linux's usual 64 ends within a line of a hundred."""
+"""The hop limit of nodes' packets: Linux's usual 64 ends within a line of a hundred."""
 _END = "END_OF_THIS_FILE"
 
 
@@ -25,7 +25,7 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
     names = frr.daemons(topology, node, brought)
     lines = [
         "set -e",
-        # What is read-only becomes the node's own.
+        # Read-only files become the node's own.
         "mkdir -p /run/etc /run/frr /dev/pts; cp -a /etc/. /run/etc; mount --bind /run/etc /etc",
         "mount -t devpts devpts /dev/pts",
         *_settings(node),
@@ -39,7 +39,7 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
 
 
 def verify(topology: Topology) -> None:
-    """Raises what would keep a node from being set up, as far as that is known before it boots."""
+    """Raises if a node could not be set up, as far as that is known before it boots."""
     for node in topology.nodes:
         frr.daemons(topology, node, given(topology, node))
 
@@ -68,7 +68,7 @@ def _interfaces(plan: Plan, node: Node, devices: Mapping[str, str]) -> Iterator[
     yield f"ip -batch - <<{_END}"
     yield from (f"address add {text} dev lo" for text in plan.loopbacks[node.name])
     renamed = {number: end.name for number, end in enumerate(ends) if devices[end.name] != f"d={end.name}"}
-    # The kernel's name for one may be what another is to be called: first all get names that none is ever given.
+    # The kernel's name for one may be the wanted name of another: first all get names that none is ever given.
     yield from (f"link set dev $d{number} name _{number}" for number in renamed)
     yield from (f"link set dev _{number} name {name}" for number, name in renamed.items())
     for end in ends:

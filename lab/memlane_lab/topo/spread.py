@@ -28,7 +28,7 @@ def over_cpus(sessions: Sequence[int]) -> None:
 
 
 def _keep(pid: int, cpu: int) -> None:
-    """Keeps all tasks of a process to a CPU; what they start later inherits it."""
+    """Keeps all tasks of a process to a CPU; tasks that they start later inherit it."""
     with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), {cpu})

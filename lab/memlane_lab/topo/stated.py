@@ -1,4 +1,4 @@
-"""What a file states, as each reader gives it to `model.check`."""
+"""The tables of a file, as each reader gives them to `model.check`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Line = Callable[[Place], int]
 
 
 class NotRead(Exception):
-    """The file is not of its kind: what is wrong, each with its line, which is 0 where that is not known."""
+    """The file is not of its kind: its mistakes, each with its line, which is 0 where that is not known."""
 
     def __init__(self, mistakes: Sequence[tuple[int, str]]) -> None:
         super().__init__(mistakes)
@@ -25,4 +25,4 @@ class Stated:
     tables: dict[str, Any]
     line: Line
     notes: tuple[str, ...] = ()
-    """What of the file has no effect here."""
+    """Notes about keys of the file that have no effect here."""

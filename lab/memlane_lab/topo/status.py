@@ -1,4 +1,4 @@
-"""What a topology that runs is doing: of each node and each link, in plain values for tables, pages and programs."""
+"""The state of a running topology: of each node and each link, in plain values for tables, pages and programs."""
 
 from typing import TYPE_CHECKING, Any
 

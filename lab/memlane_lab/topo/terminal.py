@@ -37,7 +37,7 @@ def converse(name: str, node: str) -> int:
 
 
 def _size() -> os.terminal_size:
-    """Of this terminal's window now, which $COLUMNS need not be; where there is none, what the environment says."""
+    """Of this terminal's window now, which $COLUMNS need not be; without a window, from the environment."""
     with suppress(OSError):
         size = os.get_terminal_size(sys.stdout.fileno())
         if size.lines and size.columns:

@@ -1,4 +1,4 @@
-"""Workloads: what guests do to each other while they are measured.
+"""Workloads: the traffic between guests that is measured.
 
 `workload.py` is the common interface; each other file brings workloads, and is found by being here.
 """

@@ -1,6 +1,6 @@
 """Requests at a set rate by the lab's own `exchange` (lab/agent): an open loop, beside sockperf's ping-pong.
 
-A ping-pong that is held up once asks less often meanwhile, so its percentiles leave out what others would have waited
+A ping-pong that is held up once asks less often meanwhile, so its percentiles leave out waits of others
 (coordinated omission). Here each time is counted from when the request should have been sent.
 """
 

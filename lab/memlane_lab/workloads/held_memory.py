@@ -11,7 +11,7 @@ from memlane_lab.workloads.workload import Flow, Run, Timing, Workload
 
 
 class State(StrEnum):
-    """What guests do while they are looked at; one boot passes through all, in this order."""
+    """Activity of guests at each reading; one boot passes through all, in this order."""
 
     IDLE = "idle"
     """Nothing, five seconds after each has sent three requests of ping to each other one."""
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 class HeldMemory(Workload):
-    """Guests that are given interfaces while they run, so that what these take can be told."""
+    """Guests that are given interfaces while they run, so that the interfaces' memory can be told."""
 
     name: ClassVar[str] = "held-memory"
     title: ClassVar[str] = "what the network holds in guests, dom0 and the switch (counted beds of Xen only)"
@@ -36,11 +36,11 @@ class HeldMemory(Workload):
     )
 
     class Parameters(Workload.Parameters):
-        """When it is looked, and what is sent."""
+        """The moment of the reading, and the traffic."""
 
         state: State = State.IDLE
         megabytes: int = Field(default=200, ge=1, le=1000)
-        """What the first pair moves while it is busy, in MiB."""
+        """MiB that the first pair moves while it is busy."""
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:  # noqa: ARG002
         raise LabError('held-memory is looked at under Xen only: state guest = "xen" and bed = "counted"')

@@ -17,7 +17,7 @@ from memlane_lab.workloads.workload import POINT, Flow, FlowResult, Run, Timing,
 
 
 class _Iperf3(Workload):
-    """What TCP and UDP share."""
+    """The parameters of TCP and UDP."""
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:
         held = self._hold_settings(flow)
@@ -191,6 +191,6 @@ def _command(flow: Flow, *role: str) -> list[str]:
 
 
 def _series(server: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """What the receiver saw, its warm-up left out."""
+    """The receiver's figures, its warm-up left out."""
     sums = (interval["sum"] for interval in server["intervals"])
     return [(each["end"], each["bits_per_second"]) for each in sums if not each["omitted"] and each["seconds"] > 0.05]

@@ -1,4 +1,4 @@
-"""Messages whose every instruction is counted: not on the live host, but in one that QEMU emulates (`counting/`)."""
+"""Messages with every instruction counted: not on the live host, but in one that QEMU emulates (`counting/`)."""
 
 from typing import ClassVar, Literal
 
@@ -59,7 +59,7 @@ class PathLength(Workload):
     )
 
     class Parameters(Workload.Parameters):
-        """What is sent, and how much of it."""
+        """The size and the number of messages."""
 
         protocol: Literal["tcp", "udp"] = "tcp"
         message: Size = Field(default=65536, le=1 << 20)

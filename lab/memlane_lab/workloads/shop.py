@@ -39,7 +39,7 @@ class ThreeTiers(Workload):
         rate: float = Field(default=0, ge=0)
         """Interactions a second that are due (open)."""
         share: float = Field(default=0, ge=0, le=2)
-        """The same, as a share of what the shop can do on the bridge, which is found out first (open)."""
+        """The same, as a share of the shop's limit on the bridge, which is measured first (open)."""
         browsers: int = Field(default=24, ge=1, le=1000)
         """How many (closed)."""
         think: float = Field(default=0.7, ge=0, le=70)
@@ -49,13 +49,13 @@ class ThreeTiers(Workload):
         at_once: int = Field(default=600, ge=1, le=10_000)
         """Sessions that the generator can have under way (open); where it would need more, the sample fails."""
         pictures: bool = True
-        """Whether browsers fetch what pages show."""
+        """Whether browsers fetch the pictures of pages."""
         lateness: float = Field(default=0.25, gt=0)
         """Seconds by which the generator may be late for one in a hundred sessions; later, and the sample fails."""
         errors: float = Field(default=0, ge=0, le=1)
         """Share of answers that may be wrong; more, and the sample fails. Where there is a fault, all may."""
         fault: Literal["", "application dies", "database dies", "network restarts"] = ""
-        """What happens after a third of the measured part; it is mended at once."""
+        """The fault after a third of the measured part; it is mended at once."""
 
         @model_validator(mode="after")
         def _one_rate(self) -> Self:
@@ -74,7 +74,7 @@ class ThreeTiers(Workload):
 
 
 def _tiers(bed: Bed, flow: Flow) -> Tiers:
-    """The shop whose web server is the flow's target."""
+    """The shop of the flow's target, a web server."""
     number = flow.target.name.lstrip("abcdefghijklmnopqrstuvwxyz")
     web = Place(flow.target, flow.address)
     if f"db{number}" not in bed.named:
@@ -86,14 +86,14 @@ def _tiers(bed: Bed, flow: Flow) -> Tiers:
 
 @dataclass(frozen=True)
 class _Usage:
-    """What has been used until some moment."""
+    """Counters at some moment."""
 
     at: float
     counts: dict[str, float]
     """By measure: seconds, frames, kicks."""
 
     def rates(self, before: "_Usage") -> dict[str, float]:
-        """What was used a second."""
+        """Use a second."""
         elapsed = self.at - before.at
         return {name: (count - before.counts[name]) / elapsed for name, count in self.counts.items()}
 
@@ -144,7 +144,7 @@ class _Run(Run):
         self._used = self._usage()
 
     def _usage(self) -> _Usage:
-        """What the tiers have used so far; tiers that share a guest are told as the first of them."""
+        """Use of the tiers so far; tiers that share a guest are told as the first of them."""
         guests = {"load": self._flow.source, "web": self._tiers.web.guest}
         guests |= {"app": self._tiers.application.guest, "db": self._tiers.database.guest}
         firsts = {guest.name: tier for tier, guest in reversed(guests.items())}

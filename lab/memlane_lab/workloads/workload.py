@@ -1,4 +1,4 @@
-"""What every workload is and does: start a flow between two guests, say when it is warm, tell what came of it."""
+"""The interface of all workloads: start a flow between two guests, say when it is warm, return its figures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ POINT = 0.25
 
 @dataclass(frozen=True)
 class Flow:
-    """Who talks to whom."""
+    """Source and target of a flow."""
 
     name: str
     """Unique in its sample."""
@@ -50,7 +50,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class FlowResult:
-    """What came of a flow."""
+    """The figures of a flow."""
 
     values: dict[str, float]
     """By measure, in base units."""
@@ -63,13 +63,13 @@ class FlowResult:
 
 
 class Run(ABC):
-    """A flow whose server is ready."""
+    """A flow with a server that is ready."""
 
     def __init__(self, server: Running | None = None) -> None:
         self._programs = {"server": server} if server else {}
 
     def said(self) -> dict[str, str]:
-        """What its programs have said so far, by a name for each, errors last."""
+        """The output of its programs so far, by a name for each, errors last."""
         return {name: running.stdout + running.stderr for name, running in self._programs.items()}
 
     def _start(self, guest: Guest, command: Sequence[str]) -> Running:
@@ -91,7 +91,7 @@ class Run(ABC):
 
     @abstractmethod
     def finish(self) -> FlowResult:
-        """Waits for its end; tells what came of it, or raises why nothing did."""
+        """Waits for its end; returns its figures, or raises why there are none."""
 
     @property
     def disturbs(self) -> bool:
@@ -105,7 +105,7 @@ class Workload(ABC):
     name: ClassVar[str]
     """As experiments write it."""
     title: ClassVar[str]
-    """What it is, in a few words."""
+    """Its description, in a few words."""
     settling: ClassVar[int] = 0
     """Seconds that its programs need before anything flows; flows beside it warm up for so much longer."""
     talks: ClassVar[bool] = True
@@ -113,10 +113,10 @@ class Workload(ABC):
     in_shops: ClassVar[bool] = False
     """Whether it flows in shops (see `Setting.shop`), not between pairs."""
     measures: ClassVar[tuple[Measure, ...]] = ()
-    """What it tells beside what meters find (the throughput is among those)."""
+    """Its measures beside those of meters (the throughput is among those)."""
 
     class Parameters(BaseModel):
-        """What an experiment may say about it."""
+        """Its keys in an experiment."""
 
         model_config = ConfigDict(extra="forbid")
 

@@ -1,8 +1,8 @@
-"""A boot of Xen with dom0 and guests in QEMU: what they are given, what they do, what they tell.
+"""A boot of Xen with dom0 and guests in QEMU: their plan, their actions, their output.
 
 dom0 is given files under /plan:
 /plan/path     the path between the guests            /plan/NAME.cfg  a guest, as xl makes it
-/plan/script   what dom0 does when they are made      /plan/memlane   the switch, and /plan/net.toml its network
+/plan/script   dom0's actions with the guests made      /plan/memlane   the switch, and /plan/net.toml its network
 /plan/vmlinux  the guests' kernel                     /plan/guest.cpio  their initramfs
 /plan/NAME.nic its interface, as xl attaches it
 and the guests, in that initramfs: their init, the program that sends and receives, and the flows (`counting/host.py`).
@@ -52,10 +52,10 @@ _SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is booted, and what happens in there."""
+    """The guests and the network of a boot, and the actions in there."""
 
     path: str = "netback"
-    """What `dom0_init` lays; "none" for nothing."""
+    """The path that `dom0_init` lays; "none" for nothing."""
     guests: Sequence[str] = ("c1", "s1")
     """By name; c1 sends, s1 receives."""
     here: str = ""
@@ -72,9 +72,9 @@ class Plan:
     bare: str = ""
     """For each guest's shell, in place of its part: it has no interface until dom0's script attaches one."""
     files: Sequence[Path] = ()
-    """What lies in /extra, of dom0 and of the guests."""
+    """The files in /extra, of dom0 and of the guests."""
     offloads: str = ""
-    """What the guests' ethtool -K is told."""
+    """The words for the guests' ethtool -K."""
     switch: Path | None = None
     """memlane's program."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -88,9 +88,9 @@ class Plan:
 
 
 def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECONDS) -> dict[str, str]:
-    """Boots Xen with that plan in the empty folder `folder`; returns what dom0 told, by part.
+    """Boots Xen with that plan in the empty folder `folder`; returns dom0's output, by part.
 
-    The parts: `script` (what the script said), `guest-NAME` (a guest's console), `switch` (what memlane said),
+    The parts: `script` (the script's output), `guest-NAME` (a guest's console), `switch` (memlane's output),
     `modules` (dom0's symbols of modules), `status` (the script's).
     """
     known, found = kernel.kernel(), images()
@@ -170,7 +170,7 @@ def _flows(plan: Plan) -> str:
 
 
 def _add_machine(plan: Plan, own: Path) -> None:
-    """What a machine needs for its part of the flows."""
+    """The files that a machine needs for its part of the flows."""
     root.install(_COUNTING / "machine_init", own / "machine")
     root.install(host.program(), own / "counted")
     (own / "flows").write_text(_flows(plan))

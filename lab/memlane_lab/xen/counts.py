@@ -1,6 +1,6 @@
-"""Whose what was counted under Xen was, and what it was for: machine pages become domains, addresses functions.
+"""Counts under Xen by domain and by stage: machine pages become domains, addresses functions.
 
-A domain owns its pages; what lies in no guest's pages is dom0's. Xen works for the domain whose code ran last.
+A domain owns its pages; an address in no guest's pages is dom0's. Xen works for the domain whose code ran last.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ _PARTIES = {
 
 
 class Tables:
-    """Who owns which page, and the symbol tables of Xen, of both kernels with their modules, and of the switch."""
+    """The owner of each page, and the symbol tables of Xen, of both kernels with their modules, and of the switch."""
 
     def __init__(
         self, parts: Mapping[str, str], kernel: Path, switch: Path | None, *, native: bool = False, here: str = ""
     ) -> None:
-        """From what dom0 told (`bed.boot`); `native`: both machines are programs of dom0; `here`: this one is."""
+        """From dom0's output (`bed.boot`); `native`: both machines are programs of dom0; `here`: this one is."""
         text = kernel.read_text()
         self.native, self.here = native, here
         self.owners = {

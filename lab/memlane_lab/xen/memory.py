@@ -1,4 +1,4 @@
-"""How much memory the network holds under Xen, told by what becomes free and what does not, in one boot.
+"""Memory that the network holds under Xen: the difference of free memory between states, in one boot.
 
 Guests boot without an interface and say how much is free; dom0 attaches interfaces, and has guests talk and rest. What
 is less free than before is held for the network: by guests' kernels (buffers posted for receiving, rings), by dom0's
@@ -39,7 +39,7 @@ def _script(*names: str) -> str:
 
 
 def _faults(parts: Mapping[str, str]) -> str:
-    """What went wrong, in the words of who saw it; nothing if nothing did."""
+    """The fault, in the words of the machine that saw it; empty without one."""
     guests = [line for name, text in parts.items() if name.startswith("guest-") for line in text.splitlines()]
     words = [line for line in guests if line.startswith("held no")]
     if (status := parts["status"].strip()) != "0":
