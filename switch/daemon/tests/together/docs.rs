@@ -60,6 +60,33 @@ fn every_decision_is_listed() {
     );
 }
 
+#[test]
+fn every_decision_has_its_number_a_status_and_a_date() {
+    let mut faults = Vec::new();
+    for page in Page::all().into_iter().filter(|page| page.path.parent().is_some_and(|folder| folder.ends_with("docs/adr"))) {
+        let name = page.path.file_name().unwrap().to_string_lossy().into_owned();
+        let Some(number) = name.get(..4).filter(|number| number.parse::<u16>().is_ok()) else { continue };
+        let mut lines = page.text.lines();
+        let has_title = lines.next().is_some_and(|line| line.starts_with(&format!("# {number} ")));
+        let has_status = lines.nth(1).is_some_and(is_status);
+        let parts = ["**Context.**", "**Decision.**", "**Consequences.**"];
+        if !has_title || !has_status || !parts.into_iter().all(|part| page.text.contains(part)) {
+            faults.push(format!(
+                "{name}: begins with '# {number} TITLE' and 'Status: WORD, YYYY-MM-DD', and has {}",
+                parts.join(", ")
+            ));
+        }
+    }
+    assert_none(&faults);
+}
+
+/// True for "Status: accepted, 2026-11-22".
+fn is_status(line: &str) -> bool {
+    let Some((status, date)) = line.strip_prefix("Status: ").and_then(|rest| rest.rsplit_once(", ")) else { return false };
+    let is_date = date.len() == 10 && date.split('-').all(|part| part.parse::<u16>().is_ok());
+    is_date && (["accepted", "proposed"].contains(&status) || status.starts_with("replaced by "))
+}
+
 fn memlane(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memlane"));
     command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder);
@@ -100,12 +127,20 @@ fn commands(page: &Page) -> Vec<Vec<String>> {
     for line in page.blocks("sh").iter().flat_map(|block| block.lines()) {
         for part in line.split("$(").flat_map(|part| part.split("&&")) {
             if let Some(arguments) = part.trim().strip_prefix("memlane ") {
-                let arguments = arguments.split([')', '>', '|', '#', '&', '\\']).next().unwrap();
-                commands.push(arguments.split_whitespace().map(str::to_owned).collect());
+                commands.push(words(arguments.split([')', '>', '|', '#', '&', '\\']).next().unwrap()));
             }
         }
     }
     commands
+}
+
+/// The words of a command, of which those in quotes are one.
+fn words(command: &str) -> Vec<String> {
+    let quoted = command.split('\'').enumerate();
+    quoted
+        .flat_map(|(part, text)| if part % 2 == 1 { vec![text] } else { text.split_whitespace().collect() })
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A network that ends with the test.
@@ -163,11 +198,67 @@ fn completion_is_installed_on_an_account_without_folders() {
 #[test]
 fn the_commands_for_a_network_that_runs_work() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("net.toml"), &Page::read("README.md").blocks("toml")[0]).unwrap();
+    std::fs::write(folder.path().join("net.toml"), first_network()).unwrap();
     let _networks = [Running::start(folder.path(), &["up"]), Running::start(folder.path(), &["up", "net.toml"])];
     let all = commands(&Page::read("docs/how-to/change-a-running-network.md"));
     assert!(all.len() > 10);
     run_all(folder.path(), &all);
+}
+
+/// Pages whose commands are run on a network of their own: the page's first, or that of the README.
+const PAGES_WITH_COMMANDS: [&str; 10] = [
+    "docs/tutorial/1-two-vms.md",
+    "docs/tutorial/2-three-tiers.md",
+    "docs/how-to/qemu.md",
+    "docs/how-to/libvirt.md",
+    "docs/how-to/cloud-hypervisor.md",
+    "docs/how-to/uml.md",
+    "docs/how-to/limit-and-shape.md",
+    "docs/how-to/troubleshoot.md",
+    "docs/how-to/upgrade.md",
+    "docs/how-to/across-hosts.md",
+];
+
+#[test]
+fn the_commands_of_how_tos_work() {
+    for name in PAGES_WITH_COMMANDS {
+        let page = Page::read(name);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("net.toml"), network_of(&page)).unwrap();
+        let _network = Running::start(folder.path(), &["up", "net.toml"]);
+        let all = commands(&page);
+        assert!(!all.is_empty(), "{name} shows no command of memlane");
+        run_all(folder.path(), &all);
+    }
+}
+
+/// A network like the one that `page` is about, for which neither root nor a group of libvirt is needed.
+fn network_of(page: &Page) -> String {
+    let own = page.blocks("toml").into_iter().find(|block| block.contains("[[port]]") && !block.contains("[[segment]]"));
+    own.filter(|block| !block.contains("access")).unwrap_or_else(first_network).replace("tap = \"memlane0\"", "null = true")
+}
+
+/// The network that the README begins with.
+fn first_network() -> String {
+    Page::read("README.md").blocks("toml")[0].clone()
+}
+
+#[test]
+fn commands_on_all_pages_are_those_of_memlane() {
+    let (mut faults, mut number) = (Vec::new(), 0);
+    let folder = tempfile::tempdir().unwrap();
+    for page in Page::all() {
+        for command in commands(&page) {
+            // Options before the wish for help are looked at, and nothing is done.
+            let arguments: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+            number += 1;
+            if !memlane(folder.path(), &arguments).output().unwrap().status.success() {
+                faults.push(format!("{}: memlane {}", page.path.display(), command.join(" ")));
+            }
+        }
+    }
+    assert_none(&faults);
+    assert!(number > 50, "only {number} commands were found: does the reading of pages still work?");
 }
 
 /// Runs the commands one after the other, but for those that run networks.
