@@ -163,7 +163,7 @@ lab-test: rust-programs guests
 	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -m 'timed and not xen and not prove'
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
-# asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/how-to/count-instructions-on-xen.md.
+# asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/benchmarks/notes/xen.md.
 .PHONY: test-xen
 test-xen: build xenvmnic
 	cd lab && ../.venv/bin/pytest -m xen
