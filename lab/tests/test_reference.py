@@ -29,7 +29,7 @@ def test_every_experiment_workload_and_measure_is_on_a_page() -> None:
     for file in experiment.supplied():
         assert f"[{file.stem}]" in pages["lab-experiments.md"]
     for name, workload in workloads.WORKLOADS.items():
-        assert f"| `{name}` |" in pages["lab-experiments.md"]
+        assert f"\n## Workload `{name}`\n" in pages["lab-experiments.md"]
         for measure in (*workload.measures, *measures.COMMON, *measures.MEMORY):
             assert pages["lab-measures.md"].count(f"| `{measure.name}` |") == 1
 

@@ -41,8 +41,9 @@ class Event(Strict):
     at: float = Field(ge=0)
     """Seconds after the measured part has begun."""
     what: What
+    """The event."""
     machine: str = ""
-    """The machine that the event strikes; empty where it strikes the network."""
+    """The machine that it happens to; none for the network."""
 
 
 class Timeline:

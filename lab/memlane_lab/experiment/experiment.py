@@ -98,7 +98,9 @@ class Experiment(Strict):
     name: str
     """The file's name without its ending."""
     title: str
+    """Of the report's section."""
     question: str
+    """What is asked, in one sentence."""
     source: str = ""
     """Where the question comes from."""
     found: str = ""
@@ -120,17 +122,23 @@ class Experiment(Strict):
     warm_up: int = Field(default=1, ge=0, le=60)
     """Seconds of the workload before that."""
     boot: Boot = Boot.EACH_SAMPLE
+    """When guests are booted: for each sample, or once for all of the same bed."""
     bed: Where = Where.LIVE
+    """The host that is measured: this one by its clock, or an emulated one by its instructions."""
     same_placement: bool = True
     """Whether more samples are taken, up to half as many again, until those that are compared have enough alike."""
     placements_apart: bool = False
     """Whether the report also tells samples apart by how far the host's CPUs were from each other."""
     setting: dict[str, Any]
+    """Common to all variants; keys below."""
     vary: dict[str, list[Any] | dict[str, dict[str, Any]]] = {}
+    """Dimensions: a list of values of one setting, or a table of labels that each change several settings."""
     skip: tuple[dict[str, str], ...] = ()
     """Combinations of labels that are left out."""
     paper: tuple[PaperFigure, ...] = ()
+    """Figures of the source, and the variants that they stand beside."""
     expect: tuple[Expectation, ...] = ()
+    """Bounds of the ratio of a measure of two variants, or of the measure itself."""
 
     @field_validator("measures")
     @classmethod

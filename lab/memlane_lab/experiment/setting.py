@@ -111,10 +111,12 @@ class Setting(Strict):
     """Everything that is the same in all samples of a variant."""
 
     path: str
+    """The network between the machines."""
     guest: str | None = None
     """The kind of the guests; none: the kind that is chosen when it is measured. In counted beds: User Mode Linux, or
     "xen"."""
     ends: Ends = Ends.GUEST_GUEST
+    """The kinds of machines that clients and servers are; the host is a network namespace on the same path."""
     apart: bool | Literal["vxlan", "vxlan-idle"] = False
     """Whether servers are on another host than clients, each with a path of its own: true has a cable join them,
     "vxlan" the kernel's VXLAN over an underlay, with FRR to announce MAC addresses. With "vxlan-idle" all
@@ -122,6 +124,7 @@ class Setting(Strict):
     pairs: int = Field(default=1, ge=0, le=64)
     """Clients; each has a server of its own, or all share one. Where there is a shop, none unless stated."""
     shop: Shop | None = None
+    """Shops of three tiers beside the pairs."""
     shared_receiver: bool = False
     """Whether the only server is s1."""
     load: int = Field(default=0, ge=0, le=100)
@@ -129,13 +132,17 @@ class Setting(Strict):
     memory: int | None = Field(default=None, ge=8)
     """MiB a guest."""
     processors: int = Field(default=1, ge=1, le=16)
+    """CPUs a guest."""
     queues: int = Field(default=1, ge=1, le=16)
+    """Queue pairs a guest."""
     mtu: int = Field(default=1500, ge=68, le=65535)
+    """Bytes."""
     offloads: bool = True
     """Whether guests hand over segments larger than the MTU, and gathered pages; false in counted beds of Xen only."""
     receive_rates: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Bit/s that the path delivers to a machine at most, by machine."""
     pinning: Pinning = Pinning.FREE
+    """The host's CPUs that machines are kept on."""
     place: Place | None = None
     """Which CPUs clients, servers and the network are kept to, in place of `pinning`."""
     path_options: dict[str, Any] = {}
@@ -143,6 +150,7 @@ class Setting(Strict):
     program: str | None = None
     """The switch's program, where it is not the one that is built here; only memlane's path has one."""
     traffic: tuple[Traffic, ...] = Field(min_length=1)
+    """Workloads with their parameters; `from` and `to` name machines, by default each client and its own server."""
     events: tuple[Event, ...] = ()
     """Events in the measured part. Meters are left out then, because machines that they count may end."""
 

@@ -118,7 +118,7 @@ class Workload(ABC):
     class Parameters(BaseModel):
         """Its keys in an experiment."""
 
-        model_config = ConfigDict(extra="forbid")
+        model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         """`parameters` are checked once more, and are an object of the class `Parameters` from here on."""
