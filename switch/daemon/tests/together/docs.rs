@@ -62,22 +62,24 @@ fn every_decision_is_listed() {
 
 #[test]
 fn every_decision_has_its_number_a_status_and_a_date() {
-    let mut faults = Vec::new();
-    for page in Page::all().into_iter().filter(|page| page.path.parent().is_some_and(|folder| folder.ends_with("docs/adr"))) {
-        let name = page.path.file_name().unwrap().to_string_lossy().into_owned();
-        let Some(number) = name.get(..4).filter(|number| number.parse::<u16>().is_ok()) else { continue };
-        let mut lines = page.text.lines();
-        let has_title = lines.next().is_some_and(|line| line.starts_with(&format!("# {number} ")));
-        let has_status = lines.nth(1).is_some_and(is_status);
-        let parts = ["**Context.**", "**Decision.**", "**Consequences.**"];
-        if !has_title || !has_status || !parts.into_iter().all(|part| page.text.contains(part)) {
-            faults.push(format!(
-                "{name}: begins with '# {number} TITLE' and 'Status: WORD, YYYY-MM-DD', and has {}",
-                parts.join(", ")
-            ));
-        }
-    }
+    let list = Page::read("docs/adr/README.md");
+    let records = Page::all().into_iter().filter(|page| page.path.parent() == list.path.parent() && page.path != list.path);
+    let faults: Vec<_> = records.filter_map(|record| fault_of_decision(&record, &list)).collect();
     assert_none(&faults);
+}
+
+/// What is wrong with the form of a decision record, or with its title in the `list` of them.
+fn fault_of_decision(record: &Page, list: &Page) -> Option<String> {
+    const PARTS: [&str; 3] = ["**Context.**", "**Decision.**", "**Consequences.**"];
+    let name = record.path.file_name()?.to_string_lossy();
+    let mut lines = record.text.lines();
+    let title = lines.next().and_then(|line| line.strip_prefix("# ")?.strip_prefix(name.get(..4)?)?.strip_prefix(' '));
+    let is_whole = lines.nth(1).is_some_and(is_status) && PARTS.into_iter().all(|part| record.text.contains(part));
+    match title {
+        Some(title) if is_whole && list.text.contains(&format!("| {title} |")) => None,
+        Some(_) if is_whole => Some(format!("{name}: {} lists it with another title", list.path.display())),
+        _ => Some(format!("{name}: begins with '# NUMBER TITLE' and 'Status: WORD, YYYY-MM-DD', and has {}", PARTS.join(", "))),
+    }
 }
 
 /// True for "Status: accepted, 2026-11-22".
