@@ -1,4 +1,5 @@
-//! The device side of a network card's split virtqueues (virtio 1.4, section 2.7), for a device that trusts no guest.
+//! The device side of virtio-net's split virtqueues (virtio 1.4, section 2.7), for a device that trusts no guest: available and
+//! used rings, descriptor chains, offloads, guest memory, and notifications (kicks, interrupts, EVENT_IDX, coalescing).
 
 #![deny(unsafe_code)]
 

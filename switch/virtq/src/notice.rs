@@ -1,39 +1,42 @@
-//! What a ring's driver has perhaps not heard of, or we of it: one state a ring, "shown, not yet looked at, try at this moment".
+//! Notification state of a ring: detects lost kicks and interrupts, coalesces interrupts, and repeats them for stalled drivers.
 //!
-//! - **A ring that fell quiet** is looked at again, for notifications get lost. A driver adds an entry, then reads whether we want a kick; it says
-//!   that it wants a call, then reads whether there is something for it. Between the two it owes a full fence (virtio 1.4, section
-//!   2.7.13.4.1), as we do. Where it has none, each side may read the other's state of before, and neither tells the other, for ever. Such
-//!   drivers exist: QEMU 7.2, where it translates instructions (TCG), leaves out the fences of guests with one processor. That can happen only
-//!   while a ring falls quiet: so it is looked at a few times, and then no more, and an idle network sleeps.
-//! - **A guest that may lose an interrupt** as it goes to sleep, as on User Mode Linux (7.2), which then sleeps until its next timer, has its
-//!   receive queues looked at soon and is called again.
-//! - **A call that can wait** is put off: a driver that gets a sent frame back is in no hurry, and hears of it for nothing when something for
-//!   it to receive comes before, for Linux looks after its sent frames then. So who exchanges requests and answers is called half as often.
-//! - **A receiver that takes nothing** though more waits for it is called again, each time after twice as long.
+//! - **Lost-notification check** of a ring that fell quiet. A driver adds an entry to the available ring, then reads whether the
+//!   device wants a kick; it requests an interrupt, then reads whether there is a used entry. Between the two it must execute a
+//!   full fence (virtio 1.4, section 2.7.13.4.1), as the device does. Without a fence, each side may read the other's old state,
+//!   and neither notifies the other, for ever. Such drivers exist: QEMU 7.2, where it translates instructions (TCG), leaves out the
+//!   fences of guests with one processor. A notification can be lost only while a ring falls quiet: so the ring is checked a few
+//!   times, and then no more, and an idle network has no periodic wake-ups.
+//! - **Lost interrupts at sleep**: a guest of User Mode Linux (7.2) may lose an interrupt as it goes to sleep, and then sleeps
+//!   until its next timer. Its receive queues are checked soon, and the interrupt is repeated.
+//! - **Interrupt coalescing** of TX completions: a driver has no use for a completed transmit buffer at once, and reaps it without
+//!   an interrupt when a received frame comes before, because Linux cleans its transmit queue then. So the interrupt is delayed,
+//!   and a guest that exchanges requests and answers gets half as many.
+//! - **A stalled receiver**, which takes nothing though more frames are enqueued for it, is interrupted again, each time after
+//!   twice as long.
 
 use std::time::Duration;
 
 use crate::time::{Cycles, in_cycles};
 
-/// How often a wait for the next call is doubled at most.
+/// Maximum of doublings of the interval between repeated interrupts.
 const DOUBLINGS: u32 = 10;
 
-/// How long things may take, in cycles.
+/// Intervals of notifications, in cycles.
 #[derive(Clone, Copy, Debug)]
 pub struct Spans {
-    /// Between two looks at a ring that fell quiet.
+    /// Between two lost-notification checks of a ring that fell quiet.
     pub look: Cycles,
     /// The same, where its driver may lose the interrupt that it waits for.
     pub look_soon: Cycles,
-    /// That a call is put off at most.
+    /// Interrupt coalescing: maximum delay of an interrupt.
     pub put_off: Cycles,
-    /// After which a driver that takes nothing is called for the first time.
+    /// Time after which a stalled driver is interrupted again for the first time.
     pub call_again: Cycles,
 }
 
 impl Default for Spans {
-    /// A call may be put off for longer than most answers take between two guests, and no longer: on User Mode Linux (7.2) an interrupt for an answer is
-    /// lost now and then, and the next call is what wakes the guest.
+    /// The delay of coalesced interrupts is longer than most answers take between two guests, and no longer: on User Mode Linux
+    /// (7.2) an interrupt for an answer is lost now and then, and only the next interrupt wakes the guest.
     fn default() -> Self {
         Self {
             look: in_cycles(Duration::from_millis(50)),
@@ -44,47 +47,49 @@ impl Default for Spans {
     }
 }
 
-/// What seems to have got lost.
+/// A notification that seems lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// The driver added entries, and was asked for a kick.
+    /// The driver added entries, and a kick was requested.
     Kick,
-    /// The driver asks to hear of something that it was shown. Some take it and leave their wish as it was: they are called in vain.
+    /// The driver requests an interrupt for an entry that was published already. Some drivers take the entry and leave the request
+    /// as it was: their interrupt is in vain.
     Call,
 }
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notice {
-    /// Nothing is open: it was looked at as often as needed, or nothing ever happened.
+    /// No check is pending: the ring was checked as often as needed, or was never used.
     #[default]
     Settled,
-    /// Something happened, and it was not looked at since.
+    /// The ring was used, and not checked since.
     Unseen,
-    /// It was looked at once. That may have been right after something happened.
+    /// The ring was checked once, perhaps right after it was used.
     Seen,
-    /// Something seems to be missed, or is on its way.
+    /// A notification seems lost, or is on its way.
     Doubted,
-    /// The call for entries before used index `shown` can wait until `due`.
+    /// Interrupt coalescing: the interrupt for entries before used index `shown` can wait until `due`.
     PutOff {
-        /// What the driver was shown when the call was put off.
+        /// Published used index when the interrupt was delayed.
         shown: u16,
-        /// When it is made.
+        /// When it is sent.
         due: Cycles,
     },
-    /// It takes nothing though something waits.
+    /// The driver takes nothing though frames are enqueued for it.
     Stuck {
         /// Since when.
         since: Cycles,
-        /// Calls since then.
+        /// Interrupts since then.
         calls: u32,
-        /// When the next is due.
+        /// When the next is sent.
         due: Cycles,
     },
 }
 
 impl Notice {
-    /// Something was shown or taken. True if it was settled before: it is to be looked at after [`Spans::look`] or [`Spans::look_soon`].
+    /// Entries were published or taken. True if no check was pending: the ring is to be checked after [`Spans::look`] or
+    /// [`Spans::look_soon`].
     #[inline]
     pub fn happened(&mut self) -> bool {
         let was = *self;
@@ -94,7 +99,8 @@ impl Notice {
         was == Self::Settled
     }
 
-    /// Another look, which finds what seems to be `missed`; returns what has been missed for two looks.
+    /// Lost-notification check, with `missed` finding a notification that seems lost; returns the one that seemed lost in two
+    /// checks.
     pub fn look(&mut self, missed: impl FnOnce() -> Option<Missed>) -> Option<Missed> {
         match *self {
             Self::Unseen => *self = Self::Seen,
@@ -108,7 +114,7 @@ impl Notice {
         None
     }
 
-    /// Has the call wait for what the driver was `shown` since the last one; false if it has waited long enough.
+    /// Interrupt coalescing: delays the interrupt for the entries up to used index `shown`; false if it was delayed long enough.
     pub fn put_off(&mut self, shown: u16, now: Cycles, spans: &Spans) -> bool {
         match *self {
             Self::PutOff { due, .. } => now < due,
@@ -119,12 +125,12 @@ impl Notice {
         }
     }
 
-    /// What the driver was shown when its call was put off, if it was.
+    /// Used index for which the interrupt is delayed, if it is.
     pub fn put_off_at(&self) -> Option<u16> {
         if let Self::PutOff { shown, .. } = *self { Some(shown) } else { None }
     }
 
-    /// The driver is called, or need not be: true if that was put off before.
+    /// The driver is interrupted, or needs no interrupt: true if one was delayed before.
     #[inline]
     pub fn told(&mut self) -> bool {
         let put_off = matches!(self, Self::PutOff { .. });
@@ -134,19 +140,19 @@ impl Notice {
         put_off
     }
 
-    /// Something waits for the driver, which took nothing from `now` on, if it did before.
+    /// A frame is enqueued for the driver, which took nothing from `now` on, if it did before.
     pub fn stand_still(&mut self, now: Cycles, spans: &Spans) {
         if !matches!(self, Self::Stuck { .. }) {
             self.begin_to_stand(now, spans);
         }
     }
 
-    /// More waits for the driver; up to `now` it was not at fault, or took something.
+    /// More frames are enqueued for the driver; up to `now` it was not the cause, or took frames.
     pub fn begin_to_stand(&mut self, now: Cycles, spans: &Spans) {
         *self = Self::Stuck { since: now, calls: 0, due: now.saturating_add(spans.call_again) };
     }
 
-    /// Nothing waits for the driver any more.
+    /// No frame is enqueued for the driver any more.
     #[inline]
     pub fn move_on(&mut self) {
         if matches!(self, Self::Stuck { .. }) {
@@ -154,13 +160,13 @@ impl Notice {
         }
     }
 
-    /// Since when the driver takes nothing though something waits.
+    /// Moment since which the driver takes nothing though frames are enqueued.
     #[inline]
     pub fn stuck_since(&self) -> Option<Cycles> {
         if let Self::Stuck { since, .. } = *self { Some(since) } else { None }
     }
 
-    /// Whether the driver is to be called again that takes nothing; said once.
+    /// Whether the interrupt of a stalled driver is to be repeated; true once for each time.
     pub fn calls_again(&mut self, now: Cycles, spans: &Spans) -> bool {
         match self {
             Self::Stuck { calls, due, .. } if now >= *due => {
@@ -172,7 +178,8 @@ impl Notice {
         }
     }
 
-    /// When to try again; `None` if there is nothing to try. What fell quiet is looked at a `look` after `now`.
+    /// The deadline of the next check or interrupt; `None` if there is none. A ring that fell quiet is checked a `look` after
+    /// `now`.
     pub fn due(&self, now: Cycles, look: Cycles) -> Option<Cycles> {
         match *self {
             Self::Settled => None,
@@ -259,30 +266,30 @@ mod tests {
     }
 }
 
-/// A driver without the fence that it owes, and a device that has it: whatever gets lost between the two, the looks find.
+/// A driver without the required fence, and a device with one: the checks find every lost notification.
 #[cfg(all(test, loom))]
 mod tests {
     use super::*;
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU16, Ordering, fence};
 
-    /// What driver and device share of a ring with EVENT_IDX.
+    /// State of a ring with EVENT_IDX that driver and device share.
     #[derive(Default)]
     struct Shared {
         /// The driver's index.
         available: AtomicU16,
-        /// From which one on we want a kick.
+        /// The index at which the device requests a kick.
         kick_at: AtomicU16,
-        /// Our index.
+        /// The device's index.
         used: AtomicU16,
-        /// From which one on the driver wants a call.
+        /// The index at which the driver requests an interrupt.
         call_at: AtomicU16,
-        /// Kicks and calls that were made.
+        /// Kicks and interrupts that were sent.
         kicks: AtomicU16,
         calls: AtomicU16,
     }
 
-    /// No more than three looks, by whose end what was missed is told.
+    /// No more than three checks, after which a lost notification is reported.
     fn look(notice: &mut Notice, mut missed: impl FnMut() -> Option<Missed>) -> Option<Missed> {
         let told = (0..3).find_map(|_| notice.look(&mut missed));
         assert_eq!(*notice, Notice::Settled);
@@ -293,7 +300,7 @@ mod tests {
     fn an_entry_that_was_added_while_we_fell_asleep_is_kicked_for_or_found() {
         loom::model(|| {
             let ring = Arc::new(Shared::default());
-            // What we have seen is nothing; the wish of before is for an entry far away.
+            // The device has seen no entry; its old request is for an entry far away.
             ring.kick_at.store(9, Ordering::Relaxed);
             let driver = {
                 let ring = Arc::clone(&ring);
@@ -329,7 +336,7 @@ mod tests {
                     // Here the fence is missing.
                     let seen = ring.used.load(Ordering::Acquire);
                     if seen == 1 {
-                        // It takes the entry, and asks for the next one.
+                        // It takes the entry, and requests an interrupt for the next one.
                         ring.call_at.store(1, Ordering::Release);
                     }
                     seen

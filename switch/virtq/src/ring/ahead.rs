@@ -1,8 +1,9 @@
 //! Reading ahead: the first descriptors of the next chains, read and resolved in one go.
 //!
-//! A chain's head, descriptor and buffer lie on three cache lines that the driver's CPU has just written. Read one chain after the other,
-//! each is waited for; read for a batch, the misses overlap, and the buffers can be asked for before they are needed. What is read here is
-//! read once: it stands until the chain is taken. `WRITABLE` says whether the buffers are written (receive queues) or read (transmit queues).
+//! A chain's entry in the available ring, its descriptor and its buffer lie on three cache lines that the driver's CPU has just
+//! written. If chains are read one after the other, each cache miss is waited for; if they are read in a batch, the misses overlap,
+//! and the buffers can be prefetched. A descriptor is read only once: the copy is valid until the chain is taken. `WRITABLE` says
+//! whether the buffers are written (receive queues) or read (transmit queues).
 
 #![expect(unsafe_code, reason = "an address that was checked becomes a piece again")]
 
@@ -15,10 +16,10 @@ use crate::memory::{Hint, HostAddress, MemoryMap, Piece};
 /// Chains that are read ahead at most; a power of two.
 const DEPTH: usize = 32;
 
-/// A chain of which the first descriptor is known.
+/// A descriptor chain with its first descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    /// Where its buffer lies if the chain is a single buffer of the right direction in one region, else null.
+    /// Address of its buffer if the chain is a single buffer of the right direction in one region, else null.
     place: HostAddress,
     pub first: Descriptor,
     /// Below the ring size.
@@ -29,7 +30,8 @@ impl Opened {
     /// The single buffer.
     #[inline]
     pub(super) fn single(&self) -> Option<Piece> {
-        // SAFETY: the map vouched for so many bytes there, and what was read ahead is forgotten before the ring lets it go.
+        // SAFETY: the map vouched for so many bytes there, and chains that were read ahead are forgotten before the ring releases
+        // the map.
         (!self.place.get().is_null()).then(|| unsafe { Piece::new(self.place.get(), self.first.length()) })
     }
 }
@@ -54,7 +56,7 @@ impl Opened {
         Some(Self { place, first, head })
     }
 
-    /// Asks the CPU for the lines of the buffer that will be used first.
+    /// Prefetches the cache lines of the buffer that will be used first.
     #[inline(always)]
     fn fetch<const WRITABLE: bool>(&self) {
         for line in [0, 64] {
@@ -79,7 +81,7 @@ impl Ahead {
 }
 
 impl Ring {
-    /// Forgets what was read ahead: it may point into memory that is no longer the guest's.
+    /// Forgets the chains that were read ahead: they may point into memory that is no longer the guest's.
     pub(super) fn forget_ahead(&mut self) {
         self.ahead.until = self.next_available;
     }
@@ -98,13 +100,13 @@ impl Ring {
         let count = count.min(self.untaken()).min(DEPTH as u16);
         let until = self.next_available.wrapping_add(count);
         let missing = until.wrapping_sub(self.ahead.until);
-        // What is known already may reach further than what is asked for.
+        // More chains may be known already than are requested.
         if missing == 0 || missing > DEPTH as u16 {
             return Ok(());
         }
         self.split.prefetch_used(self.next_used.wrapping_add(count - missing), missing);
         let Self { split, memory, hint, ahead, .. } = self;
-        // Copies, which need not be loaded again after every store.
+        // Copies in registers, which need not be loaded again after every store.
         let (split, mut near) = (*split, *hint);
         for position in 0..missing {
             let position = ahead.until.wrapping_add(position);

@@ -1,17 +1,17 @@
 //! A descriptor chain, walked once, every index, address and length checked once on a copy (virtio 1.4, section 2.7.5).
 //!
-//! What comes out are **pieces**: runs of our own address space that hold exactly the bytes the guest meant, in order. A chain that
-//! breaks a rule yields a [`ChainFault`]; its head goes back to the guest all the same.
+//! The result are **buffer segments** (scatter-gather list): runs of the switch's address space with exactly the bytes that the
+//! guest described, in order. A chain that breaks a rule yields a [`ChainFault`]; it is completed all the same.
 
 use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
 use crate::drop_reason::DropReason;
 use crate::memory::{Hint, MemoryMap, Piece};
 
-/// Descriptors that a chain may have, those in its table and empty ones included, however large the ring; and entries that a table may have,
-/// however small the ring (what Linux and QEMU accept).
+/// Descriptors that a chain may have, those in its indirect table and empty ones included, however large the ring; and entries that
+/// an indirect table may have, however small the ring (as Linux and QEMU accept).
 const LIMIT: u32 = 1024;
 
-/// How a chain broke the rules.
+/// Violation of a rule by a descriptor chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainFault {
     /// More descriptors than the ring or the indirect table has, which is a loop, or than any frame needs.
@@ -26,7 +26,7 @@ pub enum ChainFault {
     Address,
     /// A writable buffer where the device reads, or the other way round.
     Direction,
-    /// More bytes than the largest frame, or no room for its pieces.
+    /// More bytes than the largest frame, or no room for its buffer segments.
     TooLong,
 }
 
@@ -44,14 +44,14 @@ impl From<ChainFault> for DropReason {
     }
 }
 
-/// Which way the device uses the buffers of a ring.
+/// Direction in which the device uses the buffers of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The device reads: transmit queue.
     Read,
     /// The device writes: receive queue.
     Write,
-    /// The device reads what comes first and writes what comes last: control.
+    /// The device reads the first part and writes the last: control queue.
     Both,
 }
 
@@ -62,28 +62,28 @@ impl Access {
     }
 }
 
-/// What a walk needs beside the head.
+/// Context of a walk.
 #[derive(Debug)]
 pub struct Walk<'a> {
     /// The ring that holds the chain.
     pub ring: &'a SplitRing,
-    /// Where its buffers lie.
+    /// The guest memory with its buffers.
     pub memory: &'a MemoryMap,
     /// The region that served last.
     pub hint: &'a mut Hint,
-    /// Which way the device uses them.
+    /// Direction in which the device uses them.
     pub access: Access,
-    /// Whether VIRTIO_F_INDIRECT_DESC was agreed.
+    /// Whether VIRTIO_F_INDIRECT_DESC was negotiated.
     pub indirect: bool,
-    /// Most bytes that the pieces may have in all.
+    /// Most bytes that the buffer segments may have in all.
     pub limit: u32,
     /// Descriptors that were walked.
     pub walked: u32,
 }
 
 impl Walk<'_> {
-    /// Appends the pieces of the chain that begins with `first` to `pieces`, never beyond its capacity; returns their bytes.
-    /// Descriptors of length 0 add nothing and their address is not looked at.
+    /// Appends the buffer segments of the chain that begins with `first` to `pieces`, never beyond its capacity; returns their
+    /// bytes. Descriptors of length 0 add nothing and their address is not checked.
     ///
     /// # Errors
     /// The first [`ChainFault`] met; `pieces` then holds some prefix.
@@ -144,7 +144,7 @@ impl Walk<'_> {
         Err(ChainFault::Loop)
     }
 
-    /// Walks on to another descriptor that is not a table's.
+    /// Counts another descriptor that is not an indirect table's.
     fn step(&mut self) -> Result<(), ChainFault> {
         if self.walked >= LIMIT {
             return Err(ChainFault::Loop);
@@ -164,7 +164,7 @@ impl Walk<'_> {
         if !self.access.fits(descriptor) {
             return Err(ChainFault::Direction);
         }
-        // Receive queues may offer more than any frame needs; what exceeds the limit is simply not used.
+        // Receive queues may offer more than any frame needs; the part beyond the limit is not used.
         let length = match self.access {
             Access::Write => descriptor.length().min(self.limit - total),
             _ if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),
@@ -174,7 +174,7 @@ impl Walk<'_> {
         Ok(total + length)
     }
 
-    /// Appends the run of `length` bytes at guest address `address`: one piece a region.
+    /// Appends the run of `length` bytes at guest address `address`: one buffer segment a region.
     #[inline]
     fn add_run(&mut self, address: u64, length: u32, pieces: &mut Vec<Piece>) -> Result<(), ChainFault> {
         let (mut address, mut left) = (address, length);

@@ -1,7 +1,7 @@
-//! The control ring: commands of the driver and our answers (virtio 1.4, section 5.1.6.5).
+//! The control queue: commands of the driver and the device's answers (virtio 1.4, section 5.1.6.5).
 //!
-//! A command's chain holds a class, a command and its data for us to read, and one last byte for us to write. It is slow, rare and served
-//! off the workers.
+//! A command's descriptor chain holds a class, a command and its data for the device to read, and one last byte for it to write. It
+//! is slow, rare and served off the workers.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::memory::{MemoryMap, Piece};
 
 /// Longest command that is read; longer ones are answered with an error.
 const LONGEST: usize = 64;
-/// Pieces that a command may lie in.
+/// Maximum of buffer segments of a command.
 const PIECES: usize = 16;
 
-/// What a driver is told (virtio 1.4, section 5.1.6.5).
+/// Answer to a driver (virtio 1.4, section 5.1.6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answer {
@@ -42,7 +42,7 @@ impl Control {
         self.ring.set_call(call);
     }
 
-    /// Makes the call that was kept, see [`Ring::call_kept`]; true if it is kept still.
+    /// Sends the interrupt that was kept back, see [`Ring::call_kept`]; true if it is still kept back.
     ///
     /// # Errors
     /// As that.
@@ -60,8 +60,8 @@ impl Control {
         self.ring.base()
     }
 
-    /// Answers the commands that wait with what `obey` says to each, as long as it `may_go_on`, and asks for a kick at the next. True if there are
-    /// more by then.
+    /// Answers the pending commands with the result of `obey` for each, as long as it `may_go_on`, and requests a kick for the
+    /// next. True if there are more by then.
     ///
     /// # Errors
     /// The driver broke a rule of the ring itself.
@@ -78,7 +78,7 @@ impl Control {
             let written = self.answer(head, &mut obey);
             self.ring.complete(head, written);
         }
-        // Before the driver can go on: so it asks for a kick in time even of a driver without fences.
+        // Before the driver can go on: so the request for a kick is in time even for a driver without fences.
         let more = self.ring.arm() || self.ring.has_untaken();
         self.ring.publish();
         full_fence();
@@ -86,7 +86,7 @@ impl Control {
         Ok(more)
     }
 
-    /// Answers the command at `head`; returns the bytes written. A chain that breaks a rule is given back as it came.
+    /// Answers the command at `head`; returns the bytes written. A chain that breaks a rule is completed unchanged.
     fn answer(&mut self, head: u16, obey: &mut impl FnMut(&[u8]) -> Answer) -> u32 {
         self.pieces.clear();
         let Ring { split, memory, hint, options, .. } = &mut self.ring;

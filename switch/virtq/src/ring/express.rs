@@ -1,26 +1,27 @@
-//! The express lane: frames from one ring straight into another, without becoming parcels.
+//! The fast path: frames from a transmit queue straight into a receive queue, without a packet in between.
 //!
-//! It takes the most frequent kind of frame only: behind a header that asks for nothing, at least [`SHORT_START`] bytes long, in one buffer on
-//! either side, that fits the [`Pattern`] of the frame before, so that the verdict is known. Every other frame is left where it is,
-//! for the general way. The rules are the same: each byte of the headers is read once, and what is decided on is what is delivered.
+//! It takes the most frequent kind of frame only: behind a header without offloads, at least [`SHORT_START`] bytes long, in one
+//! buffer on either side, and fitting the match mask ([`Pattern`]) of the frame before, so that the verdict is known. Every other
+//! frame is left in the transmit queue, for the general path. The rules are the same: each byte of the headers is read once, and
+//! the bytes that were checked are those that are delivered.
 
 use super::ahead::Opened;
 use super::{ReceiveQueue, TransmitQueue};
 use crate::frame::{MAX_FRAME, NetHeader, Pattern, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
-/// Bytes after which the caller looks at the clock.
+/// Bytes after which the caller reads the clock.
 const ENOUGH: u64 = 1 << 16;
 
-/// Whether frames may go this way between these rings now.
+/// Whether frames may take the fast path between these queues now.
 #[inline]
 pub fn may_carry(from: &TransmitQueue, to: &ReceiveQueue) -> bool {
     let headers = [from.ring.options.header_length, to.ring.options.header_length];
     headers == [NetHeader::SIZE as u8; 2] && from.is_orderly()
 }
 
-/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit this `pattern`, and both rings were read
-/// ahead; returns how many, and their bytes. [`may_carry`] said yes.
+/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit the match mask `pattern`, and were
+/// read ahead in both rings; returns how many, and their bytes. The caller has checked [`may_carry`].
 #[inline]
 pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, pattern: Pattern, most: u16) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());

@@ -1,46 +1,47 @@
-//! The gate before a port's calls: what they may take of the time of whoever makes them.
+//! The interrupt circuit breaker of a port: bounds the time that its interrupts take from the threads that send them.
 //!
-//! - **A call that blocks** holds its thread up until the watchdog ends it, and with it other guests. Its port is put in quarantine for that, but
-//!   it has more rings, and may come back. So the gate is the port's, whoever connects to it: it **shuts** when a call blocked, each time
-//!   twice as long, and calls are **kept** until it opens.
-//! - **A call that is dear** works long for whatever a front end has registered with its descriptor (epoll instances, each of which the write
-//!   looks after). The port **owes** for that, many times the time that it took; the debt passes with time, and while it is large, calls are
-//!   kept. One dear call now and then is forgiven: interrupts, too, may be counted as the caller's own time.
+//! - **An interrupt that blocks** holds its thread up until the watchdog ends the system call, and with it other guests. Its port
+//!   is quarantined for that, but it has more rings, and may come back. So the breaker belongs to the port and outlasts front ends:
+//!   it **shuts** when an interrupt blocked, each time twice as long, and interrupts are **kept back** until it opens again.
+//! - **A slow interrupt** runs long in the kernel because of the listeners that a front end has registered with its eventfd (epoll
+//!   instances, each of which the write wakes). The port is **charged** for that, many times the time that it took; the charge
+//!   decays with time, and while the port is over budget, interrupts are kept back. A rare slow interrupt is tolerated: hardware
+//!   interrupts, too, may be counted as the caller's own time.
 //!
-//! What lasted long may have been interrupted by somebody else, which the caller's own CPU time tells (as far as the kernel takes off what
-//! interrupts and the hypervisor took). To read that costs as much as a call, so it is read only for a while after a call that lasted long: the
-//! port is **suspected** for so long that what is not read is as small a part of the time as what a port may owe for.
+//! A long interrupt may have been preempted by another task, which the caller's own CPU time shows (as far as the kernel subtracts
+//! hardware interrupts and the hypervisor's time). To read that time costs as much as an interrupt, so it is read only for a while
+//! after a long one: the port is **suspected** for so long that the unread part of the time is as small as the budget of a port.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::{Cycles, cycles, in_cycles, thread_time};
 
-/// How long calls wait after the first that blocked.
+/// How long interrupts are kept back after the first that blocked.
 const FIRST: Duration = Duration::from_secs(5);
-/// How often that is doubled at most: to a good quarter of an hour.
+/// Maximum of doublings of that: to a good quarter of an hour.
 const DOUBLINGS: u32 = 8;
 /// After so long without one that blocked, the next is the first again.
 const FORGIVEN: Duration = Duration::from_secs(3600);
-/// A call that takes longer is dear. To wake a thread takes a few microseconds, of a CPU far away that sleeps up to 70.
+/// A longer interrupt counts as slow. To wake a thread takes a few microseconds, on a distant CPU that sleeps up to 70.
 const DEAR: Duration = Duration::from_micros(200);
-/// What is owed for a dear call, in lengths of it: so dear calls are a sixteenth of the time.
+/// Charge for a slow interrupt, in multiples of its duration: so slow interrupts take a sixteenth of the time.
 const OWED: u64 = 16;
-/// What a port may owe before its calls are kept.
+/// Budget of a port: a larger charge keeps its interrupts back.
 const CREDIT: Duration = Duration::from_millis(100);
-/// No call counts for longer: a machine may have stood still meanwhile.
+/// Maximum duration that is charged for one interrupt: a machine may have stood still meanwhile.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
 pub struct Gate {
-    /// When it opens; zero if it never was shut.
+    /// When it opens; zero if it was never shut.
     opens_at: AtomicU64,
-    /// Calls that blocked, not counting those that did while it was shut.
+    /// Interrupts that blocked, without those that did while it was shut.
     blocked: AtomicU32,
-    /// Until when calls are kept for dear ones: then no more than [`CREDIT`] is owed.
+    /// Until when interrupts are kept back because of slow ones: then the charge is down to [`CREDIT`].
     kept_until: AtomicU64,
-    /// Until when the own time of calls is read.
+    /// Until when the CPU time of interrupts is read.
     suspected_until: AtomicU64,
     /// [`DEAR`] in cycles.
     dear: Cycles,
@@ -53,27 +54,27 @@ impl Default for Gate {
     }
 }
 
-/// A call that was begun.
+/// An interrupt that was begun.
 #[derive(Debug)]
 pub(super) struct Begun {
     at: Cycles,
-    /// The thread's own time then, if it is read.
+    /// The thread's CPU time then, if it is read.
     own: Option<Cycles>,
 }
 
 impl Gate {
-    /// True while calls are to be kept. The moment is asked for only where a call ever blocked or was dear.
+    /// True while interrupts are to be kept back. The clock is read only if an interrupt ever blocked or was slow.
     #[inline]
     pub(super) fn is_shut(&self, now: impl FnOnce() -> Cycles) -> bool {
         let opens_at = self.opens_at.load(Ordering::Relaxed).max(self.kept_until.load(Ordering::Relaxed));
         opens_at != 0 && now() < opens_at
     }
 
-    /// A call blocked until moment `now`.
+    /// An interrupt blocked until moment `now`.
     pub(super) fn shut(&self, now: Cycles) {
         let opened = self.opens_at.load(Ordering::Relaxed);
         if now < opened {
-            // Another worker was in a call of the same port.
+            // Another worker was in an interrupt of the same port.
             return;
         }
         let forgiven = now - opened > in_cycles(FORGIVEN);
@@ -82,7 +83,7 @@ impl Gate {
         self.opens_at.store(now.saturating_add(in_cycles(FIRST) << before.min(DOUBLINGS)), Ordering::Relaxed);
     }
 
-    /// A call begins.
+    /// An interrupt begins.
     #[inline]
     pub(super) fn begin(&self) -> Begun {
         let at = cycles();
@@ -90,7 +91,7 @@ impl Gate {
         Begun { at, own: suspected.then(thread_time) }
     }
 
-    /// The call ends that had `begun`.
+    /// The interrupt `begun` ends.
     #[inline]
     pub(super) fn end(&self, begun: &Begun) {
         let now = cycles();
@@ -107,7 +108,7 @@ impl Gate {
         self.suspected_until.fetch_max(suspected_until, Ordering::Relaxed);
         let own = own_before.map_or(0, |before| thread_time().saturating_sub(before));
         if own > self.dear {
-            // Two workers at once may forget what one of them adds: the next dear call owes again.
+            // Two workers at once may lose the charge of one of them: the next slow interrupt is charged again.
             let paid_at = self.kept_until.load(Ordering::Relaxed).saturating_add(credit).max(now);
             let paid_at = paid_at.saturating_add(own.min(longest) * OWED);
             self.kept_until.store(paid_at.saturating_sub(credit), Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// How long a gate that is shut in moment `now` stays so.
+    /// How long a breaker that is shut in moment `now` stays so.
     fn shut_for(gate: &Gate, now: Cycles) -> Cycles {
         gate.shut(now);
         assert!(gate.is_shut(|| now));
@@ -149,19 +150,19 @@ mod tests {
         assert_eq!(shut_for(&gate, (1 << 40) + waits), 2 * waits);
     }
 
-    /// A call that does `what`.
+    /// An interrupt that runs `what`.
     fn call(gate: &Gate, what: impl FnOnce()) {
         let begun = gate.begin();
         what();
         gate.end(&begun);
     }
 
-    /// When the last of what is owed has passed.
+    /// When the charge has decayed to zero.
     fn paid_at(gate: &Gate) -> Cycles {
         gate.kept_until.load(Ordering::Relaxed) + in_cycles(CREDIT)
     }
 
-    /// Works for `span` of the thread's own time.
+    /// Uses `span` of the thread's own CPU time.
     fn burn(span: Duration) {
         let begun = thread_time();
         while thread_time() - begun < in_cycles(span) {}

@@ -1,15 +1,15 @@
-//! The rings between a guest and the switch: split virtqueues (virtio 1.4, section 2.7), device side.
+//! The virtqueues between a guest and the switch: split virtqueues (virtio 1.4, section 2.7), device side.
 //!
-//! - [`shared`]: raw loads and stores of what the driver sees.
+//! - [`shared`]: raw loads and stores of the memory that the driver shares: descriptor table, available ring, used ring.
 //! - [`ahead`]: the first descriptors of the next chains, read in one go.
-//! - [`chain`]: a descriptor chain becomes checked **pieces** of our address space.
-//! - [`Ring`]: positions on both sides, publishing, and the calls and kicks that go with them.
-//! - [`TransmitQueue`]: the guest fills, we read (its transmit queue): parcels come out.
-//! - [`ReceiveQueue`]: we fill, the guest reads (its receive queue): parcels go in.
-//! - [`Control`]: commands and answers (its control queue), off the workers.
-//! - [`express`]: frames of the most frequent kind, straight from the one to the other.
+//! - [`chain`]: resolves a descriptor chain to checked **buffer segments** (iovec) of the switch's address space.
+//! - [`Ring`]: positions in both rings, publishing, and the interrupts and kicks that go with them.
+//! - [`TransmitQueue`]: the guest's transmit queue (TX): packets come out.
+//! - [`ReceiveQueue`]: the guest's receive queue (RX): packets go in.
+//! - [`Control`]: commands and answers of the control queue, off the workers.
+//! - [`express`]: the fast path, frames of the most frequent kind, straight from a transmit queue to a receive queue.
 //!
-//! A ring belongs to one thread, a worker unless it is a control ring, which alone touches it.
+//! A ring belongs to one thread, a worker unless it is a control queue, and only that thread touches it.
 
 mod ahead;
 pub mod chain;
@@ -37,24 +37,24 @@ pub use transmit::{Taken, TransmitQueue};
 use crate::memory::{Hint, MemoryMap};
 use ahead::Ahead;
 
-/// A breach that makes the ring itself unusable; its port is quarantined.
+/// A violation that makes the ring itself unusable; its port is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingFault {
     /// The available index moved by more than the ring holds.
     #[error("the available index jumped by more than the ring size")]
     IndexJump,
-    /// A call descriptor that the front end made to block.
+    /// The front end made an interrupt eventfd block.
     #[error("a call descriptor that blocks")]
     CallBlocks,
     /// A head that is no descriptor.
     #[error("a descriptor head outside the ring")]
     HeadOutside,
-    /// More chains made available than the ring holds, while none of them could go back.
+    /// More descriptor chains made available than the ring holds, while none of them could be completed.
     #[error("more chains than the ring holds were made available at once")]
     TooManyOut,
 }
 
-/// What was agreed about a ring.
+/// Negotiated ring features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOptions {
     /// VIRTIO_F_EVENT_IDX.
@@ -78,31 +78,32 @@ pub struct Ring {
     next_available: u16,
     /// The driver's index as last seen.
     seen_available: u16,
-    /// Entries from which on an index has jumped: one more than the ring holds, and none once the ring broke a rule.
+    /// Entries from which on an index has jumped: one more than the ring holds; zero once the ring is broken, so that every index
+    /// has jumped.
     jump: u16,
-    /// The rule that it broke.
+    /// The first violation.
     broken: Option<RingFault>,
     /// Position of the next used element to write.
     next_used: u16,
-    /// Used index that the driver was last shown.
+    /// Used index that was published last.
     published_used: u16,
-    /// Used index up to which calls were considered.
+    /// Used index up to which interrupts were considered.
     considered_used: u16,
     ahead: Ahead,
     /// The last head completed by [`Self::complete_unwritten`].
     last_unwritten: Option<u16>,
     call: Option<Call>,
-    /// A call is to be made once the port's gate opens.
+    /// An interrupt is to be sent once the port's interrupt circuit breaker allows it.
     kept: bool,
-    /// Whether we last asked the driver for kicks.
+    /// Whether the driver was last asked for kicks.
     armed: bool,
-    /// Calls made since they were last asked for.
+    /// Interrupts sent since they were last asked for.
     calls: u32,
 }
 
 impl Ring {
-    /// A ring that continues at available position `base`, and at the used position that memory holds: what the driver
-    /// made available before `base` was completed by whoever served the ring before, who may have left it saying that no kick is needed.
+    /// A ring that continues at available position `base`, and at the used index in memory. The device that served the ring before
+    /// has completed the entries before `base`, and may have left it with kicks suppressed.
     pub fn new(split: SplitRing, memory: Arc<MemoryMap>, options: RingOptions, base: u16) -> Self {
         let used = split.used_index();
         let jump = split.size() + 1;
@@ -141,7 +142,7 @@ impl Ring {
         self.forget_ahead();
     }
 
-    /// The memory that its buffers lie in.
+    /// The memory with its buffers.
     pub fn memory(&self) -> &Arc<MemoryMap> {
         &self.memory
     }
@@ -152,7 +153,7 @@ impl Ring {
         self.split.size()
     }
 
-    /// What was agreed.
+    /// Negotiated ring features.
     #[inline]
     pub fn options(&self) -> RingOptions {
         self.options
@@ -163,7 +164,7 @@ impl Ring {
         self.next_available
     }
 
-    /// Calls made since this was last asked.
+    /// Interrupts sent since this was last asked.
     pub fn take_calls(&mut self) -> u32 {
         std::mem::take(&mut self.calls)
     }
@@ -174,7 +175,7 @@ impl Ring {
         self.seen_available.wrapping_sub(self.next_available)
     }
 
-    /// Looks at the driver's index; returns the entries not taken.
+    /// Reads the driver's available index; returns the entries not taken.
     #[inline]
     fn look(&mut self) -> Result<u16, RingFault> {
         let available = self.split.available_index();
@@ -186,7 +187,7 @@ impl Ring {
         Ok(left)
     }
 
-    /// The ring broke a rule: nothing more is taken from it, whatever it holds by then, and every look says why. Returns its first fault.
+    /// Breaks the ring off: no more entries are taken from it, and every look returns its first fault.
     #[cold]
     fn break_off(&mut self, fault: RingFault) -> RingFault {
         self.jump = 0;
@@ -210,21 +211,22 @@ impl Ring {
         self.next_used != 0 || self.split.available_index() != 0
     }
 
-    /// True if the driver added entries since we last looked.
+    /// True if the driver added entries since the index was last read.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.split.available_index() != self.seen_available
     }
 
-    /// Gives the chain of `head` back with `length` bytes written; the driver sees it at the next [`Self::publish`].
+    /// Completes the descriptor chain of `head` with `length` bytes written; the driver sees it in the used ring at the next
+    /// [`Self::publish`].
     #[inline]
     fn complete(&mut self, head: u16, length: u32) {
         self.split.put_used(self.next_used, head, length);
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// As [`Self::complete`] for a ring whose driver needs no lengths: with IN_ORDER one element, written when published, stands for all
-    /// that are completed together (virtio 1.4, section 2.7.9).
+    /// As [`Self::complete`] for a ring whose driver needs no lengths: with IN_ORDER one used element, written when published,
+    /// stands for all that are completed together (virtio 1.4, section 2.7.9).
     #[inline]
     fn complete_unwritten(&mut self, head: u16) {
         if self.options.in_order {
@@ -235,8 +237,8 @@ impl Ring {
         }
     }
 
-    /// Shows the driver what was completed since the last time. Whether it wants to be called is asked by [`Self::call_if_wanted`], after a
-    /// [`full_fence`]: one fence serves all rings of a pass, and its cost is that of waiting for every store before it.
+    /// Publishes completed chains in the used ring. Whether the driver requests an interrupt is read by [`Self::call_if_wanted`],
+    /// after a [`full_fence`]: one fence serves all rings of a poll iteration, because it costs a wait for every store before it.
     #[inline]
     pub fn publish(&mut self) {
         if self.next_used != self.published_used {
@@ -248,23 +250,23 @@ impl Ring {
         }
     }
 
-    /// True if the driver was not shown yet all that was completed.
+    /// True if completed chains are not published yet.
     pub fn has_unshown(&self) -> bool {
         self.next_used != self.published_used
     }
 
-    /// Entries that were shown to the driver since calls were last considered.
+    /// Entries published since interrupts were last considered.
     pub fn unconsidered(&self) -> u16 {
         self.published_used.wrapping_sub(self.considered_used)
     }
 
-    /// Used index that the driver was shown.
+    /// Published used index.
     pub fn shown(&self) -> u16 {
         self.published_used
     }
 
-    /// True if the driver has looked at the entries before used index `shown` and asked to hear of later ones only: no call is owed for
-    /// them then. Only EVENT_IDX tells.
+    /// Interrupt coalescing: true if the driver has seen the entries before used index `shown` and requested an interrupt for later
+    /// ones only, so that they need none. Only EVENT_IDX tells.
     pub fn has_looked(&mut self, shown: u16) -> bool {
         let looked = self.options.event_index && !self.wants_call(self.considered_used, shown);
         if looked {
@@ -273,12 +275,13 @@ impl Ring {
         looked
     }
 
-    /// True if the driver can be called at all.
+    /// True if the driver can be interrupted at all.
     pub fn can_call(&self) -> bool {
         self.call.is_some()
     }
 
-    /// Calls the driver if it asked to hear of what was published since this was last called (virtio 1.4, section 2.7.7.2).
+    /// Interrupts the driver if it requested that for entries that were published since this was last called (virtio 1.4, section
+    /// 2.7.7.2).
     ///
     /// # Errors
     /// [`RingFault::CallBlocks`].
@@ -294,7 +297,7 @@ impl Ring {
         if self.options.event_index { passes(self.split.used_event(), old, new) } else { self.split.available_flags() & 1 == 0 }
     }
 
-    /// Calls the driver once more if it asked to hear of something that it was shown already.
+    /// Interrupts the driver once more if it requests an interrupt for entries that were published already.
     ///
     /// # Errors
     /// [`RingFault::CallBlocks`].
@@ -302,29 +305,32 @@ impl Ring {
         if self.wants_call_again() { self.call_driver() } else { Ok(()) }
     }
 
-    /// True if the driver asks to hear of something that it was shown already. Only EVENT_IDX tells that it has not looked since; without
-    /// it this is true of every driver that takes calls.
+    /// True if the driver requests an interrupt for entries that were published already. Only EVENT_IDX tells that it has not seen
+    /// them; without it this is true of every driver that takes interrupts.
     fn wants_call_again(&self) -> bool {
         let shown = self.published_used;
         self.call.is_some() && self.wants_call(shown.wrapping_sub(self.split.size()), shown)
     }
 
-    /// True if the driver asks to hear of something that it was shown already, and has not looked since, as far as it tells.
+    /// True if the driver requests an interrupt for entries that were published already, and has not seen them, as far as EVENT_IDX
+    /// tells.
     pub fn awaits_call(&self) -> bool {
         self.options.event_index && self.wants_call_again()
     }
 
-    /// True while a call is kept.
+    /// True while an interrupt is kept back.
     pub fn keeps_call(&self) -> bool {
         self.kept
     }
 
-    /// True if the driver may lose an interrupt that comes just as it goes to sleep, as on User Mode Linux (7.2), and has been sent one.
+    /// True if the driver may lose an interrupt that comes just as it goes to sleep, as on User Mode Linux (7.2), and has been sent
+    /// one.
     pub fn loses_interrupts(&self) -> bool {
         !self.kept && self.call.as_ref().is_some_and(Call::is_socket)
     }
 
-    /// Shows the driver everything, and calls it if it asked for that: for a ring that ends, so that a fault is of no interest any more.
+    /// Publishes everything, and interrupts the driver if it requested that: for a ring that ends, so that a fault does not matter
+    /// any more.
     pub fn publish_last(&mut self) {
         self.publish();
         full_fence();
@@ -349,7 +355,8 @@ impl Ring {
         }
     }
 
-    /// Makes the call that was kept, if there is one and the port's gate is open; true if it is kept still.
+    /// Sends the interrupt that was kept back, if there is one and the port's interrupt circuit breaker allows it; true if it is
+    /// still kept back.
     ///
     /// # Errors
     /// [`RingFault::CallBlocks`].
@@ -360,7 +367,8 @@ impl Ring {
         Ok(self.kept)
     }
 
-    /// Changes the way to interrupt the driver while the ring runs, and does so once, since what the old one told may be lost.
+    /// Changes the way to interrupt the driver while the ring runs, and interrupts it once, because an interrupt through the old
+    /// one may be lost.
     ///
     /// # Errors
     /// [`RingFault::CallBlocks`].
@@ -369,8 +377,8 @@ impl Ring {
         if self.call.is_some() { self.call_driver() } else { Ok(()) }
     }
 
-    /// Asks the driver for a kick when it adds an entry to those that we have seen. Returns true if it did so meanwhile, in which
-    /// case there may never be a kick (virtio 1.4, section 2.7.10).
+    /// Requests a kick when the driver adds an entry to those that were seen. Returns true if it has added one meanwhile, because
+    /// then there may never be a kick (virtio 1.4, section 2.7.10).
     pub fn arm(&mut self) -> bool {
         if self.options.event_index {
             self.split.set_available_event(self.seen_available);
@@ -382,7 +390,7 @@ impl Ring {
         self.has_news()
     }
 
-    /// Tells the driver that kicks are not needed. Under EVENT_IDX the old wish simply grows stale.
+    /// Suppresses kicks. Under EVENT_IDX the old request simply grows stale.
     #[inline]
     pub fn disarm(&mut self) {
         if self.armed && !self.options.event_index {

@@ -1,4 +1,4 @@
-//! Calls: how the switch interrupts a driver.
+//! Interrupts: how the switch notifies a driver.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,42 +22,42 @@ pub struct Call {
     gate: Arc<Gate>,
 }
 
-/// What became of a call.
+/// Result of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
-    /// It was made. A full socket or counter means that the driver has unread interrupts, so nothing is lost.
+    /// It was sent. A full socket or counter means that the driver has unread interrupts, so nothing is lost.
     Done,
-    /// It is to be made later: the port's [`Gate`] is shut.
+    /// It is to be sent later: the port's [`Gate`] is shut.
     Kept,
-    /// It blocked until the watchdog ended it: the front end made it so, and it must not be used again.
+    /// It blocked until the watchdog ended it: the front end changed the descriptor, which must not be used again.
     Blocked,
 }
 
-/// Why a descriptor cannot be a call or kick.
+/// Reason why a descriptor cannot be an interrupt or kick.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("a call or kick descriptor that is neither an eventfd nor a Unix socket")]
 pub struct NotNotifier;
 
 impl Call {
-    /// A call through `file`.
+    /// Interrupts through `file`.
     ///
     /// # Errors
-    /// [`NotNotifier`] unless it is an eventfd or a Unix socket: writing to anything else could block, or do worse. A pipe is locked while
-    /// somebody reads it, who may take as long as he likes (into memory whose pages are a server's that does not answer), and no signal ends
-    /// the wait for that lock.
+    /// [`NotNotifier`] unless it is an eventfd or a Unix socket: a write to any other file could block, or do worse. A pipe is
+    /// locked while another process reads it, which may take arbitrarily long (into memory whose pages come from a server that does
+    /// not answer), and no signal ends the wait for that lock.
     pub fn new(file: File) -> Result<Self, NotNotifier> {
         let kind = Notifier::of(&file).ok_or(NotNotifier)?;
         set_nonblocking(&file);
         Ok(Self { file, is_socket: kind == Notifier::Socket, gate: Arc::default() })
     }
 
-    /// The same behind the `gate` of its port.
+    /// The same behind the interrupt circuit breaker `gate` of its port.
     #[must_use]
     pub fn behind(self, gate: &Arc<Gate>) -> Self {
         Self { gate: Arc::clone(gate), ..self }
     }
 
-    /// True if this interrupts a guest of User Mode Linux: no other front end that we know of is called through a socket.
+    /// True if this interrupts a guest of User Mode Linux: no other known front end passes a socket.
     pub fn is_socket(&self) -> bool {
         self.is_socket
     }
@@ -90,8 +90,8 @@ impl Call {
         }
     }
 
-    /// As [`Self::call`], if there is room: a descriptor that is full tells already. For who must not be held up even once: only a front end
-    /// that fills it in this very moment can.
+    /// As [`Self::call`], if there is room: a full descriptor notifies the driver already. For a thread that must not be held up
+    /// even once: only a front end that fills it in this very moment can do that.
     pub fn call_if_room(&self) -> Called {
         let mut ready = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
         let count = poll(&mut ready, PollTimeout::ZERO).unwrap_or(0);
@@ -113,7 +113,7 @@ pub enum Notifier {
 }
 
 impl Notifier {
-    /// What `file` is, if it may notify.
+    /// The kind of `file`, if it may notify.
     pub fn of(file: &File) -> Option<Self> {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         let name = link.to_string_lossy();
@@ -161,7 +161,7 @@ mod tests {
         assert!((0..100_000).all(|_| call.call() == Called::Done));
     }
 
-    /// An eventfd that blocks whoever writes to it.
+    /// An eventfd that blocks its writers.
     fn full_eventfd() -> File {
         let file = File::from(OwnedFd::from(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap()));
         (&file).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         let calls: Vec<Call> = (0..32).map(|_| Call::new(full_eventfd()).unwrap().behind(&gate)).collect();
         calls.iter().for_each(|call| make_block(&call.file));
         assert_eq!(calls[0].call(), Called::Blocked);
-        // A front end that comes back has other calls, behind the same gate.
+        // A front end that comes back has other interrupts, behind the same breaker.
         let later = Call::new(full_eventfd()).unwrap().behind(&gate);
         make_block(&later.file);
         assert!(calls[1..].iter().chain([&later]).all(|call| call.call() == Called::Kept));

@@ -1,4 +1,4 @@
-//! What holds of every index and every chain: see `docs/adr/0031-proofs.md`.
+//! Properties of every index and every chain: see `docs/adr/0031-proofs.md`.
 
 use super::chain::{Access, Walk};
 use super::passes;
@@ -6,7 +6,7 @@ use super::shared::{Descriptor, SplitRing};
 use crate::memory::proofs::map_of;
 use crate::memory::{Hint, Piece};
 
-/// A driver is called when its event lies among what it was shown: as counting one by one says, wherever indices wrap.
+/// A driver is interrupted when its event lies among the published entries: as counting one by one says, wherever indices wrap.
 #[test]
 #[cfg_attr(kani, kani::proof)]
 fn a_call_is_wanted_when_the_event_was_passed() {
@@ -17,7 +17,7 @@ fn a_call_is_wanted_when_the_event_was_passed() {
     });
 }
 
-/// All there are, for one starting point and small steps: the short form of the proof.
+/// All cases for one starting point and small steps: the short form of the proof.
 #[test]
 #[cfg_attr(kani, kani::proof)]
 fn a_call_is_wanted_as_counting_says() {
@@ -31,7 +31,7 @@ fn a_call_is_wanted_as_counting_says() {
 const ENTRIES: usize = 4;
 /// Bytes: the ring's table, an indirect table as long, and buffers.
 const BYTES: usize = 256;
-/// Where a guest sees them.
+/// Their guest address.
 const GUEST: u64 = 0x1_0000;
 
 #[repr(C, align(16))]
@@ -52,8 +52,8 @@ fn descriptor((place, length, flags, next): (u8, u16, u8, u8)) -> [u8; Descripto
     bytes
 }
 
-/// Whatever a guest writes into descriptors: the pieces of its chain lie in its memory, are none of them empty, fit the room there is, and add up
-/// to what the walk says, which is within the limit.
+/// For all descriptors that a guest may write: the buffer segments of its chain lie in its memory, are not empty, fit the available
+/// room, and add up to the length that the walk returns, which is within the limit.
 #[test]
 #[cfg_attr(kani, kani::proof, kani::unwind(20))]
 fn a_chain_adds_up_and_stays_inside() {

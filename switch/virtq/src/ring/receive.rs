@@ -1,8 +1,8 @@
-//! Receive: the guest's receive ring. Parcels go in: the one payload copy is made here.
+//! Receive queue (RX): packets go in; the one payload copy is made here.
 //!
-//! In order: [`ReceiveQueue::place`] asks what this receiver needs done to the frame, **collects** buffers that hold it, copies
-//! straight from the sender's memory into them, repairing on the way, and completes them; [`Ring::publish`] shows the driver, once a
-//! pass.
+//! [`ReceiveQueue::place`] determines the offload repair that this receiver needs, **collects** receive buffers for the frame,
+//! copies straight from the sender's memory into them, repairing on the way, and completes them in the used ring; [`Ring::publish`]
+//! shows them to the driver, once a poll iteration.
 
 use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};
@@ -17,33 +17,34 @@ use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
 use crate::parcel::{Loan, MAX_PIECES, Parcel};
 
-/// Chains that break a rule after which the look for room ends: the guest gets them back at once, and could make them available again for ever.
+/// Bad chains after which the search for buffers ends: the guest gets them back at once, and could make them available again for
+/// ever.
 const BAD_CHAINS: u32 = 8;
-/// Descriptors after which it ends: far more than an honest guest's buffers have for the longest frame.
+/// Descriptors after which it ends: far more than a well-behaved guest's buffers have for the longest frame.
 const WALK: u64 = 4096;
-/// Descriptors to be walked for a frame's room beyond which its receiver's buffers are a burden, one more for some hundred bytes each: no honest
-/// guest's buffers need so many.
+/// Descriptors walked for a frame beyond which its receiver's buffers count as expensive, one more for some hundred bytes each: no
+/// well-behaved guest's buffers need so many.
 pub const BURDEN: u64 = 64;
 
-/// What became of a parcel.
+/// Result of placing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// Delivered whole, as this many frames.
+    /// Delivered completely, as this many frames.
     Whole(u32),
-    /// Not now: the receiver has too few buffers. Segments delivered so far are noted in the parcel.
+    /// The receiver has too few buffers now. Delivered segments are recorded in the packet.
     NoRoom,
-    /// Never, for this reason.
+    /// It can never be delivered, for this reason.
     Refused(DropReason),
 }
 
-/// Why a frame could not be placed.
+/// Reason why a frame could not be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Too few buffers now.
     NoRoom,
     /// This frame cannot be delivered to this receiver.
     Drop(DropReason),
-    /// The ring broke a rule.
+    /// The driver broke the ring.
     Fault(RingFault),
 }
 
@@ -53,7 +54,7 @@ impl From<RingFault> for Refusal {
     }
 }
 
-/// A buffer collected for a frame.
+/// A receive buffer collected for a frame.
 #[derive(Clone, Copy, Debug)]
 struct Buffer {
     head: u16,
@@ -73,7 +74,8 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// A receive queue on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers.
+    /// A receive queue on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers
+    /// (mergeable receive buffers).
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_PIECES);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
@@ -85,18 +87,18 @@ impl ReceiveQueue {
         &mut self.ring
     }
 
-    /// Receive chains that broke a rule since this was last asked.
+    /// Receive descriptor chains that broke a rule since this was last asked.
     pub fn take_bad_chains(&mut self) -> u32 {
         std::mem::take(&mut self.bad_chains)
     }
 
-    /// Descriptors that were walked to find room since this was last asked: what the receiver's buffers cost beside the copy. At most a few
-    /// thousand for each [`Self::place`]; buffers of one descriptor that hold the frame alone are not counted.
+    /// Descriptors that were walked to find buffers since this was last asked: the cost of the receiver's buffers beside the copy.
+    /// At most a few thousand for each [`Self::place`]; buffers of one descriptor that hold a whole frame are not counted.
     pub fn take_walked(&mut self) -> u64 {
         std::mem::take(&mut self.walked)
     }
 
-    /// Reads ahead what the next `count` frames will be written to; returns how many buffers are known then.
+    /// Reads ahead the buffers of the next `count` frames; returns how many buffers are known then.
     ///
     /// # Errors
     /// A [`RingFault`], after which the ring must not be used.
@@ -109,7 +111,7 @@ impl ReceiveQueue {
         Ok(self.ring.known())
     }
 
-    /// Delivers `parcel`, whose header was checked on transmit.
+    /// Delivers `parcel`, with a header that was checked on transmit.
     ///
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
@@ -137,7 +139,7 @@ impl ReceiveQueue {
         }
         let chain = self.ring.next_chain();
         let (head, needed) = (chain.head, parcel.length + u32::from(self.ring.options.header_length));
-        // What lies in many pieces is copied by the general way, which looks after page faults.
+        // A frame in many buffer segments is copied by the general path, which bounds page faults.
         let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| parcel.loan == Loan::NONE) else {
             return Ok(false);
         };
@@ -190,8 +192,8 @@ impl ReceiveQueue {
         self.check(&writer)
     }
 
-    /// Refuses a frame whose copy was given up. Its buffers stay the ring's. Where the room has more runs than honest guests' have, it is the
-    /// receiver's.
+    /// Refuses a frame if its copy was given up because of page faults. Its buffers stay in the ring. If the receive buffers have
+    /// more segments than a well-behaved guest's have, the receiver is the cause.
     fn check(&self, writer: &Writer) -> Result<(), Refusal> {
         if !writer.has_given_up() {
             return Ok(());
@@ -200,7 +202,7 @@ impl ReceiveQueue {
         Err(Refusal::Drop(if of_receiver { DropReason::ReceiverMemory } else { DropReason::SenderMemory }))
     }
 
-    /// Writes the virtio-net header; returns the writer that stands behind it.
+    /// Writes the virtio-net header; returns the writer behind it.
     fn write_header(&self, header: NetHeader) -> Writer<'_> {
         let header = header.in_buffers(self.buffers.len() as u16);
         let mut writer = Writer::new(&self.rooms, 0);
@@ -218,8 +220,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Sums the delivered frame from `start` to its `length`, the partial sum in `field` included, and stores the checksum there. The
-    /// receiver could change its memory meanwhile, and would spoil its own checksum.
+    /// Sums the delivered frame from `start` to its `length`, the partial sum in `field` included, and stores the checksum there. A
+    /// receiver that changes its memory meanwhile spoils only its own checksum.
     fn complete_checksum(&self, start: u32, field: u32, length: u32) {
         let header_length = u32::from(self.ring.options.header_length);
         let mut sum = Sum::default();
@@ -232,13 +234,13 @@ impl ReceiveQueue {
         Writer::new(&self.rooms, header_length + field).write(&checksum);
     }
 
-    /// Cuts the frame and delivers as many segments as there is room for.
+    /// Segments the GSO frame and delivers as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Result<u32, Refusal> {
         let mut cutter = Cutter::new(parcel, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
         let before = self.walked;
         while u32::from(parcel.segments_done) < cutter.count() {
             if self.walked - before >= WALK {
-                // The rest another time: who has such buffers is served slowly.
+                // The rest another time: a receiver with such buffers is served slowly.
                 return Err(Refusal::NoRoom);
             }
             let segment = cutter.segment(parcel.segments_done.into());
@@ -262,8 +264,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Fills `rooms` and `buffers` with what a frame of `length` bytes needs, taking nothing yet. The guest may make more available meanwhile, so
-    /// what bounds the look is what was done.
+    /// Fills `rooms` and `buffers` for a frame of `length` bytes, without taking chains yet. The guest may make more available
+    /// meanwhile, so the search is bounded by the work done.
     fn collect(&mut self, length: u32) -> Result<(), Refusal> {
         let needed = length + u32::from(self.ring.options.header_length);
         self.rooms.clear();
@@ -297,14 +299,14 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// All `buffers` of the ring are collected and do not suffice: wait for more, unless there can be no more.
+    /// All `buffers` of the ring are collected and are not enough: wait for more, unless there can be no more.
     #[cold]
     fn too_little(&self, buffers: u16) -> Refusal {
         if buffers == self.ring.size() { Refusal::Drop(DropReason::TooLongForReceiver) } else { Refusal::NoRoom }
     }
 
-    /// Appends the rooms of the chain that begins with `first`, `wanted` bytes at most; `None` if it breaks a rule. Every buffer must hold at least the
-    /// header (virtio 1.4, section 5.1.6.3.1).
+    /// Appends the buffer segments of the chain that begins with `first`, `wanted` bytes at most; `None` if it breaks a rule. Every
+    /// buffer must hold at least the header (virtio 1.4, section 5.1.6.3.1).
     fn resolve(&mut self, first: Descriptor, wanted: u32) -> Option<u32> {
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let shortest = u32::from(options.header_length) + if self.mergeable { 0 } else { ETHERNET as u32 };
@@ -315,7 +317,7 @@ impl ReceiveQueue {
         room.filter(|&room| room >= shortest)
     }
 
-    /// A bad chain goes back empty, and with it those collected before it: what a guest breaks, it pays for once.
+    /// Completes a bad chain empty, and with it those collected before it, so that the guest pays for a violation once.
     #[cold]
     fn give_back_bad(&mut self, head: u16) {
         self.bad_chains += 1;
@@ -340,7 +342,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Copies the payload of `segment`: what of it lies in the copied start, then the rest from the sender's memory.
+/// Copies the payload of `segment`: first the part in the copied start, then the rest from the sender's memory.
 fn write_payload(parcel: &Parcel, segment: &Segment<'_>, writer: &mut Writer) {
     let copied = parcel.start();
     let from = segment.headers.len() + segment.payload_offset as usize;

@@ -1,11 +1,11 @@
-//! Rooms: the runs of a receiver's memory that one frame is written into, seen as one run of bytes.
+//! Rooms: the buffer segments of a receiver into which one frame is written, seen as one run of bytes.
 
 use crate::memory::Piece;
 use crate::memory::faults::Faults;
 use crate::offload::checksum::Sum;
 use crate::parcel::Pieces;
 
-/// Writes one byte after the other into rooms.
+/// Writes a stream of bytes into the buffer segments.
 #[derive(Clone, Debug)]
 pub struct Writer<'a> {
     rooms: &'a [Piece],
@@ -22,22 +22,22 @@ impl<'a> Writer<'a> {
         writer
     }
 
-    /// Whether too many page faults were met: all that followed was left out.
+    /// Whether the copy was given up after too many page faults: all that followed was left out.
     pub fn has_given_up(&self) -> bool {
         self.given_up
     }
 
-    /// Leaves out `length` bytes.
+    /// Skips `length` bytes.
     pub fn skip(&mut self, length: u32) {
         self.each_run(length, |_, _| {});
     }
 
-    /// Copies `bytes`; what does not fit is left out.
+    /// Copies `bytes`; bytes without room are left out.
     pub fn write(&mut self, bytes: &[u8]) {
         self.touch_each_run(bytes.len() as u32, |room, at| room.write(&bytes[at as usize..]));
     }
 
-    /// Copies the bytes of `piece`; what does not fit is left out.
+    /// Copies the bytes of `piece`; bytes without room are left out.
     #[inline]
     pub fn write_piece(&mut self, piece: Piece) {
         self.touch_each_run(piece.length(), |room, at| piece.skip(at).copy_to(room));
@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
         (self.faults, self.given_up) = (faults, given_up);
     }
 
-    /// Calls `each(run, offset)` for the runs that the next `length` bytes lie in, and moves past them.
+    /// Calls `each(run, offset)` for the runs of the next `length` bytes, and moves past them.
     #[inline]
     fn each_run(&mut self, length: u32, mut each: impl FnMut(Piece, u32)) {
         let mut done = 0;
@@ -81,7 +81,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads one byte after the other from a parcel's pieces.
+/// Reads a stream of bytes from a packet's buffer segments.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     pieces: Pieces<'a>,
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         self.each_run(length, |run| writer.write_piece(run));
     }
 
-    /// Leaves out `length` bytes.
+    /// Skips `length` bytes.
     pub fn skip(&mut self, length: u32) {
         self.each_run(length, |_| {});
     }
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
 mod proofs {
     use super::*;
 
-    /// Rooms that lie apart, each 2^16 behind the one before.
+    /// Buffer segments apart from each other, each 2^16 behind the one before.
     fn rooms(lengths: [u8; 4]) -> [Piece; 4] {
         let mut at = 0_usize;
         lengths.map(|length| {
@@ -134,13 +134,13 @@ mod proofs {
         })
     }
 
-    /// Places of the bytes from `from` on, `length` of them or as many as there are: one by one.
+    /// Addresses of the bytes from `from` on, `length` of them or as many as there are: one by one.
     fn told(rooms: &[Piece], from: u32, length: u32) -> Vec<usize> {
         let all = rooms.iter().flat_map(|room| (0..room.length() as usize).map(|n| room.as_ptr().addr() + n));
         all.skip(from as usize).take(length as usize).collect()
     }
 
-    /// Any way of cutting a writer's way into steps meets each byte of the rooms once, in order, and no other.
+    /// A writer that advances in any steps meets each byte of its buffer segments once, in order, and no other.
     #[test]
     #[cfg_attr(kani, kani::proof, kani::unwind(12))]
     fn a_writer_meets_each_byte_once() {
@@ -161,7 +161,7 @@ mod proofs {
         });
     }
 
-    /// A reader's too, however its pieces are kept.
+    /// The same for a reader, however its buffer segments are stored.
     #[test]
     #[cfg_attr(kani, kani::proof, kani::unwind(12))]
     fn a_reader_meets_each_byte_once() {

@@ -1,8 +1,8 @@
 //! Raw access to a split virtqueue in guest memory (virtio 1.4, section 2.7): every load and store that the driver can see.
 //!
-//! Nothing here believes what it reads. Values come back as copies; indices into our own memory are made from them only by
-//! callers that check them. The three areas were checked to lie inside one region each when the ring was made, and offsets
-//! are masked by the ring size, so no access can leave them.
+//! This module trusts no value that it reads. Values come back as copies; indices into the switch's own memory are made from them
+//! only by callers that check them. The three areas (descriptor table, available ring, used ring) were checked to lie inside one
+//! region each when the ring was made, and offsets are masked by the ring size, so no access can leave them.
 
 #![expect(unsafe_code, reason = "the areas of a ring are shared with the guest")]
 
@@ -35,7 +35,7 @@ impl Descriptor {
 
     /// Reads the descriptor that `piece` begins with, every byte once; `None` if it is shorter.
     pub fn load(piece: Piece) -> Option<Self> {
-        // SAFETY: there are so many bytes, which whoever has the piece keeps valid.
+        // SAFETY: there are so many bytes, and the holder of the buffer segment keeps them valid.
         (piece.length() as usize >= Self::SIZE).then(|| unsafe { Self::read(piece.as_ptr()) })
     }
 
@@ -77,14 +77,14 @@ impl Descriptor {
     }
 }
 
-/// Where the three areas of a ring lie in our memory.
+/// Addresses of the three areas of a ring in the switch's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Areas {
     /// Descriptor table, 16 bytes an entry.
     pub descriptors: *mut u8,
-    /// Driver area: flags, idx, ring, used_event.
+    /// Available ring (driver area): flags, idx, ring, used_event.
     pub available: *mut u8,
-    /// Device area: flags, idx, ring, avail_event.
+    /// Used ring (device area): flags, idx, ring, avail_event.
     pub used: *mut u8,
 }
 
@@ -116,18 +116,18 @@ pub struct SplitRing {
 // SAFETY: the pointers lead into a memory map that the owner of the ring holds; all access is by atomics or volatile copies.
 unsafe impl Send for SplitRing {}
 
-/// Why a ring cannot be where it is said to be.
+/// Reason why a ring cannot lie at its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
-    /// Not within one region of the guest's memory.
+    /// Outside of one region of the guest's memory.
     Outside,
-    /// Not aligned, or not of a size that a ring has.
+    /// Not aligned, or not of a valid size.
     Unaligned,
 }
 
 impl SplitRing {
-    /// The ring of `size` entries whose descriptor table, driver area and device area have these `addresses` in the front end's own process. Whoever
-    /// has the ring holds `memory`.
+    /// The ring of `size` entries at these `addresses` of descriptor table, available ring and used ring, in the front end's own
+    /// process. The owner of the ring holds `memory`.
     ///
     /// # Errors
     /// [`Misplaced`].
@@ -142,7 +142,7 @@ impl SplitRing {
         unsafe { Self::new(areas, size) }.ok_or(Misplaced::Unaligned)
     }
 
-    /// A ring in memory that is a test's own and of which it is told no more than what it says.
+    /// A ring in a test's own memory, which holds a descriptor table only.
     #[cfg(test)]
     pub(super) fn of_descriptors(table: &mut [u8]) -> Self {
         let size = (table.len() / Descriptor::SIZE) as u16;
@@ -181,7 +181,7 @@ impl SplitRing {
         unsafe { AtomicU16::from_ptr(self.areas.used.add(offset).cast()) }
     }
 
-    /// The driver's index; entries before it may be read after this load (acquire).
+    /// The driver's available index; entries before it may be read after this load (acquire).
     #[inline]
     pub fn available_index(&self) -> u16 {
         #[cfg(fuzzing)]
@@ -189,7 +189,7 @@ impl SplitRing {
         u16::from_le(self.available_u16(2).load(Ordering::Acquire))
     }
 
-    /// The descriptor head that the driver put at `position`.
+    /// The descriptor head that the driver put at `position` of the available ring.
     #[inline]
     pub fn available_entry(&self, position: u16) -> u16 {
         #[cfg(fuzzing)]
@@ -197,13 +197,13 @@ impl SplitRing {
         u16::from_le(self.available_u16(4 + 2 * usize::from(position & self.mask)).load(Ordering::Relaxed))
     }
 
-    /// The driver's flags: bit 0 asks for no interrupts.
+    /// The driver's flags: bit 0 suppresses interrupts.
     #[inline]
     pub fn available_flags(&self) -> u16 {
         u16::from_le(self.available_u16(0).load(Ordering::Relaxed))
     }
 
-    /// The used position whose filling the driver wants to hear of (EVENT_IDX).
+    /// The used position at which the driver requests an interrupt (EVENT_IDX).
     #[inline]
     pub fn used_event(&self) -> u16 {
         u16::from_le(self.available_u16(4 + 2 * usize::from(self.size)).load(Ordering::Relaxed))
@@ -233,32 +233,32 @@ impl SplitRing {
         }
     }
 
-    /// Shows the driver all used elements before `index` (release).
+    /// Publishes all used elements before `index` (release).
     #[inline]
     pub fn publish_used(&self, index: u16) {
         self.used_u16(2).store(index.to_le(), Ordering::Release);
     }
 
-    /// The index that was last published, as memory has it: where a device that takes over continues.
+    /// The used index that was last published, as in memory: a device that takes over continues there.
     pub fn used_index(&self) -> u16 {
         u16::from_le(self.used_u16(2).load(Ordering::Acquire))
     }
 
-    /// Asks the driver (bit 0) not to notify us; ignored under EVENT_IDX.
+    /// Suppresses kicks (bit 0); ignored under EVENT_IDX.
     #[inline]
     pub fn set_used_flags(&self, flags: u16) {
         self.used_u16(0).store(flags.to_le(), Ordering::Relaxed);
     }
 
-    /// The available position whose filling we want to hear of (EVENT_IDX).
+    /// Requests a kick at this available position (EVENT_IDX).
     #[inline]
     pub fn set_available_event(&self, position: u16) {
         self.used_u16(4 + 8 * usize::from(self.size)).store(position.to_le(), Ordering::Relaxed);
     }
 }
 
-/// Orders what we wrote before against what we read after: needed between publishing and looking at the other side's wish, and
-/// between arming notifications and looking for work (virtio 1.4, sections 2.7.13.3 and 2.7.10).
+/// Orders stores before the fence against loads after it: needed between publishing and reading the driver's notification request,
+/// and between requesting a kick and looking for work (virtio 1.4, sections 2.7.13.3 and 2.7.10).
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst);

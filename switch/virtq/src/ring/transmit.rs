@@ -1,12 +1,13 @@
-//! Transmit: the guest's transmit ring. Chains come in, parcels come out, and each head goes back exactly once.
+//! Transmit queue (TX): descriptor chains come in, packets come out, and each chain is completed exactly once.
 //!
-//! In order: [`TransmitQueue::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it is
-//! disposed of. [`TransmitQueue::finish`] gives it back, its parcel being delivered or dropped; [`TransmitQueue::leave`] lets it be, to be opened
-//! again; [`TransmitQueue::keep_out`] moves on without it, until whoever holds the parcel lets it [come back](TransmitQueue::come_back).
-//! [`Ring::publish`] shows the driver, once a pass.
+//! [`TransmitQueue::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it
+//! is disposed of in one of three ways. [`TransmitQueue::finish`] completes it, after its packet was delivered or dropped.
+//! [`TransmitQueue::postpone`] leaves it in the ring (backpressure), to be opened again. [`TransmitQueue::keep_out`] keeps it in
+//! flight and moves on, until all holders of the packet [release](TransmitQueue::come_back) it. [`Ring::publish`] shows completions
+//! to the driver in the used ring, once a poll iteration.
 //!
-//! A driver that agreed to VIRTIO_F_IN_ORDER gets its chains back in the order in which it gave them: those that are done wait in `order` for
-//! those before them (virtio 1.4, section 2.7.9).
+//! A driver that negotiated VIRTIO_F_IN_ORDER gets its chains completed in the order in which it made them available: chains that
+//! are done wait in `order` for those before them (virtio 1.4, section 2.7.9).
 
 use std::collections::VecDeque;
 
@@ -18,24 +19,24 @@ use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
 use crate::memory::Piece;
 use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
 
-/// A head whose parcel is kept out.
+/// A head with its packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Out {
-    /// Parties that hold the parcel; 0 when it is not out.
+    /// Holders of the packet; 0 when it is not in flight.
     holders: u16,
     loan: Loan,
-    /// With IN_ORDER, which one it is in the order, counted since the ring began.
+    /// With IN_ORDER, its place in the order, counted since the ring began.
     number: u32,
 }
 
-/// What [`TransmitQueue::open`] found.
+/// Result of [`TransmitQueue::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A parcel, to be disposed of.
+    /// A packet, to be disposed of.
     Parcel,
-    /// A chain that cannot be a frame: it went back, for this reason.
+    /// The chain is no valid frame: it was completed, for this reason.
     Dropped(DropReason),
-    /// Nothing, or nothing that can be opened before others come back.
+    /// No chain, or none that can be opened before others are completed.
     Nothing,
 }
 
@@ -45,7 +46,7 @@ pub struct TransmitQueue {
     pub(super) ring: Ring,
     out: Box<[Out]>,
     out_count: u16,
-    /// With IN_ORDER, and something out: heads in the order in which they came, and whether each is done.
+    /// With IN_ORDER, and chains in flight: heads in the order in which they came, and whether each is done.
     order: VecDeque<(u16, bool)>,
     /// How many went through `order` before its first.
     gone: u32,
@@ -75,8 +76,8 @@ impl TransmitQueue {
         &mut self.ring
     }
 
-    /// Heads that cannot go back yet: their parcels are out, or, with IN_ORDER, those before them. No more than the ring holds, which is what
-    /// [`Self::check_room`] is for.
+    /// Chains that cannot be completed yet: their packets are in flight, or, with IN_ORDER, those of chains before them.
+    /// [`Self::check_room`] bounds them by the size of the ring.
     pub fn out_count(&self) -> u16 {
         if self.is_orderly() { self.out_count } else { self.order.len() as u16 }
     }
@@ -124,20 +125,20 @@ impl TransmitQueue {
         Ok(Taken::Parcel)
     }
 
-    /// A driver that has not got back as many chains as the ring holds has none to make available: what it does make available would be counted
-    /// as out beyond any bound.
+    /// A driver with as many uncompleted chains as the ring holds has none to make available: a further one would be counted as in
+    /// flight beyond any bound.
     #[inline]
     fn check_room(&mut self) -> Result<(), RingFault> {
         if usize::from(self.out_count()) < self.out.len() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyOut)) }
     }
 
-    /// True if the parcel of `head` is out.
+    /// True if the packet of `head` is in flight.
     #[inline(always)]
     pub(super) fn is_out(&self, head: u16) -> bool {
         self.out[usize::from(head)].holders != 0
     }
 
-    /// Gives the next chain, whose head is `head`, back.
+    /// Completes the next chain, with head `head`.
     #[inline]
     fn give_back(&mut self, head: u16) {
         self.ring.advance(1);
@@ -148,13 +149,14 @@ impl TransmitQueue {
         }
     }
 
-    /// True if what is done can go back at once.
+    /// True if chains can be completed at once, without waiting for earlier ones.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Gives the next chain back unread, which a ring that is started but disabled owes ("consumed and discarded"); false if there is none.
+    /// Completes the next chain unread, which the specification requires of a ring that is started but disabled ("consumed and
+    /// discarded"); false if there is none.
     ///
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
@@ -214,14 +216,14 @@ impl TransmitQueue {
         length
     }
 
-    /// Descriptors that were walked since this was last asked: what its driver's chains cost beside the copy. Chains of one descriptor that hold a
-    /// frame alone are not counted.
+    /// Descriptors that were walked since this was last asked: the cost of the driver's chains beside the copy. Chains of one
+    /// descriptor that hold a whole frame are not counted.
     #[inline]
     pub fn take_walked(&mut self) -> u64 {
         std::mem::take(&mut self.walked)
     }
 
-    /// Copies the headers of the resolved chain of `total` bytes, and notes where the rest lies.
+    /// Copies the headers of the resolved chain of `total` bytes, and records where the rest lies.
     fn fill(&mut self, parcel: &mut Parcel, total: u32) -> Taken {
         let header_length = u32::from(self.ring.options.header_length);
         if total < header_length + ETHERNET as u32 {
@@ -236,19 +238,19 @@ impl TransmitQueue {
         parcel.start_length = start_length;
         match parcel.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) {
             Ok(()) => Taken::Parcel,
-            // The pool holds at least one frame's worth, so others are out and will bring chunks back.
+            // The pool holds at least one frame's worth, so others are in flight and will return chunks.
             Err(_) => Taken::Nothing,
         }
     }
 
-    /// Gives the chain of an opened parcel back.
+    /// Completes the chain of an opened packet.
     #[inline]
     pub fn finish(&mut self, parcel: &Parcel) {
         self.postpone(parcel);
         self.give_back(parcel.head);
     }
 
-    /// Leaves the chain of an opened parcel where it is.
+    /// Backpressure: leaves the chain of an opened packet in the ring.
     #[inline]
     pub fn postpone(&mut self, parcel: &Parcel) {
         if parcel.loan != Loan::NONE {
@@ -256,7 +258,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Moves on without the chain of an opened parcel, until `holders` parties let it come back.
+    /// Keeps the chain of an opened packet in flight and moves on, until `holders` holders release it.
     pub fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         self.ring.advance(1);
         let number = self.gone.wrapping_add(self.order.len() as u32);
@@ -267,14 +269,14 @@ impl TransmitQueue {
         }
     }
 
-    /// So many `more` parties hold the parcel of `head`, which is out.
+    /// The packet of `head`, which is in flight, has so many `more` holders.
     pub fn hold(&mut self, head: u16, more: u16) {
         if let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) {
             out.holders += more;
         }
     }
 
-    /// One holder lets the parcel of `head` go; with the last one its chain goes back.
+    /// One holder releases the packet of `head`; after the last one its chain is completed.
     pub fn come_back(&mut self, head: u16) {
         let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) else { return };
         out.holders -= 1;
