@@ -1,10 +1,11 @@
-//! Why frames are dropped.
+//! Reasons of dropped frames.
 
 use serde::Serialize;
 
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// Why a frame went nowhere. Reasons before `ReceiverAbsent` are counted at the sender's port, the others at the receiver's.
+        /// Reason why a frame was dropped. Reasons before `ReceiverAbsent` are counted at the sender's port, the others at the
+        /// receiver's.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum DropReason { $($(#[$doc])* $name),* }
@@ -22,11 +23,11 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The chain loops, or is longer than the ring or than any frame needs.
+    /// The descriptor chain loops, or is longer than the ring or than any frame needs.
     ChainLoop = "chain-loop",
     /// A `next` outside the indirect table.
     ChainNext = "chain-next-outside",
-    /// An indirect descriptor where none may be.
+    /// An indirect descriptor in a wrong place.
     ChainIndirect = "chain-indirect-misplaced",
     /// An indirect table of an impossible length.
     ChainIndirectLength = "chain-indirect-length",
@@ -34,9 +35,9 @@ drop_reasons! {
     ChainAddress = "chain-address",
     /// A writable buffer in a transmit chain.
     ChainDirection = "chain-direction",
-    /// More bytes or pieces than a frame may have.
+    /// More bytes or buffer segments than a frame may have.
     ChainTooLong = "chain-too-long",
-    /// A head made available again while its frame was still out.
+    /// A head made available again while its frame was still in flight.
     HeadTwice = "head-twice",
     /// Shorter than a virtio-net and an Ethernet header.
     Runt = "runt",
@@ -50,35 +51,35 @@ drop_reasons! {
     BadSource = "bad-source",
     /// The destination is behind the sender's own port.
     SamePort = "same-port",
-    /// More flooded frames than the port may send.
+    /// Storm control: more flooded frames than the port may send.
     Storm = "storm",
-    /// The source is not the port's own address, and the port may send from no other.
+    /// Anti-spoofing: the source is not the port's own address, and the port may send from no other.
     SpoofedSource = "spoofed-source",
-    /// A flooded frame of a port between which and another addresses move to and fro, as in a loop.
+    /// A flooded frame of a port between which and another MAC addresses move back and forth, as in a loop.
     Loop = "loop",
-    /// The port's transmit ring is started but disabled.
+    /// The port's transmit queue is started but disabled.
     TransmitDisabled = "transmit-disabled",
-    /// The sender's ring was stopped or moved while the frame waited.
+    /// The sender's transmit queue was stopped or moved while the frame was enqueued.
     SenderStopped = "sender-stopped",
-    /// The frame lay in too many pages that the sender had not in memory.
+    /// The frame lay in too many pages of the sender that were not in memory.
     SenderMemory = "sender-memory",
-    /// The receiver has no running receive ring.
+    /// The receiver has no running receive queue.
     ReceiverAbsent = "receiver-absent",
-    /// The sender's share of waiting frames for this receiver is used up.
+    /// The sender's quota of frames in flight to this receiver is used up, or the wait queue is full.
     ReceiverFull = "receiver-full",
     /// The receiver took nothing for too long.
     ReceiverStalled = "receiver-stalled",
-    /// The receiver's buffers can never hold the frame, or did not within the patience, though they held others.
+    /// The receiver's buffers can never hold the frame, or did not within the stall timeout, though they held others.
     TooLongForReceiver = "too-long-for-receiver",
     /// The receiver's buffers broke rules, one after the other.
     BadReceiveChains = "bad-receive-chains",
-    /// The receiver's buffers lay in too many pages that it had not in memory.
+    /// The receiver's buffers lay in too many pages that were not in memory.
     ReceiverMemory = "receiver-memory",
-    /// A flooded frame met a receiver without room, and enough of its sender's wait there already.
+    /// A flooded frame met a receiver without room, with enough of its sender's frames enqueued already.
     FloodNoRoom = "flood-no-room",
-    /// The link lost the frame, as its configuration says.
+    /// Link emulation lost the frame, as configured.
     LinkLoss = "link-loss",
-    /// Too many frames waited for the link's transmitter, or were under way.
+    /// Too many frames waited for the emulated link's transmitter, or were in flight on it.
     LinkFull = "link-full",
     /// The kernel refused the frame at a TAP.
     TapRefused = "tap-refused",

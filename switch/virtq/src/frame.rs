@@ -1,10 +1,11 @@
 //! The frame as the switch sees it: a virtio-net header, and headers copied once.
 //!
-//! 1. [`NetHeader`]: what the sender says of checksum and segmentation (virtio 1.4, section 5.1.6).
-//! 2. [`MacAddress`]: who sent it, who shall have it; [`Head`]: the first 16 bytes, where both stand; [`Pattern`]: some bits of those.
-//! 3. [`Layers`]: where the network and transport headers lie, found only when an offload must be checked or repaired.
+//! 1. [`NetHeader`]: the sender's requests for checksum and segmentation offload (virtio 1.4, section 5.1.6).
+//! 2. [`MacAddress`]: source or destination; [`Head`]: the first 16 bytes, which hold both; [`Pattern`]: the match mask, some bits
+//!    of those.
+//! 3. [`Layers`]: offsets of the network and transport headers, found only when an offload must be checked or repaired.
 //!
-//! Everything here reads our own copy, never guest memory.
+//! Everything here reads the switch's own copy, never guest memory.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use crate::copy::Block;
 
 /// Bytes of an Ethernet header without tags: no frame is shorter.
 pub const ETHERNET: usize = 14;
-/// Bytes of the shortest frame on a wire, without its check sequence (IEEE 802.3). Where bytes are shared, shorter ones count as such.
+/// Bytes of the minimum frame on a wire, without its check sequence (IEEE 802.3). In fair queueing, shorter ones count as such.
 pub const SHORTEST: u32 = 60;
 /// Longest frame: an IP packet of 64 KiB behind an Ethernet header and two VLAN tags.
 pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
@@ -22,7 +23,7 @@ pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
 pub const START: usize = 144;
 /// Most bytes of headers that are read when they are needed: to segment a frame, and to find the ports of its flow.
 pub const LONGEST_HEADERS: usize = 4096;
-/// Bytes that suffice to decide on a frame without offloads.
+/// Bytes that suffice for the verdict on a frame without offloads.
 pub const SHORT_START: usize = 64;
 
 const TYPE_IPV4: u16 = 0x0800;
@@ -41,7 +42,7 @@ pub const UDP: u8 = 17;
 pub struct MacAddress(u64);
 
 impl MacAddress {
-    /// Every station.
+    /// Broadcast: every MAC address.
     pub const BROADCAST: Self = Self(0xffff_ffff_ffff);
 
     /// The address with these bytes, in the order in which they are sent.
@@ -68,7 +69,7 @@ impl MacAddress {
         self.0 & 1 != 0
     }
 
-    /// True if a station can have this address: not a group, not all zeroes.
+    /// True for a unicast address: not a group, not all zeroes.
     #[inline]
     pub fn is_station(self) -> bool {
         !self.is_group() && self.0 != 0
@@ -123,20 +124,21 @@ impl Head {
         Self(u128::from(load_u64(start, 0)) | u128::from(load_u64(start, 8)) << 64)
     }
 
-    /// Who shall have the frame.
+    /// The destination address.
     #[inline]
     pub fn destination(self) -> MacAddress {
         MacAddress((self.0 & Self::DESTINATION) as u64)
     }
 
-    /// Who sent it.
+    /// The source address.
     #[inline]
     pub fn source(self) -> MacAddress {
         MacAddress(((self.0 & Self::SOURCE) >> 48) as u64)
     }
 
-    /// The VLAN of its outer tag, and the bits that tell it. Frames without a tag are in VLAN 0, and so are those whose tag states a priority only
-    /// (IEEE 802.1Q, section 6.9). Of a type that is no tag, only what tells it from one is read, so that IPv4 and ARP are alike.
+    /// The VLAN of its outer tag, and the mask of the bits that determine it. Frames without a tag are in VLAN 0, and so are
+    /// priority tags (IEEE 802.1Q, section 6.9). Of an EtherType that is no tag, only the bits that distinguish it from one are in
+    /// the mask, so that IPv4 and ARP match alike.
     #[inline]
     pub fn vlan(self) -> (u16, u128) {
         let at = 8 * (ETHERNET - 2);
@@ -150,7 +152,7 @@ impl Head {
     }
 }
 
-/// Some bits of a frame's [`Head`], and what they are.
+/// Match mask: some bits of a frame's [`Head`], and their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     mask: u128,
@@ -175,7 +177,7 @@ impl Pattern {
         start.begins_with(self.mask, self.bits)
     }
 
-    /// What is known of every head that fits; the other bits are zero.
+    /// The known bits of every head that fits; the other bits are zero.
     pub fn head(self) -> Head {
         Head(self.bits)
     }
@@ -188,7 +190,7 @@ fn load_u64(bytes: &[u8; START], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// How the frame is to be cut (`gso_type` without the ECN bit).
+/// How a GSO frame is to be segmented (`gso_type` without the ECN bit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
     /// TCP over IPv4.
@@ -204,7 +206,7 @@ pub enum Segmentation {
 pub struct UnknownSegmentation;
 
 impl Segmentation {
-    /// The IP protocol of the frame, and where the checksum stands in its transport header.
+    /// The IP protocol of the frame, and the offset of the checksum in its transport header.
     pub fn transport(self) -> (u8, u16) {
         match self {
             Self::Tcp4 | Self::Tcp6 => (TCP, 16),
@@ -212,7 +214,7 @@ impl Segmentation {
         }
     }
 
-    /// Whether an IP packet of this version can be cut so.
+    /// Whether an IP packet of this version can be segmented so.
     pub fn fits(self, version: u8) -> bool {
         match self {
             Self::Tcp4 => version == 4,
@@ -222,7 +224,7 @@ impl Segmentation {
     }
 }
 
-/// The virtio-net header: offloads that the sender left to others (virtio 1.4, section 5.1.6).
+/// The virtio-net header: offloads that the sender requests (virtio 1.4, section 5.1.6).
 ///
 /// Kept as the two words in which it is loaded and stored, because a load over several smaller stores costs more than everything else
 /// that happens to it.
@@ -299,13 +301,13 @@ impl NetHeader {
         Self { first: u64::from(Self::NEEDS_CSUM) | u64::from(csum_start) << 48, last: csum_offset.into() }
     }
 
-    /// The same header, asking for segments of `size` bytes of payload too; `kind` is a `gso_type`.
+    /// The same header with a request for segments of `size` bytes of payload; `kind` is a `gso_type`.
     #[must_use]
     pub fn cut(self, kind: u8, size: u16) -> Self {
         Self { first: self.first | u64::from(kind) << 8 | u64::from(size) << 32, ..self }
     }
 
-    /// The same header, but for flags that mean nothing to a receiver, and with this `hdr_len`.
+    /// The same header, without flags that mean nothing to a receiver, and with this `hdr_len`.
     #[must_use]
     pub fn cleaned(self, hdr_len: u16) -> Self {
         let kept = self.first & !0xffff_00fe;
@@ -342,26 +344,26 @@ impl NetHeader {
         (self.first >> 32) as u16
     }
 
-    /// Where the checksummed range begins, from the start of the frame.
+    /// Start of the checksummed range, from the start of the frame.
     pub fn csum_start(self) -> u16 {
         (self.first >> 48) as u16
     }
 
-    /// Where the checksum stands, from `csum_start`.
+    /// Offset of the checksum field, from `csum_start`.
     pub fn csum_offset(self) -> u16 {
         self.last as u16
     }
 
-    /// True if the sender left nothing to others.
+    /// True if the sender requests no offload.
     #[inline]
     pub fn is_plain(self) -> bool {
         self.first & 0xff01 == 0
     }
 
-    /// How the frame is to be cut; `None` if it is not.
+    /// How the frame is to be segmented; `None` if it is not.
     ///
     /// # Errors
-    /// Types that nobody can have negotiated (UFO among them).
+    /// Types that cannot have been negotiated (UFO among them).
     pub fn segmentation(self) -> Result<Option<Segmentation>, UnknownSegmentation> {
         let ecn = self.gso_type() & Self::ECN != 0;
         match self.gso_type() & !Self::ECN {
@@ -374,7 +376,7 @@ impl NetHeader {
     }
 }
 
-/// Where the headers of an IP frame lie.
+/// Offsets of the headers of an IP frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
     /// 4 or 6.
@@ -416,8 +418,8 @@ impl Layers {
         }
     }
 
-    /// The headers of the IP frame that begins with `start` and, as its sender says, has a transport header of `protocol` at byte `transport`; `None`
-    /// if `start` says otherwise. IPv6 extension headers that lie behind `start` are believed.
+    /// The headers of the IP frame that begins with `start`, with the sender's claim of a transport header of `protocol` at byte
+    /// `transport`; `None` if `start` contradicts it. IPv6 extension headers behind `start` are not verified.
     pub fn said(start: &[u8], protocol: u8, transport: usize) -> Option<Self> {
         let (kind, network) = network_type(start)?;
         if kind != TYPE_IPV6 {
@@ -433,7 +435,7 @@ impl Layers {
 
 /// The extension headers of an IPv6 packet, as far as they are known.
 enum Chain {
-    /// They end with a header of this protocol, which may lie behind what is known.
+    /// They end with a header of this protocol, which may lie behind the known bytes.
     Ends { protocol: u8, transport: usize },
     /// The one at this byte is not known.
     GoesOn(usize),
@@ -480,8 +482,8 @@ fn network_type(start: &[u8]) -> Option<(u16, usize)> {
     None
 }
 
-/// A number that is the same for all frames of one flow, in both directions: spreads flows over queues. `None` if the ports that belong to it lie
-/// behind `start`.
+/// Flow hash: the same for all frames of one flow, in both directions; spreads flows over queues. `None` if the ports lie behind
+/// `start`.
 ///
 /// A TCP connection whose packets are not fragmented is a flow; everything else between two IP addresses is one flow together. For only the first
 /// fragment of a datagram has ports, and the datagrams of one socket are fragmented or not by their length, so that ports would split their flow.
@@ -504,12 +506,12 @@ pub fn flow_hash(start: &[u8]) -> Option<u32> {
     Some(mix(addresses, ports))
 }
 
-/// The same for a frame whose ports are not known.
+/// The same for a frame with unknown ports.
 pub fn pair_hash(start: &[u8]) -> u32 {
     addresses(start).map_or(0, |(_, _, addresses)| mix(addresses, 0))
 }
 
-/// Version and place of the IP header of the frame that begins with `start`, and its addresses.
+/// Version and offset of the IP header of the frame that begins with `start`, and its addresses.
 fn addresses(start: &[u8]) -> Option<(u8, usize, &[u8])> {
     let (kind, network) = network_type(start)?;
     let (version, from, length) = match kind {

@@ -1,9 +1,9 @@
-//! A parcel: a frame that still lies in its sender's memory.
+//! A packet: a frame that still lies in its sender's memory.
 //!
-//! It carries what was copied once (the virtio-net header and the first bytes of the frame) and where the rest lies
-//! (**pieces**). Most frames have few pieces, which the parcel holds itself; the rest of a long list lies in **chunks** that the
-//! sender's transmit queue lends, a fixed number of them, so no parcel allocates. What has to wait may: a queue for each sender that waits
-//! at a receiver, and on links a copy of each frame.
+//! It carries the bytes that were copied once (the virtio-net header and the first bytes of the frame) and the addresses of the
+//! rest (**buffer segments**, a scatter-gather list). Most frames have few buffer segments, which the packet holds itself; the rest
+//! of a long list lies in **chunks** that the sender's transmit queue lends, a fixed number of them, so no packet allocates.
+//! Enqueueing may allocate: a queue for each sender at a receiver, and on emulated links a copy of each frame.
 
 #![expect(unsafe_code, reason = "chunks that other workers read while the pool owns them")]
 
@@ -17,7 +17,7 @@ use crate::memory::{Fetch, Foreign, Granted, Piece};
 const OWN_PIECES: usize = 3;
 const CHUNK_PIECES: usize = 8;
 
-/// Which ring a parcel came from: a slot of the worker that owns it.
+/// Transmit queue of a packet: a slot of the worker that owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TransmitQueueId {
     /// The worker.
@@ -35,58 +35,58 @@ pub struct Parcel {
     pub start: [u8; START],
     own: [Piece; OWN_PIECES],
     more: *const Chunk,
-    /// What the sender left to others.
+    /// Offloads that the sender requests.
     pub header: NetHeader,
     /// Bytes of the whole frame.
     pub length: u32,
-    /// How many of them `start` holds.
+    /// Number of bytes in `start`.
     pub start_length: u32,
     own_pieces: u32,
-    /// Head of the chain in the sender's ring.
+    /// Head of the descriptor chain in the sender's ring.
     pub head: u16,
-    /// What the sender's transmit queue lent for the rest.
+    /// Chunks that the sender's transmit queue lent for the rest.
     pub loan: Loan,
     /// The sender's ring.
     pub transmit: TransmitQueueId,
     /// The sender.
     pub source: PortId,
-    /// Segments already delivered, when a receiver had room for some only.
+    /// Segments that were delivered already, if the receiver had room for some of them only.
     pub segments_done: u16,
-    /// Who it is for.
+    /// Receivers of the frame.
     pub reach: Reach,
 }
 
-/// Who a frame is for.
+/// Receivers of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// One receiver. While it waits, it takes of that receiver's share of the sender's ring.
+    /// Unicast: one receiver. While it is enqueued or handed over, it counts against that receiver's quota of the sender's ring.
     #[default]
     One,
-    /// Everybody; where there is no room it may wait.
+    /// Flooded; enqueued where there is no room.
     Many,
-    /// Everybody who has room now.
+    /// Flooded, only to receivers with room now.
     ManyNow,
 }
 
-/// A link of a long list of pieces.
+/// A link of a long list of buffer segments.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
     pieces: [Piece; CHUNK_PIECES],
     length: u32,
-    /// Position of the next chunk in the same [`ChunkPool`], for giving it back.
+    /// Position of the next chunk in the same [`ChunkPool`], for returning it.
     next_index: u32,
     next: *const Chunk,
 }
 
 const _: () = assert!(size_of::<Parcel>() == 256);
 
-// SAFETY: the pointers of a parcel lead into memory that its transmit queue keeps alive until the parcel is completed; they are
-// only used by the copy routines. Chunks are written before the parcel is handed over and not after.
+// SAFETY: the pointers of a packet lead into memory that its transmit queue keeps alive until the packet is completed; they are
+// only used by the copy routines. Chunks are written before the packet is handed over and not after.
 unsafe impl Send for Parcel {}
 
 impl Parcel {
-    /// Whose share of the sender's ring it takes while it waits for `receiver`.
+    /// The receiver whose quota of the sender's ring it uses while it is in flight to `receiver`.
     pub fn share_of(&self, receiver: PortId) -> Option<PortId> {
         (self.reach == Reach::One).then_some(receiver)
     }
@@ -115,7 +115,7 @@ impl Default for Parcel {
 const NO_CHUNK: u32 = u32::MAX;
 
 impl Parcel {
-    /// A parcel of the switch's own making: a plain frame of at most [`START`] bytes, what is longer is cut off. No chain is behind it.
+    /// A packet that the switch makes: a plain frame of at most [`START`] bytes, cut off there. It has no descriptor chain.
     pub fn from_bytes(source: PortId, frame: &[u8]) -> Self {
         let length = frame.len().min(START);
         let mut parcel = Self { source, length: length as u32, start_length: length as u32, ..Self::default() };
@@ -135,14 +135,14 @@ impl Parcel {
         self.length - self.start_length
     }
 
-    /// Where the bytes after `start` lie, in order.
+    /// The buffer segments of the bytes after `start`, in order.
     #[inline]
     pub fn rest(&self) -> Pieces<'_> {
         Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
     }
 
-    /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are, are reached by address, and take few page faults; returns how many.
-    /// The sender may have changed the bytes that were not copied on transmit.
+    /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are, lie in memory (not in Xen grants), and take
+    /// few page faults; returns how many. The sender may have changed the bytes that were not copied on transmit.
     pub fn read(&self, from: u32, to: &mut [u8]) -> usize {
         let own = self.start().get(from as usize..).unwrap_or_default();
         let mut done = own.len().min(to.len());
@@ -180,7 +180,8 @@ impl Parcel {
         frame::flow_hash(&headers[..length]).unwrap_or_else(|| frame::pair_hash(self.start()))
     }
 
-    /// Makes this a parcel of the whole `frame`, which lies in our memory and must stay there until the parcel is completed.
+    /// Makes this a packet of the whole `frame`, which lies in the switch's memory and must stay there until the packet is
+    /// completed.
     pub fn set_frame(&mut self, header: NetHeader, frame: &mut [u8]) {
         self.header = header;
         let start_length = frame.len().min(if header.is_plain() { SHORT_START } else { START });
@@ -201,24 +202,23 @@ impl Parcel {
         self.loan = Loan::NONE;
     }
 
-    /// Notes where copies by grant find the whole frame, unchanged, whose rest is a single piece: whoever makes such copies needs neither that nor
-    /// the copied bytes.
+    /// Records the grant by which the whole frame, of which the rest is a single buffer segment, can be copied unchanged: such a
+    /// copy needs neither that segment nor the copied bytes.
     pub fn set_granted(&mut self, place: Granted) {
         self.own[OWN_PIECES - 1] = Piece::naming(Foreign { place, length: self.length });
         self.loan = Loan::GRANTED;
     }
 
-    /// The whole frame where copies by grant find it, if that is known.
+    /// The grant of the whole frame, if there is one.
     #[inline]
     pub fn granted(&self) -> Option<Foreign> {
         if self.loan == Loan::GRANTED { self.own[OWN_PIECES - 1].named() } else { None }
     }
 
-    /// Sets the rest to `pieces`, of which the first `skip` bytes are left out. What it borrows is to be given back with
-    /// [`ChunkPool::give_back`].
+    /// Sets the rest to `pieces` without the first `skip` bytes. Borrowed chunks are to be returned with [`ChunkPool::give_back`].
     ///
     /// # Errors
-    /// The pool has too few chunks left; nothing is lent then, and the parcel is of no use.
+    /// The pool has too few chunks left; nothing is lent then, and the packet is of no use.
     pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
         let (index, within) = position(pieces, skip);
         match pieces.get(index) {
@@ -230,7 +230,7 @@ impl Parcel {
         }
     }
 
-    /// Sets the rest to `pieces` that only [name](Piece::named) memory; otherwise as [`Self::set_rest`].
+    /// Sets the rest to foreign `pieces`, which only [name](Piece::named) memory; otherwise as [`Self::set_rest`].
     ///
     /// # Errors
     /// As [`Self::set_rest`].
@@ -244,13 +244,15 @@ impl Parcel {
         }
     }
 
-    /// Whether the rest is only named: all of it is, or nothing. Who reaches by address has it [fetched](Fetch) first.
+    /// Whether the rest is foreign (Xen grants): all of it is, or nothing. A receiver that needs its bytes in memory has it
+    /// [fetched](Fetch) first.
     #[inline]
     pub fn is_foreign(&self) -> bool {
         self.own_pieces > 0 && self.own[0].named().is_some()
     }
 
-    /// The same frame, its rest fetched into `memory`, which must stay as it is until the parcel is completed; `None` if that fails.
+    /// The same frame with its rest fetched into `memory`, which must stay as it is until the packet is completed; `None` if that
+    /// fails.
     pub fn fetched(&self, fetch: &dyn Fetch, memory: &mut Vec<u8>) -> Option<Self> {
         let names: Vec<Foreign> = self.rest().filter_map(|piece| piece.named()).collect();
         memory.clear();
@@ -264,7 +266,7 @@ impl Parcel {
         Some(parcel)
     }
 
-    /// Sets the rest to `first` and then `rest`, of which what does not fit is lent by `pool`.
+    /// Sets the rest to `first` and then `rest`; `pool` lends chunks for the part that does not fit into the packet.
     fn borrow(&mut self, first: Piece, rest: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
         self.set_single_rest(first);
         let direct = rest.len().min(OWN_PIECES - 1);
@@ -278,7 +280,7 @@ impl Parcel {
     }
 }
 
-/// The piece that holds byte `skip`, and how far into it that is; past the end, the number of pieces.
+/// The buffer segment that holds byte `skip`, and the offset in it; past the end, the number of buffer segments.
 #[inline]
 fn position(pieces: &[Piece], skip: u32) -> (usize, u32) {
     let mut skip = skip;
@@ -291,7 +293,7 @@ fn position(pieces: &[Piece], skip: u32) -> (usize, u32) {
     (pieces.len(), 0)
 }
 
-/// Walks a parcel's pieces.
+/// Walks a packet's buffer segments.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     own: &'a [Piece],
@@ -310,8 +312,8 @@ impl Iterator for Pieces<'_> {
         if self.more.is_null() {
             return None;
         }
-        // SAFETY: the chunk belongs to the pool of the parcel's transmit queue, which lives, and neither writes to the chunk nor makes a unique
-        // reference to it, until the parcel is completed; the iterator borrows the parcel.
+        // SAFETY: the chunk belongs to the pool of the packet's transmit queue, which lives, and neither writes to the chunk nor makes a
+        // unique reference to it, until the packet is completed; the iterator borrows the packet.
         let chunk = unsafe { &*self.more };
         self.more = chunk.next;
         self.own = &chunk.pieces[..(chunk.length as usize).min(CHUNK_PIECES)];
@@ -326,7 +328,8 @@ pub struct Loan(u32);
 impl Loan {
     /// Nothing was lent.
     pub const NONE: Self = Self(NO_CHUNK);
-    /// Nothing was lent, and the last of the parcel's own pieces, which is none of the rest, says where the [whole frame](Parcel::granted) lies.
+    /// Nothing was lent, and the last of the packet's own buffer segments, which is not part of the rest, is the grant of the
+    /// [whole frame](Parcel::granted).
     const GRANTED: Self = Self(NO_CHUNK - 1);
 }
 
@@ -336,11 +339,11 @@ pub struct NoChunk;
 
 /// The chunks of one transmit queue.
 ///
-/// They are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would say that nobody else
-/// reads there, while parcels, other workers' too, read those that are lent.
+/// They are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would promise that no
+/// other thread reads there, while packets, other workers' too, read those that are lent.
 #[derive(Debug)]
 pub struct ChunkPool {
-    /// Owned by the pool, which alone writes them, and only those that are free.
+    /// Owned by the pool; only the pool writes them, and only free ones.
     chunks: NonNull<[Chunk]>,
     /// Head of the list of free chunks, linked by `next_index`.
     free: u32,
@@ -351,8 +354,8 @@ pub struct ChunkPool {
 unsafe impl Send for ChunkPool {}
 
 impl ChunkPool {
-    /// A pool for a transmit queue of `ring_size` entries: enough for one frame of as many pieces as an indirect table may have, and in
-    /// the common case for a ring full of frames of a few pieces.
+    /// A pool for a transmit queue of `ring_size` entries: enough for one frame of as many buffer segments as an indirect table may
+    /// have, and in the common case for a ring full of frames of a few buffer segments.
     pub fn new(ring_size: u16) -> Self {
         Self::of((u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32))
     }
@@ -369,7 +372,7 @@ impl ChunkPool {
         Self { chunks: NonNull::from(Box::leak(chunks)), free: 0, left: count }
     }
 
-    /// Where chunk `index` lies.
+    /// Address of chunk `index`.
     fn chunk(&self, index: u32) -> *mut Chunk {
         assert!((index as usize) < self.chunks.len(), "a chunk of this pool");
         self.chunks.cast::<Chunk>().as_ptr().wrapping_add(index as usize)
@@ -384,11 +387,11 @@ impl ChunkPool {
         let mut runs = pieces.chunks(CHUNK_PIECES).peekable();
         while let Some(run) = runs.next() {
             let chunk = self.chunk(self.free);
-            // SAFETY: a chunk of this pool; nobody writes `next_index` but we.
+            // SAFETY: a chunk of this pool; only the pool's thread writes `next_index`.
             let next_index = unsafe { (*chunk).next_index };
             let is_last = runs.peek().is_none();
             let next = if is_last { ptr::null() } else { self.chunk(next_index).cast_const() };
-            // SAFETY: a free chunk, which nobody reads before it is lent; a run is no longer than a chunk.
+            // SAFETY: a free chunk, which no thread reads before it is lent; a run is no longer than a chunk.
             unsafe {
                 ptr::copy_nonoverlapping(run.as_ptr(), (&raw mut (*chunk).pieces).cast(), run.len());
                 (*chunk).length = run.len() as u32;
@@ -403,12 +406,12 @@ impl ChunkPool {
         Ok(Loan(first))
     }
 
-    /// Takes back what [`Parcel::set_rest`] borrowed.
+    /// Takes back the chunks that [`Parcel::set_rest`] borrowed.
     pub fn give_back(&mut self, loan: Loan) {
         let mut index = loan.0;
         while index < Loan::GRANTED.0 {
             let chunk = self.chunk(index);
-            // SAFETY: a chunk of this pool that was lent; its parcel is completed, so that nobody reads it any more.
+            // SAFETY: a chunk of this pool that was lent; its packet is completed, so that no thread reads it any more.
             let next = unsafe { std::mem::replace(&mut (*chunk).next_index, self.free) };
             self.free = index;
             self.left += 1;
@@ -424,12 +427,12 @@ impl ChunkPool {
 
 impl Drop for ChunkPool {
     fn drop(&mut self) {
-        // SAFETY: made from a box; whoever drops the pool has all its parcels back.
+        // SAFETY: made from a box; the pool is dropped only after all its packets were completed.
         drop(unsafe { Box::from_raw(self.chunks.as_ptr()) });
     }
 }
 
-/// Most pieces that a parcel may have.
+/// Most buffer segments that a packet may have.
 pub const MAX_PIECES: usize = 1024;
 
 #[cfg(test)]
@@ -511,11 +514,11 @@ mod tests {
         let before = faults();
         assert_eq!(parcel.flow_hash(), frame::pair_hash(parcel.start()), "ports that were not reached");
         let taken = faults() - before;
-        // Where they are quick they are looked at later.
+        // Page faults that are fast are noticed later.
         assert!((1..400).contains(&taken), "{taken} page faults");
         let mut bytes = [0; LONGEST_HEADERS];
         assert!(parcel.read(0, &mut bytes) < parcel.length as usize);
-        // Each read brings some pages in; once they are there, nothing is left out.
+        // Each read brings some pages in; once they are in memory, nothing is left out.
         let reads = (0..1000).take_while(|_| parcel.read(0, &mut bytes) < parcel.length as usize).count();
         assert!(reads < 100, "{reads}");
         pool.give_back(parcel.loan);
@@ -541,19 +544,20 @@ mod tests {
 mod proofs {
     use super::*;
 
-    /// Pieces that nobody else has: where, and how long.
+    /// Distinct buffer segments: address and length.
     fn fresh(count: usize, from: &mut usize) -> Vec<Piece> {
         let piece = |n: usize| Piece::nowhere(n, n as u32);
         *from += count;
         (*from - count..*from).map(piece).collect()
     }
 
-    /// Whatever is lent and given back in whatever order: no chunk has two borrowers, each borrower reads what it was lent, all chunks return.
+    /// For every order of lending and returning: no chunk has two borrowers, each borrower reads its own buffer segments, all
+    /// chunks return.
     #[test]
     #[cfg_attr(kani, kani::proof, kani::unwind(20))]
     fn no_chunk_has_two_borrowers() {
         const CHUNKS: u32 = 4;
-        // How many pieces to lend, or, from `MOST` on, which loan to end.
+        // How many buffer segments to lend, or, from `MOST` on, which loan to end.
         const MOST: u8 = 20;
         bolero::check!().with_type::<[u8; 6]>().cloned().for_each(|steps| {
             let (mut pool, mut out, mut number) = (ChunkPool::of(CHUNKS), Vec::new(), 1);
@@ -581,7 +585,7 @@ mod proofs {
         });
     }
 
-    /// What is left out and what is kept are all bytes, in order.
+    /// The skipped and the kept bytes together are all bytes, in order.
     #[test]
     #[cfg_attr(kani, kani::proof, kani::unwind(8))]
     fn what_is_skipped_and_what_is_left_are_all_bytes() {

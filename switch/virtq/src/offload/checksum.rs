@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) over memory that others may write meanwhile.
+//! The Internet checksum (RFC 1071) over memory that other threads and guests may write meanwhile.
 
 use crate::copy;
 use crate::memory::Piece;
@@ -18,7 +18,7 @@ impl Sum {
         self.add_sum(copy::sum(bytes), bytes.len());
     }
 
-    /// Adds the bytes of `piece`. Others may write there meanwhile: the sum is then that of some mixture.
+    /// Adds the bytes of `piece`. Other threads may write there meanwhile: the sum is then that of some mixture.
     pub fn add_piece(&mut self, piece: Piece) {
         self.add_sum(piece.sum(), piece.length() as usize);
     }
@@ -35,7 +35,7 @@ impl Sum {
         (!fold(self.words)).to_ne_bytes()
     }
 
-    /// The sum itself, not complemented: what a partial checksum field holds.
+    /// The sum itself, not complemented, as a partial checksum field holds it.
     pub fn partial(self) -> [u8; 2] {
         fold(self.words).to_ne_bytes()
     }

@@ -1,7 +1,8 @@
-//! Offloads: what a sender may leave to others, what a receiver can do itself, and the repair of the difference.
+//! Offloads: the requests of a sender (partial checksums, GSO frames), the features that a receiver negotiated, and the repair of
+//! the difference.
 //!
-//! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with what was negotiated.
-//! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need cutting?
+//! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with the negotiated features.
+//! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need segmentation?
 //! 3. [`checksum`], [`segment`]: the repair, made while the frame is delivered, for each receiver by itself.
 
 pub mod checksum;
@@ -16,21 +17,21 @@ use crate::parcel::Parcel;
 /// Most segments of one frame: 64 KiB at the smallest segment size that Linux sends (48).
 pub const MAX_SEGMENTS: u32 = 1366;
 
-/// Offloads that one side agreed to: for a sender what it may leave undone (HOST_* and CSUM), for a receiver what it accepts
-/// undone (GUEST_*).
+/// Negotiated offloads of one side: for a sender those that it may request (HOST_* and CSUM), for a receiver those that it accepts
+/// (GUEST_*).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Partial checksums.
     pub checksum: bool,
-    /// TCP over IPv4 in large frames.
+    /// TSO: GSO frames of TCP over IPv4.
     pub tcp4: bool,
-    /// TCP over IPv6 in large frames.
+    /// TSO: GSO frames of TCP over IPv6.
     pub tcp6: bool,
-    /// Large TCP frames with CWR set.
+    /// TSO: GSO frames of TCP with CWR set.
     pub ecn: bool,
-    /// UDP over IPv4 in large frames.
+    /// USO: GSO frames of UDP over IPv4.
     pub udp4: bool,
-    /// UDP over IPv6 in large frames.
+    /// USO: GSO frames of UDP over IPv6.
     pub udp6: bool,
 }
 
@@ -48,8 +49,8 @@ impl Offloads {
     }
 }
 
-/// Checks the offloads that the sender of `parcel` asks for, and rewrites the header so that receivers can rely on it: unknown flags
-/// are cleared and `hdr_len` tells the truth (virtio 1.4, section 5.1.6.2).
+/// Checks the offloads that the sender of `parcel` requests, and rewrites the header so that receivers can rely on it: unknown
+/// flags are cleared and `hdr_len` is right (virtio 1.4, section 5.1.6.2).
 ///
 /// # Errors
 /// The reason to drop the frame.
@@ -95,7 +96,8 @@ fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads
     if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
         return Err(DropReason::BadSegmentation);
     }
-    // A segment is an IP packet whose length can be told; that of IPv6 is told without its header (RFC 8200, section 3).
+    // A segment is an IP packet, so its length must fit the length field; that of IPv6 does not count its header (RFC 8200, section
+    // 3).
     let told = usize::from(length) - layers.network - if layers.version == 6 { 40 } else { 0 };
     if told as u32 + payload.min(header.gso_size().into()) > u32::from(u16::MAX) {
         return Err(DropReason::BadSegmentation);
@@ -104,7 +106,7 @@ fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads
     Ok(())
 }
 
-/// Bytes before the payload; `None` if the transport header says what cannot be.
+/// Bytes before the payload; `None` if the transport header is invalid.
 fn header_length(parcel: &Parcel, layers: &Layers) -> Option<u16> {
     let transport = match layers.protocol {
         TCP => {
@@ -117,21 +119,21 @@ fn header_length(parcel: &Parcel, layers: &Layers) -> Option<u16> {
     u16::try_from(layers.transport + transport).ok()
 }
 
-/// What one receiver needs done to a frame.
+/// Repair of a frame for one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Nothing.
     AsIs,
     /// The checksum completed.
     Checksum,
-    /// Cut into segments, whose checksums the receiver completes itself if `partial`.
+    /// Segmentation, with checksums that the receiver completes itself if `partial`.
     Segment {
         /// The receiver takes partial checksums.
         partial: bool,
     },
 }
 
-/// What `receiver` needs done to a frame with this checked `header`.
+/// The repair that `receiver` needs of a frame with this checked `header`.
 #[inline]
 pub fn plan(parcel: &Parcel, receiver: &Offloads) -> Plan {
     if parcel.header.is_plain() { Plan::AsIs } else { plan_offload(parcel, receiver) }
@@ -156,7 +158,7 @@ fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
 mod tests {
     use super::*;
 
-    /// A TCP/IPv4 frame with `payload` bytes that asks to be cut into segments of `size`.
+    /// A GSO frame of TCP/IPv4 with `payload` bytes, to be segmented into `size` bytes each.
     fn parcel(payload: u32, size: u16) -> Parcel {
         let mut parcel = Parcel::default();
         parcel.start[12..15].copy_from_slice(&[8, 0, 0x45]);

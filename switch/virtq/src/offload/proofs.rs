@@ -1,4 +1,4 @@
-//! What holds of every frame that asks for offloads: see `docs/adr/0031-proofs.md`.
+//! Properties of every frame with offloads: see `docs/adr/0031-proofs.md`.
 
 use super::segment::Cutter;
 use super::{MAX_SEGMENTS, Offloads, check};
@@ -32,14 +32,14 @@ fn start(kind: u8, changes: [(u8, u8); 3]) -> [u8; START] {
     start
 }
 
-/// Where the transport header of [`start`] begins, and its checksum in it.
+/// Offset of the transport header of [`start`], and of its checksum in it.
 fn transport(kind: u8) -> (u8, u8) {
     let network = if kind & 4 != 0 { 18 } else { 14 };
     (network + if kind & 2 != 0 { 20 } else { 40 }, if kind & 1 != 0 { 16 } else { 6 })
 }
 
-/// Every header that the door lets through can be cut, and its segments are those of the frame: each within the bounds of an IP packet, all of
-/// them together the payload, none of it twice.
+/// Every header that the check accepts can be segmented, and its segments are those of the frame: each within the bounds of an IP
+/// packet, all of them together the payload, none of it twice.
 #[test]
 #[cfg_attr(kani, kani::proof, kani::unwind(12))]
 fn what_the_door_lets_through_can_be_cut() {

@@ -1,8 +1,8 @@
-//! Cuts a large frame into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each segment has the
-//! headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
+//! Segments a GSO frame into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each segment
+//! has the headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
 //!
-//! All ECN flags stay as they were sent: CWR is part of a counter where Accurate ECN was negotiated (RFC 9768, section 3.3), which a
-//! frame does not tell. See `docs/adr/0005-offloads-per-receiver.md`.
+//! All ECN flags stay as they were sent: CWR is part of a counter where Accurate ECN was negotiated (RFC 9768, section 3.3), and a
+//! frame does not show whether it was. See `docs/adr/0005-offloads-per-receiver.md`.
 
 use super::MAX_SEGMENTS;
 use crate::frame::{LONGEST_HEADERS, Layers, NetHeader, START, TCP};
@@ -49,7 +49,7 @@ impl Headers {
     }
 }
 
-/// What the whole frame says where each segment says something of its own.
+/// Fields of the whole frame that differ in each segment.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     /// IPv4 identification.
@@ -63,8 +63,9 @@ struct Whole {
 }
 
 impl Whole {
-    /// That of a frame with these headers, whose transport header and payload are `length` bytes. The sender has made the sum of the pseudo header,
-    /// with a destination that may stand elsewhere than in the IP header (RFC 8200, section 8.1), for this length.
+    /// The fields of a frame with these headers, and `length` bytes of transport header and payload. The sender has made the sum of
+    /// the pseudo header for this length, with a destination that may stand elsewhere than in the IP header (RFC 8200, section
+    /// 8.1).
     fn of(headers: &[u8], layers: &Layers, field: usize, length: u32) -> Option<Self> {
         let (ip, transport) = (headers.get(layers.network..)?, headers.get(layers.transport..)?);
         let mut pseudo = Sum::default();
@@ -79,13 +80,13 @@ impl Whole {
     }
 }
 
-/// How a checked parcel is cut; made once a frame that is delivered, then asked for each segment.
+/// Segmentation of a checked packet; made once for each delivered frame, then used for each segment.
 #[derive(Clone, Debug)]
 pub struct Cutter {
     headers: Headers,
     whole: Whole,
     layers: Layers,
-    /// Where the checksum stands in the transport header.
+    /// Offset of the checksum in the transport header.
     field: usize,
     payload: u32,
     size: u32,
@@ -95,20 +96,21 @@ pub struct Cutter {
 /// One segment.
 #[derive(Debug)]
 pub struct Segment<'a> {
-    /// What to tell the receiver.
+    /// The virtio-net header for the receiver.
     pub header: NetHeader,
     /// All headers; the transport checksum is partial.
     pub headers: &'a [u8],
-    /// Where its payload begins in the payload of the whole.
+    /// Offset of its payload in the payload of the whole.
     pub payload_offset: u32,
     /// Bytes of payload.
     pub payload_length: u32,
-    /// Where the checksum is to be completed: start of the range, place of the field. `None` if the receiver does it.
+    /// The checksum to be completed: start of the range, offset of the field. `None` if the receiver completes it.
     pub complete: Option<(u32, u32)>,
 }
 
 impl Cutter {
-    /// How to cut `parcel`; `None` if its headers are not what [`super::check`] vouched for, or are too long for that.
+    /// Prepares the segmentation of `parcel`; `None` if its headers differ from those that [`super::check`] accepted, or are too
+    /// long.
     pub fn new(parcel: &Parcel, partial: bool) -> Option<Self> {
         let (protocol, field) = parcel.header.segmentation().ok()??.transport();
         let layers = Layers::said(parcel.start(), protocol, parcel.header.csum_start().into())?;
