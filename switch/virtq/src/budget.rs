@@ -1,12 +1,13 @@
-//! Memory of ours that frames may take which cannot wait in a guest's: those read from TAPs, and those under way on links.
+//! Budget of the switch's memory for frames that cannot be left in a guest's: those read from TAPs, and those in flight on emulated
+//! links.
 //!
-//! 1. [`Budget`]: all of it, for all workers together. What does not fit is not taken: nothing that guests do makes it grow.
-//! 2. [`Account`]: what one user of it holds, a TAP or a line.
-//! 3. [`Permit`]: a part of it, until it is dropped.
+//! 1. [`Budget`]: all of it, for all workers together. Frames beyond it are refused: no guest can make it grow.
+//! 2. [`Account`]: the part of one user, a TAP or an emulated link.
+//! 3. [`Permit`]: some bytes of it, until it is dropped.
 //!
-//! An account holds no more than is left for all others: the dynamic threshold of Choudhury and Hahne ("Dynamic queue length thresholds for
-//! shared-memory packet switches", 1998) with a factor of 1. A lone user gets half, n busy ones an n+1st each, and as much stays free for
-//! whoever comes next.
+//! The quota of an account is as much as is left for all others: the dynamic threshold of Choudhury and Hahne ("Dynamic queue
+//! length thresholds for shared-memory packet switches", 1998) with a factor of 1. A single user gets half, n busy ones an n+1st
+//! each, and as much stays free for the next user.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Of so many `bytes`.
+    /// A budget of so many `bytes`.
     pub fn new(bytes: u64) -> Arc<Self> {
         Arc::new(Self { most: bytes, left: AtomicU64::new(bytes) })
     }
@@ -29,12 +30,12 @@ impl Budget {
         self.most
     }
 
-    /// Bytes that somebody holds.
+    /// Bytes that accounts hold.
     pub fn held(&self) -> u64 {
         self.most - self.left()
     }
 
-    /// Bytes that nobody holds.
+    /// Free bytes.
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
@@ -45,7 +46,7 @@ impl Budget {
 pub struct Account {
     budget: Arc<Budget>,
     held: AtomicU64,
-    /// It may hold so much whatever is left.
+    /// Its minimum quota, as long as the budget has so much.
     floor: u64,
 }
 
@@ -55,7 +56,8 @@ impl Account {
         Self::with_floor(budget, 0)
     }
 
-    /// As [`Self::new`], for a user that may hold `floor` bytes as long as there are any, though less than those be left for others.
+    /// As [`Self::new`], for a user that may hold `floor` bytes as long as the budget has them, even if less than those is left for
+    /// others.
     pub fn with_floor(budget: &Arc<Budget>, floor: u64) -> Arc<Self> {
         Arc::new(Self { budget: Arc::clone(budget), held: AtomicU64::new(0), floor })
     }
@@ -71,7 +73,7 @@ impl Account {
         self.budget.left().saturating_sub(self.held.load(Ordering::Relaxed)) / 2
     }
 
-    /// Takes `bytes` until the permit is dropped; none if that is more than the account's [`Self::allowance`].
+    /// Takes `bytes` until the permit is dropped; none if that exceeds the account's quota, [`Self::allowance`].
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let held = self.held.load(Ordering::Relaxed);
         let fits = |left: u64| left.checked_sub(bytes).filter(|&left| held + bytes <= left.max(self.floor));

@@ -1,29 +1,31 @@
-//! The one payload copy, and the few other touches of guest memory.
+//! The one payload copy, and the few other accesses of guest memory.
 //!
-//! Guest memory changes under us at any moment, so it is only ever copied, through raw pointers, into or out of memory of
-//! our own or from guest to guest; no Rust reference to it exists. What must be decided is decided on a copy, and what makes such copies
-//! ([`load_once`], [`Block::load`], [`copy_in`]) cannot be repeated by the compiler: it may otherwise load again what it takes for unchanged.
+//! Guest memory may change at any moment, so it is only ever copied, through raw pointers, into or out of the switch's own memory
+//! or from guest to guest; no Rust reference to it exists. Decisions are made on a copy, and the functions that make such copies
+//! ([`load_once`], [`Block::load`], [`copy_in`]) cannot be repeated by the compiler, which could otherwise load memory again that
+//! it takes for unchanged.
 //!
-//! Which routine copies is a matter of length (figures in `docs/adr/0003-copy-routine.md`): short runs by fixed-width
-//! moves, middling ones by a loop over the widest registers, long ones by the C library, which knows the machine's caches,
-//! and the longest past the caches.
+//! The copy routine depends on the length (figures in `docs/adr/0003-copy-routine.md`): short runs by fixed-width moves, medium
+//! ones by a loop over the widest registers, long ones by the C library, which knows the machine's caches, and the longest with
+//! stores past the caches.
 
 #![expect(unsafe_code, reason = "memory that guests write is copied through raw pointers")]
 
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// From this length on the C library's copy is as fast as ours or faster.
+/// From this length on the C library's copy is as fast as this module's or faster.
 const LONG: usize = 8192;
-/// From this length on stores go past the caches: a receiver that posts such buffers has a ring of them that no cache holds, and what is on a
-/// link is read much later, so that each line would be fetched from memory only to be overwritten.
+/// From this length on stores go past the caches: a receiver that posts such buffers has a receive ring of them that no cache
+/// holds, and frames on an emulated link are read much later, so that each line would be fetched from memory only to be
+/// overwritten.
 const VAST: usize = 32768;
 
 /// Copies `length` bytes. Each source byte is read at least once and nothing outside the two ranges is touched.
 ///
 /// # Safety
-/// `from` must be readable and `to` writable for `length` bytes for the whole call, and the ranges must not overlap. Either may be
-/// written by others meanwhile: the bytes copied are then some mixture, which the callers allow for.
+/// `from` must be readable and `to` writable for `length` bytes for the whole call, and the ranges must not overlap. Guests and
+/// other threads may write either meanwhile: the bytes copied are then some mixture, for which the callers are prepared.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     #[cfg(fuzzing)]
@@ -42,7 +44,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies `length` bytes to memory of our own, for decisions: from here on they are what the copy holds.
+/// Copies `length` bytes to memory of the switch, for decisions: from here on only the copy counts.
 ///
 /// # Safety
 /// As [`copy`].
@@ -50,7 +52,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
 pub unsafe fn copy_in(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: the caller's promise, passed on.
     unsafe { copy(to, from, length) };
-    // What follows must read the copy, not the original again.
+    // Later code must read the copy, not the original again.
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -61,14 +63,15 @@ struct Unaligned<T>(T);
 /// Loads a number or a register at `from`, of any alignment, once: volatile, so that the compiler neither repeats nor divides it.
 ///
 /// # Safety
-/// As many readable bytes at `from` as a `T` has, every pattern of which is one. Others may write there meanwhile.
+/// As many readable bytes at `from` as a `T` has, each bit pattern of which is a valid `T`. Other threads may write there
+/// meanwhile.
 #[inline(always)]
 pub unsafe fn load_once<T: Copy>(from: *const u8) -> T {
     // SAFETY: the caller's promise.
     unsafe { from.cast::<Unaligned<T>>().read_volatile().0 }
 }
 
-/// 64 bytes, loaded once, so that what was looked at is what is stored.
+/// 64 bytes, loaded once, so that the bytes that were checked are those that are stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Block([Lane; 4]);
 
@@ -81,7 +84,7 @@ impl Block {
     /// Loads the block at `from`, each byte once.
     ///
     /// # Safety
-    /// 64 readable bytes at `from`. Others may write there meanwhile.
+    /// 64 readable bytes at `from`. Other threads may write there meanwhile.
     #[inline(always)]
     pub unsafe fn load(from: *const u8) -> Self {
         #[cfg(fuzzing)]
@@ -111,7 +114,7 @@ impl Block {
     /// Stores the block in `to`.
     #[inline(always)]
     pub fn store_in(&self, to: &mut [u8; 64]) {
-        // SAFETY: 64 bytes of ours.
+        // SAFETY: 64 bytes in an array of the switch.
         unsafe { self.store(to.as_mut_ptr()) }
     }
 
@@ -160,7 +163,7 @@ pub unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies up to 64 bytes to memory of our own, for decisions: [`copy_in`] for a length that the compiler knows.
+/// Copies up to 64 bytes to memory of the switch, for decisions: [`copy_in`] for a length that the compiler knows.
 ///
 /// # Safety
 /// As [`copy_short`].
@@ -203,7 +206,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
 /// As [`sum`], of the `length` bytes at `place`.
 ///
 /// # Safety
-/// `place` must be readable for `length` bytes. Others may write there meanwhile: the sum is then that of some mixture.
+/// `place` must be readable for `length` bytes. Other threads may write there meanwhile: the sum is then that of some mixture.
 #[inline]
 pub unsafe fn sum_words(place: *const u8, length: usize) -> u64 {
     const LANES: usize = 8;
@@ -343,7 +346,7 @@ mod x86 {
     copy_by!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_storeu_si512);
     copy_by!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256);
 
-    /// Four registers at a time, past the caches; ordered before what is stored after it.
+    /// Four registers at a time, past the caches; ordered before later stores.
     ///
     /// # Safety
     /// As [`super::copy`]; `to` aligned to 64 bytes, `length` a multiple of 256; the feature must be there.

@@ -1,11 +1,11 @@
-//! Names of what a frame comes from: a port, and the slot in which a worker keeps the ring.
+//! Identifiers of a frame's origin: a port, and the slot in which a worker keeps the ring.
 
 use std::fmt;
 
 /// Most ports of a network.
 pub const MAX_PORTS: usize = 4096;
 
-/// Number of a port in its network, below [`MAX_PORTS`]. One that is gone leaves its number to a later one.
+/// Number of a port in its network, below [`MAX_PORTS`]. The number of a removed port is used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 
@@ -17,8 +17,8 @@ impl PortId {
     }
 }
 
-/// Where a worker keeps something: an index, and how often it was used before. So a slot that is written down somewhere never means whoever has
-/// the index by then.
+/// A worker's place for a source or an outlet: an index, and how often it was used before. So a stored slot never means a later
+/// tenant of the index.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u32);
 
@@ -29,23 +29,23 @@ impl Slot {
         Self(u32::from(generation) << 16 | u32::from(index))
     }
 
-    /// Where it is.
+    /// Its index.
     #[inline]
     pub fn index(self) -> usize {
         (self.0 & 0xffff) as usize
     }
 
-    /// How many had the index before, modulo 65536.
+    /// Number of earlier tenants of the index, modulo 65536.
     pub fn generation(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// What the next one is called that gets the index.
+    /// The slot of the next tenant of the index.
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1 << 16))
     }
 
-    /// As a number that names it, below 2^32.
+    /// As a unique number below 2^32.
     pub fn number(self) -> u32 {
         self.0
     }

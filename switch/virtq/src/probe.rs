@@ -1,16 +1,16 @@
-//! For a fuzzer only (`--cfg fuzzing`): tells of each read of guest memory before it is made, so that memory can change in between as it would under
-//! a guest's hands, at a moment that can be repeated; and so that work can be counted.
+//! For a fuzzer only (`--cfg fuzzing`): reports each read of guest memory before it is made, so that memory can change in between
+//! as a guest would change it, at a reproducible moment; and so that work can be counted.
 
 use std::cell::RefCell;
 
-/// What is about to be read.
+/// The read that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// The driver's index at this address of ours.
+    /// The driver's available index at this host address.
     Index(usize),
-    /// An entry of the driver's ring, or a descriptor.
+    /// An entry of the available ring, or a descriptor.
     Entry,
-    /// So many bytes of frames or headers, which may also be our own.
+    /// So many bytes of frames or headers, which may also be the switch's own.
     Bytes(usize),
 }
 
@@ -20,12 +20,12 @@ thread_local! {
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
 }
 
-/// Has `listener` hear of all reads of this thread from now on.
+/// Calls `listener` for all reads of this thread from now on.
 pub fn listen(listener: Option<Listener>) {
     LISTENER.with(|place| *place.borrow_mut() = listener);
 }
 
-/// A read is about to be made. What the listener itself reads is not told.
+/// A read is about to be made. Reads by the listener itself are not reported.
 pub fn tell(read: Read) {
     LISTENER.with(|place| {
         if let Ok(mut place) = place.try_borrow_mut()

@@ -1,4 +1,4 @@
-//! What the kernel and the processor offer and no safe crate wraps.
+//! Functions of the kernel and the processor without a wrapper in a safe crate.
 
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 

@@ -1,8 +1,8 @@
-//! Time, passed in: a cheap cycle counter for the workers, and what it means in nanoseconds.
+//! Time: a cheap cycle counter for the workers, and its conversion to durations.
 //!
 //! Cycles are those of the time-stamp counter where there is one (x86-64, invariant on every machine that runs VMs), else
-//! nanoseconds. Where the host is itself a virtual machine, that counter goes back when it is restored from a snapshot or moved. **Time** does not:
-//! the first worker that notices adds what is missing, for all ([`cycles_after`]).
+//! nanoseconds. Where the host is itself a virtual machine, that counter goes backwards when it is restored from a snapshot or
+//! migrated. **Time** does not: the first worker that notices adds the difference, for all ([`cycles_after`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use nix::time::{ClockId, clock_gettime};
 /// A moment or a span, in cycles.
 pub type Cycles = u64;
 
-/// Longest time that is spent at a stretch for one guest; work that is left then waits for its next turn.
+/// Longest time that is spent at a stretch for one guest; the rest of its work waits for its next service quantum.
 pub const SLICE: Duration = Duration::from_micros(200);
 
-/// What time is ahead of the counter, which went back by that.
+/// Difference between time and the counter, after that went backwards.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Counters of different CPUs may differ by this: no reason to add anything.
+/// Counters of different CPUs may differ by this much, which is not corrected.
 const JITTER: Duration = Duration::from_millis(1);
 
 /// The present moment.
@@ -41,14 +41,14 @@ fn counter() -> u64 {
     }
 }
 
-/// The present moment, which is not before `last`, one that was present before.
+/// The present moment, but not before `last`, an earlier reading.
 #[inline]
 pub fn cycles_after(last: Cycles) -> Cycles {
     let now = cycles();
     if now >= last { now } else { catch_up(&AHEAD, last, counter) }
 }
 
-/// Has `ahead` make up for a `counter` that went back, so that no moment is before `last`.
+/// Lets `ahead` correct a `counter` that went backwards, so that no moment is before `last`.
 #[cold]
 fn catch_up(ahead: &AtomicU64, last: Cycles, counter: impl Fn() -> u64) -> Cycles {
     let jitter = in_cycles(JITTER);
@@ -59,7 +59,7 @@ fn catch_up(ahead: &AtomicU64, last: Cycles, counter: impl Fn() -> u64) -> Cycle
         if missing <= jitter {
             return now.max(last);
         }
-        // Where another thread was faster, this one looks at what it made of it.
+        // If another thread was faster, this one reads its correction.
         let _ = ahead.compare_exchange(before, before.wrapping_add(missing), Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -108,7 +108,7 @@ mod tests {
         let (ahead, second) = (AtomicU64::new(0), frequency());
         let hour = 3600 * second;
         assert_eq!(catch_up(&ahead, 2 * hour, || second), 2 * hour);
-        // Another thread, whose last moment was a little earlier or later, adds nothing.
+        // Another thread, with a last moment a little earlier or later, adds nothing.
         for last in [2 * hour - second, 2 * hour + in_cycles(JITTER)] {
             assert_eq!(catch_up(&ahead, last, || second), last.max(2 * hour));
         }

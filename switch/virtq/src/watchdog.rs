@@ -1,9 +1,10 @@
-//! The watchdog: frees a thread whose call blocks.
+//! The watchdog: frees a thread whose interrupt blocks (a write to an eventfd).
 //!
-//! Calls never block, because their descriptors are set so. But a descriptor's flags are shared with the front end, which can clear the flag
-//! again and leave an eventfd full, and no system call writes to an eventfd with a wish of its own not to block. So every thread that calls
-//! notes in its **stopwatch** when it begins; the watchdog looks at all stopwatches while calls are made, and interrupts a thread that has
-//! been calling for too long with a signal. The call then fails, and its port is quarantined. Without calls, the watchdog sleeps.
+//! Interrupts never block, because their descriptors are set so. But a descriptor's flags are shared with the front end, which can
+//! clear the flag again and leave an eventfd full, and no system call writes to an eventfd with a non-blocking flag of its own. So
+//! every thread that sends interrupts starts its **stopwatch** for each; the watchdog checks all stopwatches while interrupts are
+//! sent, and signals a thread that is in one for too long. The write then fails, and its port is quarantined. Without interrupts,
+//! the watchdog sleeps.
 
 mod stopwatch;
 
@@ -16,25 +17,25 @@ use crate::system::ThreadId;
 use crate::time::{cycles, in_cycles};
 use stopwatch::{Duty, Seen, Stopwatch};
 
-/// How long a call may take.
+/// Maximum duration of an interrupt.
 const MOST: Duration = Duration::from_millis(100);
-/// How often stopwatches are looked at while calls are made.
+/// Check interval of the stopwatches while interrupts are sent.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Looks without a call after which the watchdog sleeps.
+/// Checks without an interrupt after which the watchdog sleeps.
 const CALM: u32 = 20;
 
 static STOPWATCHES: Mutex<Vec<Arc<Timed>>> = Mutex::new(Vec::new());
 static DUTY: Duty = Duty::new();
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
-/// A thread whose calls are timed.
+/// A thread that sends interrupts, with its stopwatch.
 #[derive(Debug)]
 struct Timed {
     thread: ThreadId,
     stopwatch: Stopwatch,
 }
 
-/// A thread's own stopwatch, which the watchdog forgets when the thread ends.
+/// A thread's own stopwatch, which is removed from the watchdog when the thread ends.
 struct Mine(Arc<Timed>);
 
 thread_local! {
@@ -43,7 +44,7 @@ thread_local! {
 
 impl Mine {
     fn new() -> Self {
-        // A network has started it before. Where it cannot be, calls are not watched: that is no reason to end a thread.
+        // A network has started it before. If it cannot be started, interrupts are not watched: that is no reason to end a thread.
         let _ = start();
         let timed = Arc::new(Timed { thread: ThreadId::own(), stopwatch: Stopwatch::default() });
         stopwatches().push(Arc::clone(&timed));
@@ -61,7 +62,7 @@ fn stopwatches() -> MutexGuard<'static, Vec<Arc<Timed>>> {
     STOPWATCHES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `call` under the eye of the watchdog.
+/// Runs `call`, which sends an interrupt, with the watchdog's time limit.
 pub fn watched<T>(call: impl FnOnce() -> T) -> T {
     MINE.with(|Mine(timed)| {
         if timed.stopwatch.begin(cycles(), &DUTY) {
@@ -96,7 +97,7 @@ fn watch() -> ! {
         calm = if look(most) { 0 } else { calm + 1 };
         if calm == CALM {
             DUTY.go_off();
-            // A call that began before it could see the flag is found by one more look.
+            // An interrupt that began before it could see the flag is found by one more check.
             if !look(most) {
                 sleep();
             }
@@ -111,7 +112,7 @@ fn sleep() {
     }
 }
 
-/// Interrupts who has been calling for longer than `most` cycles; true if anybody has called since the last look.
+/// Signals each thread that is in an interrupt for longer than `most` cycles; true if any interrupt was sent since the last check.
 fn look(most: u64) -> bool {
     // Held, so that no thread ends between being found late and being interrupted.
     let stopwatches = stopwatches();
@@ -120,7 +121,7 @@ fn look(most: u64) -> bool {
         let seen = timed.stopwatch.look(cycles(), most);
         called |= seen != Seen::Nothing;
         if seen == Seen::Late {
-            // The thread lives: it takes its stopwatch away, under this lock, before it ends.
+            // The thread lives: it removes its stopwatch, under this lock, before it ends.
             timed.thread.interrupt(signal());
         }
     }

@@ -1,11 +1,12 @@
-//! Page faults of one frame's copy. A guest can place a frame, or its receive buffers, in thousands of pages that are not in memory: the worker waits
-//! for each page fault, and so do all ports that it serves.
+//! Limit of page faults in the copy of one frame. A guest can place a frame, or its receive buffers, in thousands of pages that are
+//! not in memory: the worker waits for each page fault, and so do all ports that it serves.
 //!
-//! While a copy goes from run to run of memory, the clock is read once in some dozens of them. Only where they take far too long are the thread's page
-//! faults counted; where those are why, the frame is given up. Frames of few runs, as honest guests have them, come to nothing here.
+//! While a copy goes from run to run of memory, the clock is read once in some dozens of them. Only where they take far too long
+//! are the thread's page faults counted; if those are the cause, the frame is dropped. Frames of few runs, as well-behaved guests
+//! have them, cost almost nothing here.
 //!
-//! A page fault on a huge page takes as long as some hundred on small ones: where a few runs took longer than a slice ([`SLICE`]), one is
-//! enough.
+//! A page fault on a huge page takes as long as some hundred on small ones: if a few runs took longer than a slice ([`SLICE`]), one
+//! is enough.
 
 use std::time::Duration;
 
@@ -14,24 +15,24 @@ use nix::sys::resource::{UsageWho, getrusage};
 use super::Piece;
 use crate::time::{Cycles, SLICE, cycles, in_cycles};
 
-/// Runs of memory between two looks.
+/// Runs of memory between two checks.
 const RUNS: u32 = 32;
-/// The same for the first two looks, and after a window that took [`SLICE`].
+/// The same for the first two checks, and after a window that took [`SLICE`].
 const FEW: u32 = 8;
-/// What so many take at most where their pages are there, and some more.
+/// Maximum time of so many runs with their pages in memory, with a margin.
 const USUAL: Duration = Duration::from_micros(10);
-/// Page faults between two looks after which a copy is given up.
+/// Page faults between two checks after which a copy is given up.
 const MOST: i64 = RUNS as i64 / 2;
 
 /// See the module. For one frame.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Runs until the next look.
+    /// Runs until the next check.
     left: u32,
-    /// Runs between the last look and the next.
+    /// Runs between the last check and the next.
     window: u32,
     looked_at: Option<Cycles>,
-    /// The thread's page faults at the last look that found it late.
+    /// The thread's page faults at the last check that found it late.
     counted: Option<i64>,
 }
 
@@ -54,7 +55,7 @@ impl Faults {
         self.look_in(cycles(), faults)
     }
 
-    /// Looks in moment `now`, where the thread's page faults so far are `all`.
+    /// Checks in moment `now`, with `all` page faults of the thread so far.
     fn look_in(&mut self, now: Cycles, all: impl FnOnce() -> i64) -> bool {
         let window = std::mem::replace(&mut self.window, RUNS);
         let before = self.looked_at.replace(now);
@@ -64,12 +65,12 @@ impl Faults {
             self.window = FEW;
         }
         self.left = self.window;
-        // Few runs tell nothing of small pages. And another process may have had the CPU meanwhile.
+        // A few runs show nothing about small pages. And another process may have had the CPU meanwhile.
         let late = slow || (window == RUNS && took > in_cycles(USUAL));
         !late || !self.many(all(), if slow { 1 } else { MOST })
     }
 
-    /// Whether there were so many as `most` since this was last asked, and now there are `all`.
+    /// Whether there were at least `most` page faults since this was last asked, with `all` now.
     fn many(&mut self, all: i64, most: i64) -> bool {
         self.counted.replace(all).is_some_and(|before| all - before >= most)
     }
@@ -80,7 +81,7 @@ pub(crate) fn faults() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults() + usage.major_page_faults())
 }
 
-/// Has all `pieces` in memory before a copy that has no [`Faults`] of its own; false if that was given up.
+/// Brings all `pieces` into memory before a copy that has no [`Faults`] of its own; false if that was given up.
 pub fn bring_in(pieces: impl Iterator<Item = Piece>) -> bool {
     let mut faults = Faults::default();
     for piece in pieces {
@@ -101,7 +102,7 @@ mod tests {
 
     use crate::memory::{Hint, MemoryMap, Region};
 
-    /// Pieces of two bytes across the borders of pages.
+    /// Buffer segments of two bytes across the borders of pages.
     fn pieces(map: &MemoryMap, count: u64) -> Vec<Piece> {
         (1..=count).filter_map(|page| map.piece(page * 4096 - 1, 2, &mut Hint::default())).collect()
     }
@@ -123,7 +124,7 @@ mod tests {
         assert!(!faults.many(1000, MOST) && !faults.many(1000 + MOST - 1, MOST) && faults.many(1000 + 2 * MOST, MOST));
     }
 
-    /// Runs until a copy is given up of which each run takes `span`, with a page fault or not.
+    /// Number of runs of duration `span` until the copy is given up, with or without page faults.
     fn runs_of(span: Duration, with_faults: bool) -> usize {
         let (mut faults, mut now, mut all) = (Faults::default(), 1, 7);
         let mut goes_on = || {
@@ -142,7 +143,8 @@ mod tests {
         let runs = runs_of(span, true);
         assert!(span * (runs as u32) < Duration::from_millis(5), "{runs}");
         assert_eq!(runs_of(span, false), 1000, "another thread had the CPU");
-        // What the frames of honest guests have is not touched by that: 64 KiB in pieces of 4 KiB, in buffers of 1.5 KB, on fresh memory.
+        // The frames of well-behaved guests are not affected: 64 KiB in buffer segments of 4 KiB, in buffers of 1.5 KB, on fresh
+        // memory.
         assert!(runs_of(Duration::from_micros(2), true) > 17 + 46);
     }
 }

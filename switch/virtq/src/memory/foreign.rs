@@ -1,11 +1,11 @@
 //! Memory of other domains under Xen: named by grants, never mapped.
 //!
-//! A guest **grants** pages to the domain that memlane runs in and tells their references (`xen/include/public/grant_table.h`). Reading one is a
-//! copy that the hypervisor makes, so bytes are named as long as possible and copied once, at best straight into the receiver's page.
+//! A guest **grants** pages to memlane's domain and passes their references (`xen/include/public/grant_table.h`). Reading one is a
+//! copy by the hypervisor, so bytes are named as long as possible and copied once, at best straight into the receiver's page.
 
 use std::fmt::Debug;
 
-/// A place in a page that a domain granted.
+/// An offset in a page that a domain granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct Granted {
@@ -13,7 +13,7 @@ pub struct Granted {
     pub reference: u32,
     /// Byte in the page, below 4096.
     pub offset: u16,
-    /// Whose page it is.
+    /// The domain of the page.
     pub domain: u16,
 }
 
@@ -34,7 +34,7 @@ pub struct Foreign {
     pub length: u32,
 }
 
-/// Who copies what is named into memory of ours.
+/// Copies named memory into the switch's memory.
 pub trait Fetch: Debug + Send + Sync {
     /// Copies all bytes of `names`, in order, to `to`, which has as many. False if any could not be read.
     fn fetch(&self, names: &[Foreign], to: &mut [u8]) -> bool;

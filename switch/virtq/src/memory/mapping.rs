@@ -1,4 +1,4 @@
-//! Mappings of guests' memory: where it lies in our address space.
+//! Mappings of guests' memory: its range in the switch's address space.
 
 #![expect(unsafe_code, reason = "mmap and munmap")]
 
@@ -18,11 +18,12 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `length` bytes of `file`, whose pages have `block` bytes, from `start` on, a multiple of these, such that a huge page of the file
-    /// is one of ours, too: it must lie in our address space as it does in the file, which the kernel does not see to by itself.
+    /// Maps `length` bytes of `file`, with pages of `block` bytes, from `start` on, a multiple of these, such that a huge page of
+    /// the file is a huge page of the mapping, too: both must have the same alignment, which the kernel does not guarantee by
+    /// itself.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn of_file(file: &File, start: u64, length: u64, block: u64) -> io::Result<Self> {
         let page = HUGE_PAGE.max(block);
         let whole = length.checked_next_multiple_of(block).and_then(|whole| usize::try_from(whole).ok());
@@ -31,7 +32,7 @@ impl Mapping {
         let place = reserve.start.next_multiple_of(page as usize) + (start % page) as usize;
         let ours = reserve.keep(place, whole);
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: MAP_FIXED replaces `ours`, which nobody else knows.
+        // SAFETY: MAP_FIXED replaces `ours`, which no other code knows.
         unsafe { map(ours.start, ours.length, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), start as i64) }?;
         Ok(ours)
     }
@@ -39,7 +40,7 @@ impl Mapping {
     /// Maps `length` bytes of `file`, whole pages, from `start` on, as they are.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn shared(file: &File, start: u64, length: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -50,7 +51,7 @@ impl Mapping {
     /// Private memory, all zeroes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn anonymous(length: usize) -> io::Result<Self> {
         Self::nameless(length, libc::PROT_READ | libc::PROT_WRITE)
     }
@@ -71,7 +72,7 @@ impl Mapping {
         unsafe { self.start().write_bytes(byte, self.length) };
     }
 
-    /// Addresses that nobody else gets.
+    /// Reserves addresses that no other mapping gets.
     fn reserve(length: usize) -> io::Result<Self> {
         Self::nameless(length, libc::PROT_NONE)
     }
@@ -96,8 +97,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.length > 0 {
-            // SAFETY: the range is ours alone, and whoever holds an address in it holds the mapping. Should the kernel refuse, addresses are
-            // wasted, nothing else.
+            // SAFETY: only this owns the range, and every holder of an address in it holds the mapping. If the kernel refuses,
+            // addresses are wasted, nothing else.
             unsafe { libc::munmap(self.start as *mut libc::c_void, self.length) };
         }
     }
@@ -106,7 +107,7 @@ impl Drop for Mapping {
 /// mmap(2).
 ///
 /// # Safety
-/// With MAP_FIXED, nobody may use what is mapped there.
+/// With MAP_FIXED, no code may use the memory that is mapped there.
 unsafe fn map(start: usize, length: usize, protection: i32, flags: i32, file: RawFd, offset: i64) -> io::Result<usize> {
     // SAFETY: the caller's promise.
     let place = unsafe { libc::mmap(start as *mut libc::c_void, length, protection, flags, file, offset) };

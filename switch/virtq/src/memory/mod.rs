@@ -1,15 +1,14 @@
-//! Guest memory: what a front end shares with us, and the only way to find a place in it.
+//! Guest memory: the memory that a front end shares with the switch, and the only way to find an address in it.
 //!
-//! - A **region** is one piece of a guest's memory, mapped from a file descriptor that the front end sent ([`Region`]).
-//! - A **memory map** is the set of a port's regions at one moment; it never changes, a new table makes a new map
-//!   ([`MemoryMap`]). Whoever holds pointers into a map holds the map.
-//! - A mapping may lose its file under us, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a lost region
-//!   instead of a dead daemon.
+//! - A **region** is one part of a guest's memory, mapped from a file descriptor that the front end sent ([`Region`]).
+//! - A **memory map** is the set of a port's regions at one moment; it never changes, a new memory table makes a new map
+//!   ([`MemoryMap`]). Every holder of pointers into a map holds the map.
+//! - A mapping may lose its file at any time, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a
+//!   lost region instead of a dead daemon.
+//! - Under Xen, guests share single pages, by **grants**: memory that is only named that way is [`Foreign`].
 //!
-//! - Under Xen, guests share single pages, by **grants**: what is only named that way is [`Foreign`].
-//!
-//! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and
-//! *user addresses* (of the front end's own process) for the rings themselves.
+//! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and *user
+//! addresses* (of the front end's own process) for the virtqueues themselves.
 
 pub mod faults;
 mod foreign;
@@ -55,7 +54,7 @@ pub struct MemoryMap {
     regions: Vec<Arc<Region>>,
 }
 
-/// Remembers the span of one map that served last, so that the common case is one comparison.
+/// The span of one map that was used last, so that the common case is one comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint(Span);
 
@@ -89,8 +88,8 @@ impl MemoryMap {
         Ok(Self { spans, regions })
     }
 
-    /// Where guest address `address` lies in our memory, and how many bytes follow it in the same region (at least 1). `hint` must
-    /// have been used with this map only.
+    /// The host address of guest address `address`, and how many bytes follow it in the same region (at least 1). `hint` must have
+    /// been used with this map only.
     #[inline]
     pub fn find(&self, address: u64, hint: &mut Hint) -> Option<(*mut u8, u64)> {
         hint.0.place(address).or_else(|| self.find_elsewhere(address, hint))
@@ -105,17 +104,17 @@ impl MemoryMap {
         Some(place)
     }
 
-    /// Where `length` bytes at the front end's own address `address` lie in our memory: for rings, which must lie in one region.
+    /// The host address of `length` bytes at the front end's own address `address`: for virtqueues, which must lie in one region.
     pub fn find_user(&self, address: u64, length: u64) -> Option<*mut u8> {
         self.regions.iter().find_map(|region| region.place_user(address, length))
     }
 
-    /// Why a region of this map lost its memory (see [`sigbus`]), if one did: what was read since is worthless.
+    /// The reason why a region of this map lost its memory (see [`sigbus`]), if one did: bytes that were read since are worthless.
     pub fn loss(&self) -> Option<Loss> {
         self.regions.iter().find_map(|region| region.loss())
     }
 
-    /// By how many bytes what this process has touched of it has changed since the last look, at most, see [`Region::look_at_touched`].
+    /// Change of the bytes that this process has touched in it since the last check, at most, see [`Region::look_at_touched`].
     pub fn look_at_touched(&self, all: &[Touched]) -> i64 {
         self.regions.iter().map(|region| region.look_at_touched(all)).sum()
     }

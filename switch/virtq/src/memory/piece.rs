@@ -1,11 +1,12 @@
-//! A piece: a run of memory that others write, and all that is done with one.
+//! A buffer segment (iovec): a run of memory that guests or other threads write, with all its operations.
 //!
-//! A piece is made where a memory map vouches for it, or from a frame in memory of our own. The rule by which it is sound to use later: **whoever
-//! has a piece belongs to a transmit queue or a receive queue that holds the map or the buffer, and gives the piece up before it is let go** (chains are given
-//! back, and rings are moved or stopped, only after that). What is done with a piece never leaves it, whatever is asked.
+//! A buffer segment is made where a memory map vouches for it, or from a frame in the switch's own memory. The rule by which its
+//! later use is sound: **every holder of a buffer segment belongs to a transmit queue or a receive queue that holds the map or the
+//! buffer, and drops the segment before that is released** (only after that are chains completed, and rings moved or stopped). No
+//! operation on a buffer segment reaches beyond it, for any argument.
 //!
-//! A piece may also only **name** memory, that of another domain under Xen ([`Foreign`]). To whoever reaches by address it has no bytes: only
-//! the hypervisor copies them, on request.
+//! A buffer segment may also only **name** memory, that of another domain under Xen ([`Foreign`]). For code that needs an address
+//! it has no bytes: only the hypervisor copies them, on request.
 
 #![expect(unsafe_code, reason = "memory that others write is reached by address")]
 
@@ -15,12 +16,12 @@ use super::mapping::Mapping;
 use super::{Foreign, Granted, Hint, MemoryMap};
 use crate::copy::{self, Block};
 
-/// An address in memory that others write: an address, not an access.
+/// An address in memory that guests or other threads write: an address, not an access.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct HostAddress(*mut u8);
 
-// SAFETY: an address; whoever makes an access of it answers for what is there.
+// SAFETY: an address; the code that makes an access of it vouches for the memory there.
 unsafe impl Send for HostAddress {}
 // SAFETY: as above.
 unsafe impl Sync for HostAddress {}
@@ -46,7 +47,8 @@ impl HostAddress {
 #[repr(C)]
 pub struct Piece {
     place: HostAddress,
-    /// Bytes at `place` in the low half; in the high half bytes that are only named. One number, so that it is loaded as it was stored.
+    /// Bytes at `place` in the low half; in the high half the bytes of named memory. One number, so that it is loaded as it was
+    /// stored.
     extent: u64,
 }
 
@@ -56,8 +58,8 @@ const HEADER: u32 = 12;
 const BLOCK: u32 = size_of::<Block>() as u32;
 
 impl MemoryMap {
-    /// The piece of at most `most` bytes at guest address `address`, which ends where its region ends. `hint` must have been used with this map
-    /// only.
+    /// The buffer segment of at most `most` bytes at guest address `address`, which ends at the end of its region. `hint` must have
+    /// been used with this map only.
     #[inline]
     pub fn piece(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Piece> {
         let (place, follow) = self.find(address, hint)?;
@@ -73,14 +75,14 @@ impl Piece {
     /// The `length` bytes at `place`.
     ///
     /// # Safety
-    /// They must be readable, and writable if the piece is written, as long as the piece or a part of it is in use. Others may write there
-    /// meanwhile.
+    /// They must be readable, and writable if the buffer segment is written, as long as it or a part of it is in use. Guests and
+    /// other threads may write there meanwhile.
     #[inline(always)]
     pub unsafe fn new(place: *mut u8, length: u32) -> Self {
         Self { place: HostAddress(place), extent: length as u64 }
     }
 
-    /// A piece that is never touched.
+    /// A buffer segment that is never touched.
     #[cfg(test)]
     pub(crate) fn nowhere(address: usize, length: u32) -> Self {
         Self { place: HostAddress(std::ptr::without_provenance_mut(address)), extent: length.into() }
@@ -92,14 +94,14 @@ impl Piece {
         self.extent as u32
     }
 
-    /// A piece that names `foreign`.
+    /// A buffer segment that names `foreign`.
     pub fn naming(foreign: Foreign) -> Self {
         let Foreign { place, length } = foreign;
         let name = u64::from(place.reference) | u64::from(place.offset) << 32 | u64::from(place.domain) << 48;
         Self { place: HostAddress(std::ptr::without_provenance_mut(name as usize)), extent: u64::from(length) << 32 }
     }
 
-    /// What it names, if it only does that.
+    /// The named memory, if it has no bytes of its own.
     #[inline]
     pub fn named(&self) -> Option<Foreign> {
         let length = (self.extent >> 32) as u32;
@@ -135,7 +137,7 @@ impl Piece {
         (bytes <= self.length()).then_some(Self { extent: bytes.into(), ..self })
     }
 
-    /// The first twelve bytes as two little-endian numbers, each loaded once; `None` if the piece is shorter.
+    /// The first twelve bytes as two little-endian numbers, each loaded once; `None` if the buffer segment is shorter.
     #[inline(always)]
     pub fn header(&self) -> Option<(u64, u32)> {
         if self.length() < HEADER {
@@ -155,7 +157,7 @@ impl Piece {
         (self.length() >= HEADER).then(|| u64::from_le(unsafe { copy::load_once::<u64>(self.place.0) }))
     }
 
-    /// Writes a header as [`Self::header`] loads it; nothing if the piece is shorter.
+    /// Writes a header as [`Self::header`] loads it; nothing if the buffer segment is shorter.
     #[inline(always)]
     pub fn write_header(&self, (first, last): (u64, u32)) {
         if self.length() >= HEADER {
@@ -174,7 +176,7 @@ impl Piece {
         (self.length() >= BLOCK).then(|| unsafe { Block::load(self.place.0) })
     }
 
-    /// Writes `block`; nothing if the piece is shorter.
+    /// Writes `block`; nothing if the buffer segment is shorter.
     #[inline(always)]
     pub fn write_block(&self, block: &Block) {
         if self.length() >= BLOCK {
@@ -183,7 +185,7 @@ impl Piece {
         }
     }
 
-    /// Copies to `to` what of it the piece has, each byte once, for decisions.
+    /// Copies its bytes to `to`, as many as fit, each byte once, for decisions.
     #[inline(always)]
     pub fn copy_in(&self, to: &mut [u8]) {
         // SAFETY: both have so many bytes.
@@ -212,7 +214,7 @@ impl Piece {
         }
     }
 
-    /// Copies to the piece `to`, elsewhere, what it has room for.
+    /// Copies its bytes to the buffer segment `to`, elsewhere, as many as fit.
     #[inline(always)]
     pub fn copy_to(&self, to: Piece) {
         // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
@@ -230,7 +232,7 @@ impl Piece {
         }
     }
 
-    /// Writes what it has room for of `bytes`.
+    /// Writes the `bytes` that fit.
     #[inline(always)]
     pub fn write(&self, bytes: &[u8]) {
         // SAFETY: both have so many bytes.
@@ -267,7 +269,7 @@ impl Piece {
     }
 }
 
-/// A page that others write, mapped from a file: a device's or one in memory. Unmapped when dropped.
+/// A page that other domains or devices write, mapped from a file: a device's or one in memory. Unmapped when dropped.
 #[derive(Debug)]
 pub struct SharedPage(Mapping);
 
@@ -278,12 +280,12 @@ impl SharedPage {
     /// Maps the page of `file` that begins at `offset`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn map(file: &std::fs::File, offset: u64) -> std::io::Result<Self> {
         Mapping::shared(file, offset, Self::SIZE as usize).map(Self)
     }
 
-    /// All of it. Whoever has the piece, or a part of it, holds the page.
+    /// All of it. Every holder of the buffer segment, or a part of it, holds the page.
     #[inline]
     pub fn piece(&self) -> Piece {
         // SAFETY: so much is mapped, readable and writable, see the module.
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn nothing_that_is_asked_leaves_the_piece() {
         let mut bytes: Vec<u8> = (0..200).collect();
-        // SAFETY: the vector outlives the piece and is long enough.
+        // SAFETY: the vector outlives the buffer segment and is long enough.
         let (short, long) = unsafe { (Piece::new(bytes.as_mut_ptr(), 11), Piece::new(bytes.as_mut_ptr().wrapping_add(20), 100)) };
         assert!(short.header().is_none() && short.first_word().is_none() && short.block().is_none());
         short.write_header((u64::MAX, u32::MAX));

@@ -1,4 +1,4 @@
-//! What holds of every address, length and region: see `docs/adr/0031-proofs.md`.
+//! Properties of every address, length and region: see `docs/adr/0031-proofs.md`.
 
 use std::ptr;
 
@@ -11,7 +11,7 @@ pub(crate) fn map_of(spans: &[(u64, u64, *mut u8)]) -> MemoryMap {
     MemoryMap { spans: spans.iter().map(span).collect(), regions: Vec::new() }
 }
 
-/// Any number: for who proves, all there are; for who tries, more often than by chance one at an edge.
+/// Any number: all numbers in a proof; in a test, more often than by chance one at an edge.
 type Any = (u64, u8, u8);
 
 fn any((wide, edge, low): Any) -> u64 {
@@ -24,13 +24,13 @@ fn any((wide, edge, low): Any) -> u64 {
     }
 }
 
-/// A place is given for exactly the addresses of the span, and what follows it ends where the span ends.
+/// An address is placed if and only if it is in the span, and the rest that follows ends where the span ends.
 #[test]
 #[cfg_attr(kani, kani::proof)]
 fn a_span_places_its_own_addresses_and_no_others() {
     bolero::check!().with_type::<(Any, Any, Any, u32, u8)>().cloned().for_each(|(guest_start, length, address, host, step)| {
         let [guest_start, length, address] = [guest_start, length, address].map(any);
-        // As `RegionTable::check` lets through.
+        // As `RegionTable::check` accepts it.
         let length = length.min(u64::MAX - guest_start);
         let (first, behind) = (guest_start, guest_start + length);
         let step = u64::from(step % 3);
@@ -52,7 +52,7 @@ fn a_span_places_its_own_addresses_and_no_others() {
     });
 }
 
-/// Whichever region served last, and whatever was asked before, an address is found in the one region that has it.
+/// An address is found in the region that holds it, for every hint and every sequence of look-ups.
 #[test]
 #[cfg_attr(kani, kani::proof, kani::unwind(6))]
 fn a_hint_changes_no_answer() {
@@ -72,7 +72,7 @@ fn a_hint_changes_no_answer() {
     });
 }
 
-/// What a front end says of a region, once let through, can be added up.
+/// A front end's description of a region that the check accepts can be added up.
 #[test]
 #[cfg_attr(kani, kani::proof)]
 fn no_end_of_a_region_overflows() {
@@ -95,7 +95,7 @@ fn an_area_is_inside_or_refused() {
         let [user_start, length, address, wanted] = numbers.map(any);
         let length = length.min(u64::MAX - user_start);
         let table = RegionTable { guest_start: 0, length, user_start, file_offset: 0 };
-        // Wherever in the region it begins, it may end just before, at, or just behind the region's end.
+        // For any start in the region, it may end just before, at, or just behind the region's end.
         let near = user_start + address.min(length);
         let left = user_start + length - near;
         let ends = left.saturating_sub(1).saturating_add(u64::from(step % 3));

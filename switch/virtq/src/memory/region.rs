@@ -15,20 +15,20 @@ use super::mapping::Mapping;
 use super::sigbus;
 use crate::budget::{Account, Budget, Permit};
 
-/// What a front end says of one region: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
+/// Description of one region by the front end: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionTable {
-    /// Where the guest sees it.
+    /// Its guest address.
     pub guest_start: u64,
     /// Its length in bytes.
     pub length: u64,
-    /// Where the front end's own process sees it.
+    /// Its address in the front end's own process.
     pub user_start: u64,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub file_offset: u64,
 }
 
-/// Why a region was refused.
+/// Reason why a region was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum RegionError {
     /// Length zero.
@@ -40,9 +40,9 @@ pub enum RegionError {
     /// The file ends before the region does.
     #[error("a memory region of {wanted} bytes in a file of {length}")]
     PastEnd {
-        /// Where the region would end in the file.
+        /// End of the region in the file.
         wanted: u64,
-        /// Where the file ends.
+        /// End of the file.
         length: u64,
     },
     /// Two regions share a guest address.
@@ -51,30 +51,30 @@ pub enum RegionError {
     /// More regions than slots.
     #[error("more than {} memory regions", super::MemoryMap::MAX_REGIONS)]
     TooMany,
-    /// A port's or all ports' bound on mappings is reached.
+    /// The port's or all ports' limit of mappings is reached.
     #[error("too many memory regions: this port may map {0} more, and all ports together no more than are left to each other")]
     NoSlot(u64),
     /// The port may hold no more descriptors.
     #[error("no descriptor is left for another memory file")]
     Descriptors,
-    /// A file whose pages may be slow or impossible to get, which would let a guest stop the worker.
+    /// Pages of the file may be slow or impossible to get, so a guest could stop the worker.
     #[error(
         "guest memory must lie in RAM-backed shared memory (memfd, tmpfs or hugetlbfs): with QEMU use -object memory-backend-memfd,share=on"
     )]
     NotMemory,
-    /// The port's bound on mapped memory is reached.
+    /// The port's limit of mapped memory is reached.
     #[error(
         "{} GiB of guest memory, where one port may map {} GiB: raise port-memory-gib",
         gibibytes(*wanted, f64::ceil),
         gibibytes(*most, f64::floor)
     )]
     TooMuchForPort {
-        /// Bytes that the port was to have mapped in all.
+        /// Bytes of the port's mappings including this region.
         wanted: u64,
-        /// Bytes that it may.
+        /// The port's limit.
         most: u64,
     },
-    /// All ports' bound on mapped memory is reached, of which one port gets no more than is left to the others.
+    /// All ports' limit of mapped memory is reached, of which a port's quota is no more than is left to the others.
     #[error(
         "a memory region of {} GiB, where {} GiB of all ports' limit are left to this port: raise guest-memory-gib",
         gibibytes(*wanted, f64::ceil),
@@ -83,7 +83,7 @@ pub enum RegionError {
     TooMuch {
         /// Bytes of the region.
         wanted: u64,
-        /// Bytes that this port may map beside those that it has.
+        /// Bytes that this port may map in addition.
         most: u64,
     },
     /// mmap refused.
@@ -91,12 +91,12 @@ pub enum RegionError {
     Map(String),
 }
 
-/// `bytes` in GiB, with two digits behind the point, `rounded` so that more than a limit is never told as equal to it.
+/// `bytes` in GiB, with two decimal places, `rounded` so that more than a limit is never shown as equal to it.
 fn gibibytes(bytes: u64, rounded: fn(f64) -> f64) -> f64 {
     rounded(bytes as f64 * 100.0 / (1_u64 << 30) as f64) / 100.0
 }
 
-/// What a port's regions may take, shared fairly with other ports.
+/// Quotas of a port's regions, shared fairly with other ports.
 #[derive(Clone, Debug)]
 pub struct Quota {
     /// Bytes that are mapped.
@@ -115,7 +115,7 @@ impl Default for Quota {
     }
 }
 
-/// Why a region lost its memory: a page of its file could not be had.
+/// Reason why a region lost its memory: the kernel could not provide a page of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The file ends before the page.
@@ -124,7 +124,7 @@ pub enum Loss {
     NoHugePage,
     /// The file is on a tmpfs without free blocks.
     Full,
-    /// The file is as it was.
+    /// The file is unchanged.
     Other,
 }
 
@@ -145,19 +145,19 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The file of regions, kept open to tell later what became of it.
+/// The file of regions, kept open to find the reason of a later loss.
 #[derive(Debug)]
 struct Backing {
     file: File,
     _permit: Permit,
 }
 
-/// What was seen of a region's memory last, in bytes.
+/// Counters of a region's memory at the last check, in bytes.
 #[derive(Debug, Default)]
 struct Seen {
-    /// That this process has touched.
+    /// Bytes that this process has touched.
     touched: AtomicU64,
-    /// That the file has.
+    /// Bytes that the file has allocated.
     allocated: AtomicU64,
 }
 
@@ -165,7 +165,7 @@ struct Seen {
 #[derive(Debug)]
 pub struct Region {
     table: RegionTable,
-    /// What is mapped, shared by the regions of one file; `None` for private memory.
+    /// The mapped file, shared by its regions; `None` for private memory.
     file: Option<Arc<Backing>>,
     /// Address of `table.guest_start` in our memory.
     host_start: HostAddress,
@@ -173,7 +173,7 @@ pub struct Region {
     watch: sigbus::Watch,
     mapping: Mapping,
     seen: Seen,
-    /// Its parts of what may be mapped.
+    /// Its permits of the quotas.
     _permits: [Option<Permit>; 2],
 }
 
@@ -210,7 +210,7 @@ impl Region {
         Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
     }
 
-    /// Its file, if that is the one that `meta` tells of.
+    /// Its file, if that has the metadata `meta`.
     fn file_if(&self, meta: &Metadata) -> Option<Arc<Backing>> {
         let backing = self.file.as_ref()?;
         let own = backing.file.metadata().ok()?;
@@ -259,8 +259,9 @@ impl Region {
         self.mapping.fill(byte);
     }
 
-    /// Looks at the bytes that this process has touched of it, and returns by how many they have changed since the last look, at most: more were both
-    /// touched and allocated, or fewer are. `all` is all that the process has touched, by address.
+    /// Checks the bytes that this process has touched of it, and returns their change since the last check, at most: an increase
+    /// counts as far as bytes were both touched and allocated, and likewise a decrease. `all` is the touched memory of the process,
+    /// by address.
     pub fn look_at_touched(&self, all: &[Touched]) -> i64 {
         let (start, end) = (self.mapping.start() as u64, self.mapping.start() as u64 + self.mapping.length() as u64);
         let own = &all[all.partition_point(|touched| touched.start < start)..];
@@ -272,22 +273,22 @@ impl Region {
         if touched.signum() == allocated.signum() { touched.signum() * touched.abs().min(allocated.abs()) } else { 0 }
     }
 
-    /// What the front end said of it.
+    /// The front end's description of it.
     pub fn table(&self) -> &RegionTable {
         &self.table
     }
 
-    /// Where `length` bytes at the front end's address `address` lie, if all of them are in this region.
+    /// The host address of `length` bytes at the front end's address `address`, if all of them are in this region.
     pub fn place_user(&self, address: u64, length: u64) -> Option<*mut u8> {
         Some(self.host_start().wrapping_add(self.table.offset_of_user(address, length)? as usize))
     }
 
-    /// True once a page of the region could not be had.
+    /// True once the kernel could not provide a page of the region.
     pub fn is_lost(&self) -> bool {
         self.watch.is_lost()
     }
 
-    /// Why it was lost, as its file tells now; `None` if it was not.
+    /// The reason of the loss, by the present state of its file; `None` if it was not lost.
     pub fn loss(&self) -> Option<Loss> {
         let file = self.file.as_ref().filter(|_| self.is_lost()).map(|backing| &backing.file)?;
         let ends = file.metadata().map_or(0, |meta| meta.size());
@@ -304,7 +305,7 @@ impl Region {
 }
 
 impl RegionTable {
-    /// How far into the region `length` bytes at the front end's address `address` begin, if all of them are in it.
+    /// The offset in the region of `length` bytes at the front end's address `address`, if all of them are in it.
     pub(super) fn offset_of_user(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.user_start)?;
         (offset.checked_add(length)? <= self.length).then_some(offset)
@@ -322,8 +323,8 @@ impl RegionTable {
     }
 }
 
-/// The part of the file to map: from the block that holds the region's start to the end of the region, in whole blocks, because
-/// hugetlbfs maps and unmaps only whole huge pages. Returns where it begins, its bytes, and those of a block.
+/// The part of the file to map: from the block of the region's start to the end of the region, in whole blocks, because hugetlbfs
+/// maps and unmaps only whole huge pages. Returns its offset, its bytes, and the size of a block.
 fn file_window(table: &RegionTable, meta: &Metadata) -> Result<(u64, u64, u64), RegionError> {
     let wanted = table.file_offset + table.length;
     if wanted > meta.size() {
@@ -335,12 +336,13 @@ fn file_window(table: &RegionTable, meta: &Metadata) -> Result<(u64, u64, u64), 
     Ok((start, end - start, block))
 }
 
-/// Bytes that a file has, less than its length where it is sparse.
+/// Allocated bytes of a file, less than its length where it is sparse.
 fn allocated(meta: &Metadata) -> u64 {
     meta.blocks() * 512
 }
 
-/// Pages of other filesystems come when their server pleases (FUSE, NFS), so a fault could hold the worker for ever.
+/// Refuses other filesystems: their pages come whenever their server provides them (FUSE, NFS), so a fault could hold the worker
+/// for ever.
 fn check_is_memory(file: &File) -> Result<(), RegionError> {
     const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
     let stat = fstatfs(file).map_err(|error| RegionError::Map(error.to_string()))?;

@@ -1,12 +1,12 @@
-//! A guest that truncates its memory file costs itself its port, not everyone the daemon.
+//! SIGBUS handler: a guest that truncates its memory file loses its port, and the daemon goes on.
 //!
-//! Touching a page whose file no longer reaches it raises SIGBUS, and so does one for which hugetlbfs or tmpfs has no page left. The handler finds the **watch** whose range holds the
-//! address, marks it lost and maps anonymous memory over the whole range, so that the interrupted access ends
-//! normally and cannot fault again. The worker sees the mark after its pass and quarantines the port. A SIGBUS
-//! outside every watch is a defect of ours and ends the process as it would have without the handler.
+//! Touching a page beyond the end of its file raises SIGBUS, and so does a page for which hugetlbfs or tmpfs has none left. The
+//! handler finds the **watch** with the address in its range, marks it lost and maps anonymous memory over the whole range, so that
+//! the interrupted access ends normally and cannot fault again. The worker sees the mark after its poll iteration and quarantines
+//! the port. A SIGBUS outside every watch is a defect of memlane and ends the process as it would have without the handler.
 //!
-//! The handler may interrupt anything, so all that it reads is a fixed table of atomics ([`Slot`]). The slot that it looks for does not change
-//! meanwhile, for whoever touched the address holds the watch; others may.
+//! The handler may interrupt any code, so it reads only a fixed table of atomics ([`Slot`]). The slot of the address does not
+//! change meanwhile, because the interrupted code holds the watch; others may.
 
 #![expect(unsafe_code, reason = "a signal handler that replaces a mapping")]
 
@@ -24,7 +24,7 @@ static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 /// Slots below this were used at least once.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// Counts losses, so that a worker learns of one by a single load a pass.
+/// Counts losses, so that a worker learns of one by a single load per poll iteration.
 static LOSSES: AtomicU32 = AtomicU32::new(0);
 
 /// Mappings lost since the process began; changes exactly when some [`Watch`] becomes lost.
@@ -77,23 +77,23 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     // SAFETY: the kernel passes a valid siginfo for a handler registered with SA_SIGINFO, which the registration does.
     let address = unsafe { (*info).si_addr() } as usize;
     if !replace_mapping_of(address) {
-        // Not ours: with the default action back in place the access faults again and ends the process.
-        // SAFETY: signal() is async-signal-safe and takes no memory of ours.
+        // Not a watched address: with the default action back in place the access faults again and ends the process.
+        // SAFETY: signal() is async-signal-safe and takes no pointer.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
 }
 
 /// Maps anonymous memory over the watched range that holds `address`; false if none does. Async-signal-safe.
 ///
-/// If the kernel refuses so much memory (`vm.overcommit_memory=2`, RLIMIT_DATA), only the page at `address` is replaced, and others as they are
-/// touched, until the port is quarantined.
+/// If the kernel refuses so much memory (`vm.overcommit_memory=2`, RLIMIT_DATA), only the page at `address` is replaced, and others
+/// when they are touched, until the port is quarantined.
 fn replace_mapping_of(address: usize) -> bool {
     let used = HIGH_WATER.load(Ordering::Acquire);
     for slot in &TABLE[..used] {
         let Some((start, length)) = slot.range().filter(|&(start, length)| address.wrapping_sub(start) < length) else { continue };
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the range is a mapping that a live watch owns; whoever reads it treats it as memory that can change
-        // under him, so replacing its content breaks no promise.
+        // SAFETY: the range is a mapping that a live watch owns; all its readers treat it as memory that can change at any time, so
+        // replacing its content breaks no promise.
         let map = |start: usize, length: usize| unsafe {
             libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) != libc::MAP_FAILED
         };

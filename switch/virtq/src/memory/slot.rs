@@ -1,7 +1,8 @@
 //! A slot of the table that the SIGBUS handler reads (`sigbus`): the range of one mapping, and whether it was lost.
 //!
-//! Slots are used again. The handler may read one while it changes hands; a **version** before and after tells, so that it never takes the start
-//! of one mapping for that of another. `cargo test` runs it; under `make loom` every interleaving of its atomics is explored.
+//! Slots are used again. The handler may read one while its owner changes; a **version** before and after shows that, so that the
+//! start of one mapping is never combined with the length of another. `cargo test` runs it; under `make loom` every interleaving of
+//! its atomics is explored.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -27,13 +28,13 @@ impl Slot {
         Self { version: AtomicU32::new(0), start: AtomicUsize::new(0), length: AtomicUsize::new(0), lost: AtomicBool::new(false) }
     }
 
-    /// Takes a free slot for `length` bytes at address `start`. Takers and owners wait for each other.
+    /// Takes a free slot for `length` bytes at address `start`. Callers serialize `take` and `free`.
     pub fn take(&self, start: usize, length: usize) {
         self.lost.store(false, Ordering::Relaxed);
         self.set(start, length);
     }
 
-    /// Gives the slot back.
+    /// Frees the slot.
     pub fn free(&self) {
         self.set(0, 0);
     }
@@ -41,7 +42,7 @@ impl Slot {
     fn set(&self, start: usize, length: usize) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        // Who sees any of the new range sees that it was changing.
+        // A reader that sees any of the new range sees that it was changing.
         fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);
         self.length.store(length, Ordering::Relaxed);
@@ -56,7 +57,7 @@ impl Slot {
         (version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version).then_some(range)
     }
 
-    /// Notes that the mapping lost its file.
+    /// Marks the mapping as lost.
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! What callers and the watchdog tell each other: all of it atomics, run under every interleaving by `make loom`.
+//! State that callers and the watchdog share: atomics only, tested with every interleaving by `make loom`.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,41 +7,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::time::Cycles;
 
-/// What one thread's calls are timed with.
+/// Stopwatch of one thread's interrupts.
 #[derive(Debug, Default)]
 pub struct Stopwatch {
-    /// When the thread began the call that it is in; zero if it is in none.
+    /// When the thread began its present interrupt; zero if it is in none.
     since: AtomicU64,
-    /// It has called since this was last looked at.
+    /// It has sent an interrupt since this was last checked.
     called: AtomicBool,
 }
 
-/// What a look at a stopwatch shows.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// No call since the last look.
+    /// No interrupt since the last check.
     Nothing,
-    /// There were calls, or there is one.
+    /// There were interrupts, or there is one.
     Calls,
-    /// A call that takes too long.
+    /// An interrupt that takes too long.
     Late,
 }
 
 impl Stopwatch {
-    /// Notes that a call begins in moment `now`. True if the watchdog, whose `duty` it is, must be roused to see it.
+    /// Records that an interrupt begins in moment `now`. True if the watchdog, which shares `duty`, must be woken to see it.
     pub fn begin(&self, now: Cycles, duty: &Duty) -> bool {
         self.since.store(now | 1, Ordering::Relaxed);
-        // Sequentially consistent, so that either we see the watchdog sleep or it sees the call.
+        // Sequentially consistent, so that either the caller sees the watchdog sleep or the watchdog sees the interrupt.
         self.called.swap(true, Ordering::SeqCst);
         duty.must_rouse()
     }
 
-    /// Notes that the call ended.
+    /// Records that the interrupt ended.
     pub fn end(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// Looks in moment `now`, for calls that take longer than `most`.
+    /// Checks in moment `now` for an interrupt that takes longer than `most`.
     pub fn look(&self, now: Cycles, most: Cycles) -> Seen {
         let called = self.called.swap(false, Ordering::SeqCst);
         match self.since.load(Ordering::Relaxed) {
@@ -55,10 +55,11 @@ impl Stopwatch {
 
 /// Whether the watchdog is on duty.
 ///
-/// It says that it goes off, looks once more at all stopwatches, and sleeps if it sees nothing; who begins a call then rouses it.
+/// It announces that it goes off duty, checks all stopwatches once more, and sleeps if none ran; a thread that begins an interrupt
+/// then wakes it.
 #[derive(Debug)]
 pub struct Duty {
-    /// Set while the watchdog sleeps and wants to hear of the next call.
+    /// Set while the watchdog sleeps and must be woken by the next interrupt.
     asleep: AtomicBool,
 }
 
@@ -75,12 +76,12 @@ impl Duty {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// Says that the watchdog is about to sleep.
+    /// Announces that the watchdog is about to sleep.
     pub fn go_off(&self) {
         self.asleep.store(true, Ordering::SeqCst);
     }
 
-    /// True until somebody rouses it.
+    /// True until a thread wakes it.
     pub fn is_off(&self) -> bool {
         self.asleep.load(Ordering::Relaxed)
     }
@@ -97,7 +98,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// Two threads call, one of them for ever; the watchdog goes off duty meanwhile.
+    /// Two threads send interrupts, one of them for ever; the watchdog goes off duty meanwhile.
     #[test]
     fn no_call_goes_unseen() {
         let mut builder = loom::model::Builder::new();
@@ -123,7 +124,7 @@ mod loom_tests {
                 assert!(roused.contains(&true), "it would sleep on a call");
                 assert!(!duty.is_off(), "who was roused stays awake");
             }
-            // However that went, what goes on is seen, and told late once it is.
+            // In every case the pending interrupt is seen, and reported late once it is.
             assert_eq!(stopwatches[1].look(20, 10), Seen::Late);
             assert_eq!(stopwatches[0].since.load(Ordering::Relaxed), 0);
         });
