@@ -125,7 +125,7 @@ pub fn ran_out() -> io::Error {
     io::Error::from_raw_os_error(libc::EMFILE)
 }
 
-/// The rest of a sentence about `error`: the remedy, if that is a shortage of descriptors.
+/// The remedy, as the end of a message about `error`, if that is a shortage of descriptors.
 pub fn remedy(error: &io::Error) -> String {
     if is_shortage(error) { format!(". {REMEDY}") } else { String::new() }
 }

@@ -79,7 +79,7 @@ pub struct Consumer<T> {
 /// A queue for `capacity` items, a power of two.
 ///
 /// # Panics
-/// If `capacity` is none.
+/// If `capacity` is not a power of two.
 pub fn queue<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "a hand-over queue holds a power of two items");
     let slots = std::iter::repeat_with(|| UnsafeCell::new(MaybeUninit::uninit())).take(capacity).collect();

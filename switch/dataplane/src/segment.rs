@@ -38,7 +38,7 @@ pub struct Segment {
 #[derive(Debug)]
 struct Inner {
     table: Arc<Table>,
-    /// Members that the table has room for.
+    /// Number of members for which the table has room.
     room: usize,
     members: Vec<PortId>,
     /// When it was last logged that MAC addresses move back and forth.

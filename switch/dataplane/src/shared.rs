@@ -21,7 +21,7 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// Guests' memory that may be mapped, all together.
     pub guest_memory: Arc<Budget>,
-    /// Mappings of guests' memory that all together may have.
+    /// Maximum of mappings of guests' memory, of all guests together.
     pub mappings: Arc<Budget>,
     /// Descriptors that ports and their front ends may hold.
     pub descriptors: Descriptors,

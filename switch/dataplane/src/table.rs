@@ -35,7 +35,7 @@ const WAYS: usize = 8;
 pub const DEFAULT_AGE: u32 = 300;
 /// Most entries of one table.
 const MOST: usize = 1 << 20;
-/// Second of the last confirmation of entries that do not age.
+/// Second of confirmation of entries without aging.
 const NEVER: u32 = u32::MAX;
 /// Seconds in which moves of a MAC address are counted.
 const WINDOW: u32 = 10;
@@ -97,7 +97,7 @@ pub enum Kind {
 pub struct Record {
     /// The MAC address. VLAN 0 stands for all VLANs unless the entry was learned.
     pub station: Station,
-    /// The port that it is behind.
+    /// Its port.
     pub port: PortId,
     /// Second of the last frame, for aging.
     pub confirmed: u32,
@@ -144,7 +144,7 @@ pub struct Table {
 pub struct Flap {
     /// The MAC address.
     pub station: Station,
-    /// The port that it is held at.
+    /// The port at which it is held.
     pub home: PortId,
     /// The port that it moved to.
     pub other: PortId,
@@ -176,7 +176,7 @@ impl Moves {
         PortId(self.0 as u16)
     }
 
-    /// With one move more, away from `port`, in second `now`.
+    /// Counts one more move, away from `port`, in second `now`.
     fn after(self, port: PortId, now: u32) -> Self {
         if self.count() > 0 && now.saturating_sub(self.second()) < WINDOW {
             Self::new(self.second(), self.count().saturating_add(1), self.home())
@@ -204,13 +204,13 @@ struct Place {
 pub enum Learned {
     /// The address was already known behind this port.
     Known,
-    /// It is known now.
+    /// The address was learned, or moved to this port.
     Changed,
     /// The port has used its quota and has no entry that could be replaced; frames to this address will be flooded.
     NoRoom,
     /// The address is pinned to another port.
     Pinned,
-    /// It moved too often, and is held at another port.
+    /// The address moved too often, and is held at another port.
     Held,
 }
 

@@ -231,7 +231,7 @@ pub unsafe fn sum_words(place: *const u8, length: usize) -> u64 {
     }
 }
 
-/// Asks the CPU to fetch the cache line of `place`, which may be any address.
+/// Prefetches the cache line of `place`, which may be any address.
 #[inline]
 pub fn prefetch(place: *const u8) {
     #[cfg(target_arch = "x86_64")]

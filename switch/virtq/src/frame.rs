@@ -118,7 +118,7 @@ impl Head {
     /// The bits of the source.
     pub const SOURCE: u128 = Self::DESTINATION << 48;
 
-    /// That of the frame that begins with `start`.
+    /// The head of the frame that begins with `start`.
     #[inline]
     pub fn of(start: &[u8; START]) -> Self {
         Self(u128::from(load_u64(start, 0)) | u128::from(load_u64(start, 8)) << 64)
@@ -296,7 +296,7 @@ impl NetHeader {
         (self.first, self.last)
     }
 
-    /// A header that asks for a checksum to be completed.
+    /// A header that requests checksum offload: the checksum is partial.
     pub fn partial_checksum(csum_start: u16, csum_offset: u16) -> Self {
         Self { first: u64::from(Self::NEEDS_CSUM) | u64::from(csum_start) << 48, last: csum_offset.into() }
     }

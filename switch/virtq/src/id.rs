@@ -23,7 +23,7 @@ impl PortId {
 pub struct Slot(u32);
 
 impl Slot {
-    /// The slot at `index`, which others had `generation` times before, counted modulo 65536.
+    /// The slot at `index` after `generation` earlier tenants, counted modulo 65536.
     #[inline]
     pub fn new(index: u16, generation: u16) -> Self {
         Self(u32::from(generation) << 16 | u32::from(index))

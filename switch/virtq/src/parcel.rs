@@ -165,7 +165,7 @@ impl Parcel {
         done
     }
 
-    /// The number of its flow, see [`frame::flow_hash`].
+    /// Its flow hash, see [`frame::flow_hash`].
     #[inline]
     pub fn flow_hash(&self) -> u32 {
         frame::flow_hash(self.start()).unwrap_or_else(|| self.flow_hash_behind_start())

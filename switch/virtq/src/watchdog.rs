@@ -74,7 +74,7 @@ pub fn watched<T>(call: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Puts the watchdog on duty, once in a process.
+/// Starts the watchdog, once in a process.
 ///
 /// # Errors
 /// The kernel refuses a thread or a signal handler; it is tried again the next time.

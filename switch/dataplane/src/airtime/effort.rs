@@ -5,7 +5,7 @@
 pub const BATCH: usize = 32;
 /// A frame, or a segment of a GSO frame, beside its bytes.
 pub const FRAME: u64 = 2048;
-/// A descriptor that is walked.
+/// A descriptor of a chain that is walked.
 pub const DESCRIPTOR: u64 = 64;
 /// Bytes of a small buffer: beyond [`BURDEN`](crate::ring::BURDEN), one more descriptor may be walked for so many bytes of the
 /// frame.

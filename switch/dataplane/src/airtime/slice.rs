@@ -10,7 +10,7 @@ pub struct Slice {
     enough: u64,
     /// The work units after which the clock is read next.
     next_look: u64,
-    /// When it is over; `None` before the first look.
+    /// When it is over; `None` before the clock was read.
     until: Option<Cycles>,
 }
 

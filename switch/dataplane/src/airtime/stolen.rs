@@ -8,7 +8,7 @@ use crate::time::{Cycles, cycles, in_cycles, thread_time};
 /// Maximum age of the clock readings.
 const MEMORY: Duration = Duration::from_millis(1);
 
-/// Both clocks as they were read a moment ago.
+/// Last readings of the cycle counter and of the thread's CPU clock.
 #[derive(Debug)]
 pub(super) struct Stolen {
     at: Cycles,

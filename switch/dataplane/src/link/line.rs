@@ -86,7 +86,7 @@ pub struct Line {
     rng: Rng,
     /// The state of [`super::GilbertElliott`].
     bad: bool,
-    /// When each frame that waits for the transmitter has left it.
+    /// Departure times of the frames in the transmitter's queue.
     leaving: VecDeque<Cycles>,
     /// When the last frame is due, for keeping order.
     last_due: Cycles,

@@ -122,7 +122,7 @@ impl Path {
         (*delay, *jitter, *rate) == (0, 0, 0) && *loss == 0.0 && *duplicate == 0.0 && bursts.is_none()
     }
 
-    /// True if all frames that leave at the same moment arrive at the same moment.
+    /// True if the path only delays, by a constant: frames that leave at the same moment arrive at the same moment.
     fn only_delays(&self) -> bool {
         let Self { delay: _, jitter, distribution: _, keep_order: _, loss, bursts, duplicate, reorder, rate, queue: _ } = self;
         (*jitter, *rate) == (0, 0) && [*loss, *duplicate, *reorder] == [0.0; 3] && bursts.is_none()

@@ -75,7 +75,7 @@ impl std::fmt::Debug for Fatal {
 }
 
 impl Fatal {
-    /// Why the network is over, once it is: a sentence with the remedy.
+    /// The cause of the network's end, once it has ended: a sentence with the remedy.
     pub fn cause(&self) -> Option<&str> {
         self.cause.get().map(String::as_str)
     }
@@ -88,7 +88,7 @@ impl Fatal {
         }
     }
 
-    /// Runs `run`, which the network cannot do without: its panic is the network's end.
+    /// Runs `run`, a thread that the network cannot do without: its panic ends the network.
     pub fn guard<R>(self: &Arc<Self>, thread: &str, run: impl FnOnce() -> R) -> Option<R> {
         GUARD.set(Some((Arc::clone(self), thread.into())));
         let result = caught(run);

@@ -24,7 +24,7 @@ pub struct LoopReport {
     /// Its VLAN; none for frames without a tag.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub vlan: Option<u16>,
-    /// The port that it is held at.
+    /// The port at which it is held.
     pub held_at: String,
     /// The port that it moved to.
     pub moves_to: String,
@@ -32,7 +32,7 @@ pub struct LoopReport {
     pub moves: u16,
     /// Seconds in which it did.
     pub within: u32,
-    /// Seconds since that was noticed.
+    /// Seconds since it was held.
     pub age: u64,
 }
 

@@ -57,7 +57,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Starts the workers that `shared` has counters for, pinned to `cpus` in turn (not at all if there are none). There are no ports yet.
+    /// Starts the workers for which `shared` has counters, pinned to `cpus` in turn (CPU affinity; not pinned if there are none).
+    /// There are no ports yet.
     ///
     /// # Errors
     /// The kernel refuses a thread or descriptor.
@@ -190,7 +191,7 @@ impl Network {
         port.set_state(State::Quarantined(cause.into()));
     }
 
-    /// Tells the operator that the front end of `port` was disconnected for want of descriptors.
+    /// Reports to the operator that the front end of `port` was disconnected because descriptors ran out.
     pub fn note_shortage(&self, port: &Port) {
         self.shared.descriptors.note_shortage(&port.name);
         port.set_advice(Some(descriptors::ADVICE));

@@ -23,19 +23,19 @@ pub struct RingParts {
     pub key: RingKey,
     /// Addresses of its descriptor table, available ring and used ring.
     pub split: SplitRing,
-    /// The memory that its buffers lie in.
+    /// The guest memory with its buffers.
     pub memory: Arc<MemoryMap>,
     /// Negotiated ring features.
     pub options: RingOptions,
     /// Position in the available ring to begin at.
     pub base: u16,
-    /// How to interrupt the driver.
+    /// The eventfd to interrupt the driver.
     pub call: Option<Call>,
-    /// Offloads of this direction.
+    /// Negotiated offloads of this direction.
     pub offloads: Offloads,
     /// Mergeable receive buffers: a frame may fill several (VIRTIO_NET_F_MRG_RXBUF).
     pub mergeable: bool,
-    /// How it begins.
+    /// Start conditions.
     pub start: Start,
 }
 

@@ -32,17 +32,17 @@ pub struct PortTerms<'t> {
     pub mac: Option<MacAddress>,
     /// Device properties that it offers.
     pub offer: Offer,
-    /// Whether it sends and is sent to.
+    /// Whether it is enabled, so that it sends and receives.
     pub enabled: bool,
 }
 
 /// Reason why a port cannot be added, or get an address.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AddError {
-    /// Another has its name.
+    /// Another port has its name.
     #[error("there is a port '{0}' already: choose another name, or detach that one first")]
     NameTaken(String),
-    /// Another has its address.
+    /// Another port has its address.
     #[error("the address {address} is tied to port '{port}': choose another, or detach that port first")]
     AddressTaken {
         /// The address.

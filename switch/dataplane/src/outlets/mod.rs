@@ -647,7 +647,7 @@ impl Outlets {
         due.into_iter().for_each(|due| self.notices.expect(slot, due.max(now)));
     }
 
-    /// Shuts the outlet of `port` at `slot` until it is opened again, or until the next poll iteration.
+    /// Shuts the outlet of `port` at `slot`, while the port is throttled for its expensive buffers, or opens it again.
     pub(crate) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
         if let Some(outlet) = self.get(slot).filter(|outlet| outlet.key.port == port) {
             outlet.shut_until = if for_good { Cycles::MAX } else { 0 };

@@ -36,11 +36,11 @@ use rings::Rings;
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// For a front end.
+    /// For the connection of a front end.
     Waiting,
     /// During negotiation of features and memory.
     Speaking,
-    /// At least one ring is served.
+    /// At least one virtqueue is served.
     Running,
     /// For this reason.
     Quarantined(String),
@@ -91,7 +91,7 @@ pub struct Port {
     pub calls: Arc<Gate>,
     /// Memory of frames to it on emulated links, all queues together.
     on_links: Arc<Account>,
-    /// Of each worker.
+    /// Counters of each worker.
     counters: Box<[PortCounters]>,
     /// Stream frames with an incomplete checksum, without a header that says so.
     undone_checksums: AtomicU64,
@@ -148,7 +148,7 @@ const WISHES: u64 = 1000;
 const EVENTS: u64 = 2;
 /// Log lines of their messages a second, where those are logged at all.
 const MESSAGES: u64 = 100;
-/// Longest pause for one of them.
+/// Longest delay of one control operation.
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
 impl Port {
@@ -292,12 +292,12 @@ impl Port {
         self.inner().offer = offer;
     }
 
-    /// Whether the operator lets it send and be sent to.
+    /// Whether the operator has enabled it, so that it sends and receives.
     pub fn is_enabled(&self) -> bool {
         self.inner().enabled
     }
 
-    /// Sets whether the operator lets it send and be sent to.
+    /// Enables or disables it.
     pub fn set_enabled(&self, enabled: bool) {
         self.inner().enabled = enabled;
     }
@@ -347,7 +347,7 @@ impl Port {
         self.inner().link = link;
     }
 
-    /// Times it was put in quarantine.
+    /// Number of its quarantines.
     pub fn quarantines(&self) -> u64 {
         self.inner().quarantines
     }
@@ -446,7 +446,7 @@ impl Port {
         inner.session = inner.session.wrapping_add(1);
     }
 
-    /// Front ends so far.
+    /// Number of the present session, one for each front end.
     pub fn session(&self) -> u32 {
         self.inner().session
     }

@@ -16,7 +16,7 @@ pub struct Running {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// Those that run.
+    /// Running rings.
     pub running: HashMap<RingKey, Running>,
     /// Rings to which their driver has posted a buffer, with their slots: an earlier ring of the same key may be reported late.
     pub filled: HashSet<(RingKey, Slot)>,

@@ -11,7 +11,7 @@ use crate::parcel::Parcel;
 const BUCKETS: usize = 64;
 const NONE: u8 = u8::MAX;
 
-/// One bucket.
+/// The flow of one bucket.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     first: Spot,
@@ -33,9 +33,9 @@ struct List {
 #[derive(Debug)]
 pub struct Flows {
     buckets: [Flow; BUCKETS],
-    /// Flows that began since they were last empty.
+    /// New flows: they began since they were last empty.
     new: List,
-    /// Flows that used up a quantum.
+    /// Old flows: they have used up a quantum.
     old: List,
     waiting: u32,
 }

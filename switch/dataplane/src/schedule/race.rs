@@ -19,7 +19,7 @@ const LEAD: u64 = 128 * 1024;
 #[derive(Debug)]
 struct Runner {
     sender: PortId,
-    /// Bytes by weight, in parts of [`Weight::PARTS`].
+    /// Bytes sent, divided by its weight, in parts of [`Weight::PARTS`].
     run: u64,
     /// The poll iteration in which it came last, with or without getting room.
     seen: Cycles,
@@ -61,7 +61,7 @@ impl Race {
         !self.runners.is_empty()
     }
 
-    /// Counts from the last one on, before numbers become too large.
+    /// Subtracts the least count from all counts before they overflow.
     #[inline]
     fn begin_anew(&mut self) {
         if let Some(last) = self.last.filter(|&last| last > u64::MAX / 2) {
@@ -78,12 +78,12 @@ impl Race {
         own.is_none_or(|own| own.run <= last + LEAD * Weight::PARTS)
     }
 
-    /// `sender` came and found no room.
+    /// `sender` found no room: it is blocked, and backlogged.
     pub fn came(&mut self, sender: PortId) {
         self.runner(sender);
     }
 
-    /// `sender` has nothing more.
+    /// `sender` is not backlogged any more.
     pub fn is_satisfied(&mut self, sender: PortId) {
         if let Some(runner) = self.runners.iter_mut().find(|runner| runner.sender == sender) {
             runner.wants = false;

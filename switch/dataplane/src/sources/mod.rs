@@ -69,7 +69,7 @@ pub(crate) struct Source {
     touched: bool,
     /// Notification state: detects lost kicks and interrupts, and delays interrupts.
     notice: Notice,
-    /// When it last had frames.
+    /// Moment of its last frames, for busy polling of recently active sources.
     pub active: Cycles,
     /// Whether it sends a one-way stream, without waiting for answers.
     pub stream: Stream,
@@ -82,7 +82,7 @@ pub(crate) struct Source {
 struct Share {
     /// The configured quota.
     usual: u32,
-    /// A receiver that takes frames, and is the sender's only one: a reserve is left for others.
+    /// For a receiver that takes frames, and is the sender's only one: a reserve is left for others.
     sole: u32,
     /// For a receiver that took nothing for longer than the stall timeout: it blocks little of the ring, and finds frames when it
     /// recovers.
@@ -112,9 +112,9 @@ pub(crate) struct Postponed {
 /// See [`Source::when_back`].
 #[derive(Debug)]
 pub(crate) enum WhenBack {
-    /// Stop, and answer with the base.
+    /// Stop, and reply with the base.
     Stop(mpsc::Sender<u16>),
-    /// Go on in other memory, in this state.
+    /// Move the ring to other memory, and continue in this state.
     Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>, State),
 }
 
@@ -168,7 +168,7 @@ impl Source {
         self.key.port
     }
 
-    /// Notes that a frame is for `port`.
+    /// Records `port` as the receiver of the present frame.
     #[inline]
     pub(crate) fn note_receiver(&mut self, port: PortId) {
         if self.receiver != port {
@@ -307,7 +307,7 @@ pub(crate) struct Sources {
     pub awake: Vec<Slot>,
     /// Slots with completions that are not published yet.
     pub touched: Vec<Slot>,
-    /// Sources that are armed.
+    /// Number of sources that are armed, so that their drivers kick.
     pub asleep: usize,
     /// Timers of the notification states.
     agenda: Agenda,

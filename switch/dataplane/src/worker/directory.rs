@@ -14,7 +14,7 @@ use crate::time::Cycles;
 #[derive(Debug)]
 struct Known {
     port: Arc<Port>,
-    /// The session in which it last had a ring started here.
+    /// The session of the last start of one of its rings here.
     session: u32,
 }
 
@@ -50,12 +50,12 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// That of worker `worker`.
+    /// The port table of worker `worker`.
     pub(super) fn new(worker: u8) -> Self {
         Self { worker: worker.into(), ports: Vec::new(), segments: Vec::new(), nobody: PortCounters::default() }
     }
 
-    /// Enters `port`; returns how many ports there is room for from now on.
+    /// Adds `port`; returns for how many ports there is room from now on.
     pub(super) fn enter(&mut self, port: &Arc<Port>) -> usize {
         let (id, segment) = (port.id, port.segment.id);
         grow(&mut self.ports, id.index());
@@ -69,7 +69,7 @@ impl Directory {
         self.ports.len()
     }
 
-    /// Takes `port` out, and its segment if it was the last one of it.
+    /// Removes `port`, and its segment with the last port of it.
     pub(super) fn remove(&mut self, port: &Port) {
         if let Some(known) = self.ports.get_mut(port.id.index()) {
             *known = None;
@@ -133,20 +133,20 @@ impl Directory {
         self.port(id).map_or(1, |port| port.policy.weight())
     }
 
-    /// Notes the `session` in which a ring of port `id` was started.
+    /// Records the `session` in which a ring of port `id` was started.
     pub(super) fn note_session(&mut self, id: PortId, session: u32) {
         if let Some(Some(known)) = self.ports.get_mut(id.index()) {
             known.session = session;
         }
     }
 
-    /// Port `id`, and the session in which it last had a ring started here.
+    /// Port `id`, and the session of the last start of one of its rings here.
     pub(super) fn session(&self, id: PortId) -> Option<(&Arc<Port>, u32)> {
         self.ports.get(id.index())?.as_ref().map(|known| (&known.port, known.session))
     }
 }
 
-/// Has `list` reach to `index`.
+/// Extends `list` to `index`.
 fn grow<T>(list: &mut Vec<Option<T>>, index: usize) {
     if list.len() <= index {
         list.resize_with(index + 1, || None);

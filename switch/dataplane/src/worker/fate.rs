@@ -41,7 +41,7 @@ impl Fates<'_> {
     /// A frame of `sender` was dropped, maybe without being read, for a `reason` that is counted at `port`.
     pub(super) fn dropped(&mut self, sender: PortId, port: PortId, reason: DropReason) {
         let (port, effort) = match reason {
-            // Its page faults took about as long as a whole turn.
+            // Its page faults took about as long as a service quantum.
             DropReason::SenderMemory => (sender, effort::TURN),
             _ => (port, effort::FRAME),
         };

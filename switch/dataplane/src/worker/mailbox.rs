@@ -32,7 +32,7 @@ impl Mailbox {
     /// An empty mailbox.
     ///
     /// # Errors
-    /// The kernel refuses an event descriptor.
+    /// The kernel refuses an eventfd.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
         Ok(Arc::new(Self { post: Post::default(), sleep: Sleep::default(), bell }))
@@ -67,7 +67,7 @@ impl Mailbox {
         open
     }
 
-    /// The worker is to end, or has ended: commands that wait for its answer fail.
+    /// Closes the mailbox of a worker that is to end, or has ended: commands that wait for its answer fail.
     pub fn close(&self) {
         self.post.close();
         self.wake();

@@ -48,14 +48,14 @@ use rest::Rest;
 pub enum Event {
     /// A guest broke its ring in this session of the port, which is to be quarantined.
     RingFault(Arc<Port>, u32, RingFault),
-    /// A driver has given this receive ring its first buffer, in this session of the port. The slot tells the ring from others of the same key,
-    /// before it and after.
+    /// A driver has given this receive ring its first buffer, in this session of the port. The slot distinguishes the ring from
+    /// earlier and later ones of the same key.
     Filled(Arc<Port>, u32, RingKey, Slot),
     /// The file behind the memory of some guest was truncated or lost.
     MemoryLost,
-    /// A second has begun. Only a worker that is awake says so.
+    /// A second has begun. Only a worker that is awake reports it.
     Second,
-    /// The current second, once in [`TICK`] seconds: FDB entries of silent MAC addresses age out now. Only a worker that is awake
+    /// The current second, once in ten seconds: FDB entries of silent MAC addresses age out now. Only a worker that is awake
     /// reports it.
     Tick(u32),
     /// MAC addresses of this broadcast domain move between ports too often (a loop, or a spoofed source).
@@ -79,7 +79,7 @@ pub struct Worker {
     ended: Vec<Ended>,
     directory: Directory,
     now: Cycles,
-    /// Seconds since the worker began, for the tables.
+    /// Seconds since the worker began, for FDB aging.
     second: u32,
     airtime: Airtime,
     /// Outlets with receive buffers that were too expensive to walk, and their ports.
@@ -90,10 +90,10 @@ pub struct Worker {
     quit: Option<Quit>,
 }
 
-/// Why a worker ends.
+/// Reason why a worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quit {
-    /// It was told to, with nothing in flight.
+    /// A command, with no frame in flight.
     Told,
     /// Its mailbox was closed.
     Closed,
@@ -136,7 +136,7 @@ impl Worker {
         })
     }
 
-    /// Works until told to quit, or until its mailbox is closed.
+    /// Makes poll iterations until [`Self::quit`] is called or the mailbox is closed.
     pub fn run(&mut self) -> Quit {
         loop {
             let frames = self.step();
@@ -162,7 +162,7 @@ impl Worker {
         self.pass()
     }
 
-    /// Ends [`Self::run`] after this pass.
+    /// Ends [`Self::run`] after this poll iteration.
     pub fn quit(&mut self) {
         self.quit = Some(Quit::Told);
     }

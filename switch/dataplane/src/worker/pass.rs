@@ -93,7 +93,7 @@ impl Worker {
         self.directory.counters(port)
     }
 
-    /// One source's turn; returns the frames it moved.
+    /// Serves one source for a service quantum, unless its port is throttled; returns the frames that it moved.
     fn serve(&mut self, slot: Slot) -> u32 {
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();

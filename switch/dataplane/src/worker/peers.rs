@@ -35,7 +35,7 @@ pub(super) enum Message {
 pub(super) struct Return {
     /// Slot of the source at the worker that owns it.
     pub slot: Slot,
-    /// Head of the chain.
+    /// Head of the descriptor chain.
     pub head: u16,
     /// The report.
     pub what: Back,
@@ -65,15 +65,15 @@ struct Link {
     /// Recalls not yet sent: at most one a source.
     recalls: VecDeque<Slot>,
     mailbox: Arc<Mailbox>,
-    /// Something was sent since the other was last woken.
+    /// A message or return was sent since the other worker was last woken.
     told: bool,
 }
 
-/// One worker's ends of all links, by the other's index.
+/// One worker's ends of all inter-worker queues, by the other worker's index.
 #[derive(Debug)]
 pub struct Links(Vec<Option<Link>>);
 
-/// Connects workers with these mailboxes, each with each.
+/// Makes the inter-worker queues between workers with these mailboxes, each with each.
 pub fn links(mailboxes: &[Arc<Mailbox>]) -> Vec<Links> {
     let count = mailboxes.len();
     let mut all: Vec<Vec<Option<Link>>> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();

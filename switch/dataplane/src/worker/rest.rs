@@ -28,7 +28,7 @@ use home::Home;
 use linger::Linger;
 
 const EVENTS: usize = 64;
-/// The token of the bell; kicks have slot and direction in theirs.
+/// The token of the worker's own eventfd (the bell); tokens of kicks hold slot and direction.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
 /// For deadlines further away than this the timer may stay set to an earlier moment: setting it each time costs more than a rare
@@ -115,7 +115,7 @@ impl Rest {
     pub(super) fn unwatch(&mut self, slot: Slot, direction: Direction) {
         let Some(index) = self.kicks.iter().position(|&(s, d, _)| (s, d) == (slot, direction)) else { return };
         let (_, _, kick) = self.kicks.swap_remove(index);
-        // The front end may hold the same file open, so closing ours does not end the watch.
+        // The front end may hold the same file open, so closing this descriptor does not end the watch.
         let _ = self.epoll.ctl(ControlOperation::Delete, kick.as_raw_fd(), EpollEvent::default());
     }
 }
@@ -278,7 +278,7 @@ impl Worker {
         if milliseconds == 0 {
             self.shared.workers[usize::from(self.index)].polls.add(1);
         }
-        // Interrupted by a signal is as good as nothing happened.
+        // An epoll call interrupted by a signal has no events.
         let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let mut woken = false;
         // A descriptor whose other end was closed is ready too, without a kick.

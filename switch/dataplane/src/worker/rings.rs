@@ -23,7 +23,7 @@ use crate::time::cycles;
 use crate::verdict::{Memo, Sender, may_send_from};
 
 impl Worker {
-    /// A port has come: it can be given rings.
+    /// Adds a port to the worker's port table: it can be given rings.
     pub fn enter_port(&mut self, port: &Arc<Port>) {
         let ports = self.directory.enter(port);
         self.airtime.enter(port.id, ports);
@@ -31,7 +31,7 @@ impl Worker {
         self.peers.make_room(ports);
     }
 
-    /// A port that has no rings any more goes.
+    /// Removes a port without rings from the worker's port table.
     pub fn remove_port(&mut self, port: &Arc<Port>) {
         if self.directory.knows(port) {
             self.directory.remove(port);
@@ -39,7 +39,7 @@ impl Worker {
         self.burdens.retain(|&(_, burden)| burden != port.id);
     }
 
-    /// Whether `port` has come and not gone.
+    /// Whether `port` is in the worker's port table.
     pub fn knows(&self, port: &Arc<Port>) -> bool {
         self.directory.knows(port)
     }
@@ -52,8 +52,8 @@ impl Worker {
         }
     }
 
-    /// Takes over a transmit queue. It starts with its first kick, or at once if there is no `kick` to wait for or `resumed`. `None` if its port has not
-    /// come.
+    /// Takes over a transmit queue. It starts with its first kick, or at once if [`Start::at_once`] is set. `None` if its port is
+    /// not in the worker's port table.
     pub fn add_transmit_queue(&mut self, key: RingKey, transmit: TransmitQueue, offloads: Offloads, start: Start) -> Option<Slot> {
         self.directory.note_session(key.port, start.session);
         let port = self.directory.port(key.port)?;
@@ -70,8 +70,8 @@ impl Worker {
         Some(slot)
     }
 
-    /// Takes over a receive queue. It starts as [`Self::add_transmit_queue`] says; until then its driver must know that a kick is wanted. `None` if its port has
-    /// not come.
+    /// Takes over a receive queue. It starts as [`Self::add_transmit_queue`] does; until then kicks must not be suppressed. `None`
+    /// if its port is not in the worker's port table.
     pub fn add_receive_queue(&mut self, key: RingKey, receive: ReceiveQueue, start: Start) -> Option<Slot> {
         self.directory.note_session(key.port, start.session);
         let port = self.directory.port(key.port)?;
@@ -92,7 +92,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// Whether the driver of ring `key` has given it a buffer, as far as is known: of some it is not told.
+    /// Whether the driver of ring `key` has posted a buffer, as far as is known: true for rings without a kick.
     pub fn is_filled(&mut self, key: RingKey) -> bool {
         let slot = self.outlets.find(key).filter(|_| key.direction == Direction::Receive);
         slot.and_then(|slot| self.outlets.get(slot)).is_none_or(|outlet| !outlet.is_unfilled())
@@ -101,7 +101,7 @@ impl Worker {
     /// Takes over both ends of queue `pair` of a port that has no rings. Returns the outlet's slot.
     ///
     /// # Errors
-    /// The kernel refuses to watch them, or the port has not come.
+    /// The kernel refuses to watch them, or the port is not in the worker's port table.
     pub fn add_ends(&mut self, port: PortId, pair: u16, session: u32, ends: Ends) -> std::io::Result<Slot> {
         self.directory.note_session(port, session);
         let port = self.directory.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
@@ -270,7 +270,7 @@ impl Worker {
         }
     }
 
-    /// Whether `address` may be announced for `port`, by the rules for frames that it floods; if so, it is learned there. Counts it.
+    /// Learns `address` at `port` for an announcement, within the port's flood limits; false if it may not be announced. Counts it.
     pub fn may_announce(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
         let Some(segment) = self.directory.members(port.segment.id).filter(|_| self.directory.knows(port)) else { return false };
         // The worker may have slept until this command: its own second may be long ago, and an address that is learned then would
@@ -293,7 +293,7 @@ impl Worker {
         may.is_ok()
     }
 
-    /// Floods a frame of the switch's own making from `port` to the receivers served here; `frame` is at most [`crate::frame::START`] bytes.
+    /// Floods a frame that the switch makes from `port` to the receivers served here; it has at most [`crate::frame::START`] bytes.
     pub fn inject(&mut self, port: &Arc<Port>, frame: &[u8]) {
         if !self.directory.knows(port) {
             return;
@@ -313,15 +313,15 @@ impl Worker {
     }
 }
 
-/// How a ring begins.
+/// Start conditions of a ring.
 #[derive(Debug, Default)]
 pub struct Start {
-    /// The descriptor that the driver kicks.
+    /// The eventfd that the driver kicks.
     pub kick: Option<File>,
     /// Without waiting for a kick: the front end polls, or the ring ran before.
     pub at_once: bool,
     /// Enabled from the start.
     pub enabled: bool,
-    /// The port's session, see [`crate::port::PortStatus::begin_session`].
+    /// The port's session, see [`Port::begin_session`].
     pub session: u32,
 }

@@ -56,11 +56,11 @@ impl Turn<'_> {
     /// `source` name the transmit queue.
     ///
     /// # Errors
-    /// The source's ring broke a rule.
+    /// The driver broke the source's ring.
     pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
         let limiter = &self.port.policy.transmit;
         let limited = limiter.is_set();
-        // Asked without a limit too: it may have been taken away while it held back.
+        // Checked without a limit too: it may have been removed while it held back.
         if self.is_held(limiter) {
             return Ok(0);
         }
@@ -125,7 +125,7 @@ impl Turn<'_> {
         Ok(taken.into())
     }
 
-    /// Whether the port's limit holds it back now; notes until when.
+    /// Whether the port's rate limit holds it back now; records until when.
     fn is_held(&mut self, limiter: &Limiter) -> bool {
         let held = !limiter.is_open(self.now);
         let before = std::mem::replace(&mut self.source.held_until, held.then(|| limiter.opens_at()));
@@ -322,7 +322,7 @@ impl Turn<'_> {
 #[inline]
 fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
     if parcel.header.is_plain() {
-        // Other flags are none of the receiver's business (virtio 1.4, section 5.1.6.2).
+        // Other flags must not reach the receiver (virtio 1.4, section 5.1.6.2).
         parcel.header = NetHeader::default();
         return Ok(());
     }

@@ -112,7 +112,7 @@ mod tests {
         let map = MemoryMap::new(vec![Arc::new(Region::anonymous(0, 1002 * 4096).unwrap())]).unwrap();
         let pieces = pieces(&map, 1000);
         assert!(!bring_in(pieces.iter().copied()), "a thousand page faults");
-        // Each try brings some in.
+        // Each attempt brings some pages in.
         let tries = (0..1000).take_while(|_| !bring_in(pieces.iter().copied())).count();
         assert!(tries < 100, "{tries}");
         assert!(bring_in(pieces.iter().copied()));

@@ -108,7 +108,7 @@ pub struct Quota {
 }
 
 impl Default for Quota {
-    /// One without bounds, for tests and benches.
+    /// A quota without bounds, for tests and benches.
     fn default() -> Self {
         let whole = || Account::new(&Budget::new(u64::MAX));
         Self { bytes: whole(), mappings: whole(), descriptors: whole() }
@@ -120,7 +120,7 @@ impl Default for Quota {
 pub enum Loss {
     /// The file ends before the page.
     Truncated,
-    /// The file is on hugetlbfs, whose pool is empty.
+    /// The file is on hugetlbfs, and its pool is empty.
     NoHugePage,
     /// The file is on a tmpfs without free blocks.
     Full,
@@ -167,7 +167,7 @@ pub struct Region {
     table: RegionTable,
     /// The mapped file, shared by its regions; `None` for private memory.
     file: Option<Arc<Backing>>,
-    /// Address of `table.guest_start` in our memory.
+    /// Host address of `table.guest_start`.
     host_start: HostAddress,
     /// Declared before the mapping: the watch must end before the address range can be reused.
     watch: sigbus::Watch,
@@ -249,7 +249,7 @@ impl Region {
         self.table.length
     }
 
-    /// Address of the first byte in our memory.
+    /// Host address of the first byte.
     pub fn host_start(&self) -> *mut u8 {
         self.host_start.get()
     }

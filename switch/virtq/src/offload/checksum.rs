@@ -8,7 +8,7 @@ use crate::memory::Piece;
 pub struct Sum {
     /// Sum of native-endian words; the order of bytes does not matter until the end (RFC 1071, section 2(B)).
     words: u64,
-    /// Whether an odd number of bytes went in.
+    /// Whether an odd number of bytes was added.
     odd: bool,
 }
 

@@ -69,7 +69,7 @@ pub struct Walk<'a> {
     pub ring: &'a SplitRing,
     /// The guest memory with its buffers.
     pub memory: &'a MemoryMap,
-    /// The region that served last.
+    /// The region that was used last.
     pub hint: &'a mut Hint,
     /// Direction in which the device uses them.
     pub access: Access,

@@ -32,7 +32,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// A control ring on `ring`.
+    /// A control queue on `ring`.
     pub fn new(ring: Ring) -> Self {
         Self { ring, pieces: Vec::with_capacity(PIECES) }
     }
@@ -102,7 +102,7 @@ impl Control {
         }
         let answer = obey(&command[..total as usize - 1]);
         let last = self.pieces[self.pieces.len() - 1];
-        // If the driver meant it for reading, it spoils its own memory.
+        // A driver that did not make the byte writable spoils only its own memory.
         last.skip(last.length() - 1).write(&[answer as u8]);
         1
     }

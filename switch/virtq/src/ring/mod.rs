@@ -46,7 +46,7 @@ pub enum RingFault {
     /// The front end made an interrupt eventfd block.
     #[error("a call descriptor that blocks")]
     CallBlocks,
-    /// A head that is no descriptor.
+    /// A descriptor head outside of the descriptor table.
     #[error("a descriptor head outside the ring")]
     HeadOutside,
     /// More descriptor chains made available than the ring holds, while none of them could be completed.
@@ -76,7 +76,7 @@ pub struct Ring {
     options: RingOptions,
     /// Position of the next available entry to take.
     next_available: u16,
-    /// The driver's index as last seen.
+    /// The driver's available index as last read.
     seen_available: u16,
     /// Entries from which on an index has jumped: one more than the ring holds; zero once the ring is broken, so that every index
     /// has jumped.
@@ -196,7 +196,7 @@ impl Ring {
         *self.broken.get_or_insert(fault)
     }
 
-    /// The driver's index as last seen.
+    /// The driver's available index as last read.
     pub fn seen(&self) -> u16 {
         self.seen_available
     }

@@ -18,7 +18,7 @@ pub const MAX_SIZE: u16 = 32768;
 pub const NEXT: u16 = 1;
 /// The descriptor is writable for the device.
 pub const WRITE: u16 = 2;
-/// The descriptor holds a table of descriptors.
+/// The descriptor points to an indirect table of descriptors.
 pub const INDIRECT: u16 = 4;
 
 /// A descriptor, copied out of guest memory; kept as the two words in which it is loaded.
@@ -224,7 +224,7 @@ impl SplitRing {
         unsafe { self.areas.used.add(4 + 8 * usize::from(position & self.mask)).cast::<u64>().write_unaligned(element) };
     }
 
-    /// Asks the CPU for the lines of the `count` used elements from `position` on, to write them.
+    /// Prefetches the cache lines of the `count` used elements from `position` on, to write them.
     #[inline]
     pub fn prefetch_used(&self, position: u16, count: u16) {
         for ahead in (0..count).step_by(8) {

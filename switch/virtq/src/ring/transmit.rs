@@ -48,7 +48,7 @@ pub struct TransmitQueue {
     out_count: u16,
     /// With IN_ORDER, and chains in flight: heads in the order in which they came, and whether each is done.
     order: VecDeque<(u16, bool)>,
-    /// How many went through `order` before its first.
+    /// Number of heads that left `order` before its first.
     gone: u32,
     chunks: ChunkPool,
     scratch: Vec<Piece>,
@@ -305,7 +305,7 @@ impl TransmitQueue {
     }
 }
 
-/// How much of a frame is copied on transmit.
+/// Number of bytes of a frame that are copied on transmit.
 #[inline]
 fn start_length(parcel: &Parcel) -> u32 {
     let most = if parcel.header.is_plain() { SHORT_START } else { START };

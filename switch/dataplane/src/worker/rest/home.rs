@@ -29,7 +29,7 @@ enum State {
     Unknown,
     /// The operator decides on which CPUs it runs.
     NotOurs,
-    /// It may wake on any of these.
+    /// It may wake on any of these CPUs.
     Open(CpuSet),
     /// It stays on the CPU `here` until that moment, and may wake on `any` CPU of the set afterwards.
     Settled { any: CpuSet, here: CpuSet, until: Cycles },

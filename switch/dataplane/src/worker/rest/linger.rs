@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::time::{Cycles, cycles, frequency, in_cycles};
 
-/// The first span, and the longest: most answers of a guest to a guest take less.
+/// Shortest and longest poll time: most answers of a guest to a guest take less than the longest.
 const LEAST: Duration = Duration::from_micros(10);
 const MOST: Duration = Duration::from_micros(200);
 /// Poll time after which the CPU is yielded to other tasks.
@@ -63,7 +63,7 @@ impl Linger {
         };
     }
 
-    /// True if no more tasks want to run than there are CPUs, asked at most every 10 ms.
+    /// True if no more tasks are runnable than there are CPUs, read at most every 10 ms.
     fn cpu_is_idle(&mut self, now: Cycles) -> bool {
         if now.wrapping_sub(self.asked_at) > frequency() / 100 {
             self.asked_at = now;
@@ -73,7 +73,7 @@ impl Linger {
     }
 }
 
-/// Tasks that run or want to, of the whole machine, this thread included.
+/// Runnable tasks of the whole machine, this thread included.
 fn running_tasks() -> Option<usize> {
     let load = std::fs::read_to_string("/proc/loadavg").ok()?;
     load.split(' ').nth(3)?.split('/').next()?.parse().ok()
