@@ -1,4 +1,4 @@
-"""What all tests of the lab share."""
+"""Fixtures and grouping of all tests of the lab."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def _group(item: pytest.Item) -> str | None:
 
 @pytest.fixture
 def own_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place for run folders apart from that of other labs on this machine, which would remove what we leave."""
+    """A place for run folders apart from that of other labs on this machine, which would remove leftovers of tests."""
     folder = Path(f"/run/mltest-{os.getpid()}")
     monkeypatch.setenv("MEMLANE_LAB_RUNS", str(folder))
     yield folder

@@ -1,4 +1,4 @@
-"""Results that nobody measured, to try on them what reads results. Values follow from the arguments, not from luck."""
+"""Made-up results, to test their readers. Values follow from the arguments, not from luck."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

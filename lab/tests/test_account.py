@@ -1,4 +1,4 @@
-"""Accounts without guests: what flows and meters told, turned into measures that add up."""
+"""Accounts without guests: figures of flows and meters become measures that add up."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The gate of speed: its statistics against rounds whose truth is known, and how it reads what programs tell."""
+"""The gate of speed: its statistics against rounds of known truth, and its readers of programs' output."""
 
 import json
 import random
@@ -15,7 +15,7 @@ PERCENT = 0.02
 
 
 def rounds(truth: float, count: int, noise: float, source: random.Random) -> Row:
-    """Rounds of a machine that drifts by half from round to round, in which new costs `truth` times what old does."""
+    """Rounds of a machine that drifts by half from round to round; the new side costs `truth` times the old one."""
     row = Row("made up")
     for _ in range(count):
         drift = source.lognormvariate(0, 0.5)

@@ -1,4 +1,4 @@
-"""Control groups: what a process and all that came of it have used is counted, and nothing stays."""
+"""Control groups: the use of a process with all its children is counted, and no group stays."""
 
 from memlane_lab.common.wait import until
 from memlane_lab.host import cgroup

@@ -136,7 +136,7 @@ def _long_run(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path]
 
 
 def _runs_once_flowing() -> list[Path]:
-    """The run folders, as soon as the server, whose programs the host can see, talks to the client."""
+    """The run folders, as soon as the server, a program that the host can see, talks to the client."""
 
     def flowing() -> bool:
         folders = list(runs_folder().glob("ml*"))
@@ -147,7 +147,7 @@ def _runs_once_flowing() -> list[Path]:
 
 
 def _left_of(name: str) -> list[str]:
-    """Whatever there still is of the session called `name`, found without its ledger."""
+    """All leftovers of the session called `name`, found without its ledger."""
     namespaces = [f"namespace {path.name}" for path in Path("/run/netns").glob(f"{name}-*")]
     devices = [f"device {path.name}" for path in Path("/sys/class/net").glob(f"{name}*")]
     folders = [f"folder {path}" for path in runs_folder().glob(name)]

@@ -1,4 +1,4 @@
-"""The counted host: whose an instruction is, what a kernel tells of itself, what is refused; and one real count."""
+"""The counted host: the party of an instruction, a kernel's description of itself, refusals; and one real count."""
 
 import struct
 import time

@@ -1,4 +1,4 @@
-"""Events: what a timeline lets happen when, and what is told of flows that have lived through it."""
+"""Events: the moments at which a timeline triggers them, and the measures of disturbed flows."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The examples run, with either kind of guests, and show what they promise."""
+"""The examples run, with either kind of guests, and show the promised results."""
 
 import os
 import re
@@ -16,12 +16,12 @@ _EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(params=["uml", "namespaces"])
 def kernel(request: pytest.FixtureRequest) -> str:
-    """What the examples take for a kernel; nothing makes them use namespaces."""
+    """The kernel of the examples' guests; empty: they use namespaces."""
     return str(uml_kernel.kernel().program) if request.param == "uml" else ""
 
 
 def _run(example: str, kernel: str, *arguments: str) -> str:
-    """What the example says. It runs in network and mount namespaces of its own, so that it meets nobody."""
+    """The example's output. It runs in network and mount namespaces of its own, apart from all others."""
     switch = memlane.program()
     assert switch, "no memlane: run make build"
     script = f'ip link set lo up; exec "{_EXAMPLES / example / "run.sh"}" "$@"'

@@ -1,4 +1,4 @@
-"""Experiments and plans: what a file may say, what its mistakes are answered with, in which order samples are taken."""
+"""Experiments and plans: the keys of a file, the messages about mistakes, the order of samples."""
 
 import re
 import tomllib

@@ -15,7 +15,7 @@ def test_percentiles_are_those_of_the_observations() -> None:
 
 
 def test_a_whole_histogram_is_read_back() -> None:
-    found = Latencies([(1e-6, 5), (0.0123, 7), (1000.0, 1)])  # what takes longer than it can tell counts as the longest
+    found = Latencies([(1e-6, 5), (0.0123, 7), (1000.0, 1)])  # a latency beyond its range counts as the longest
     again = Latencies.decoded(found.encoded())
     assert again.count == 13
     assert again.distribution() == found.distribution()

@@ -1,4 +1,4 @@
-"""What `memlane libvirt` prints is what libvirt's own schema takes, in a domain as the output says that it must be."""
+"""The output of `memlane libvirt` is valid in libvirt's own schema, in a domain as the output demands it."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Who holds memory: what is mapped of others is left out, pools are read, what is idle holds no frames."""
+"""Memory by party: mappings of others are left out, pools are read, an idle network holds no frames."""
 
 import mmap
 import os

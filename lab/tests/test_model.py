@@ -1,4 +1,4 @@
-"""The model: what was put in comes out, bounds hold what they say, and what it cannot know it refuses."""
+"""The model: it finds the true parameters, its bounds hold, and it refuses to extrapolate unasked."""
 
 import itertools
 import random
@@ -51,7 +51,7 @@ POINTS = tuple(itertools.product((1, 2, 4, 8), (64, 1024, 16 << 10, 1 << 20), (0
 def _observed(
     asked: Configuration, stages: Stages = TRUE, noise: float = 0.0, luck: random.Random | None = None
 ) -> Observation:
-    """What a sample would tell if the model were right but for noise."""
+    """A sample as it would be if the model were right but for noise."""
     factor = float(np.exp(noise * (luck or random.Random(0)).gauss(0, 1)))
     rate = stages.flow(asked, 2).rate * factor
     return Observation(
@@ -140,7 +140,7 @@ def test_more_cpus_and_less_load_never_harm() -> None:
         assert host.flow(demand, sharing, pairs, load / 2, 2).rate >= rate * 0.999
 
 
-# What was put in comes out.
+# Fitted parameters are the true ones.
 
 
 def test_costs_come_out_as_they_were_put_in() -> None:
@@ -203,7 +203,7 @@ def test_a_what_if_that_says_nothing_is_refused(word: str) -> None:
         what_if.parse([word])
 
 
-# What it cannot know it refuses.
+# Configurations outside of the calibration are refused.
 
 
 def test_what_lies_outside_is_refused_unless_extrapolated_and_then_marked() -> None:

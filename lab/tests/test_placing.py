@@ -1,4 +1,4 @@
-"""Where the two ends and the network run: what can be asked for, what is kept to, what is counted of it."""
+"""Placement of the two ends and the network: the keys, the CPUs in use, the counters."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Profiling: whose a hit is, what parts cost and how sure that is, what is refused; and one real profile."""
+"""Profiling: the party of a hit, costs of parts with their errors, refusals; and one real profile."""
 
 import random
 import subprocess

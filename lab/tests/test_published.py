@@ -1,4 +1,4 @@
-"""The page of results says what the committed samples say, and nothing else."""
+"""The page of results shows the committed samples, and nothing else."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lab's pages: what is generated is current, and every command on a page is one that the lab has."""
+"""The lab's pages: generated ones are current, and every command on a page is one that the lab has."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Results are written and read back; the report says what is in them and works in a real browser."""
+"""Results are written and read back; the report shows them and works in a real browser."""
 
 import csv
 import json
@@ -263,7 +263,7 @@ def test_a_browser_draws_every_plot_without_a_network_or_an_error(tmp_path: Path
 
 
 def _seen(folder: Path, page: str, width: int) -> dict[str, Any]:
-    """What a browser makes of a page in a window of so many pixels; it has no narrow ones itself."""
+    """A browser's picture of a page in a window of so many pixels; it has no narrow ones itself."""
     browser = shutil.which("chromium")
     assert browser, "chromium is missing: run `lab/install-packages test`"
     (folder / "probed.html").write_text(page.replace("<head>", f"<head>{PROBE}", 1))

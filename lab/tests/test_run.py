@@ -1,4 +1,4 @@
-"""Short real runs: what is stated in a file comes out as results, on every kind of guest."""
+"""Short real runs: a file's experiment comes out as results, on every kind of guest."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def _measured(tmp_path: Path, kind: GuestKind, text: str) -> ExperimentResult:
 def test_a_flow_is_measured_on_every_kind_of_guest(tmp_path: Path, kind: str) -> None:
     chosen = GuestKind(kind)
     result = _measured(tmp_path, chosen, TCP + 'path = "bridge"\n')
-    if reason := guests.KINDS[chosen].missing():  # then this, and nothing else, is what the results must say
+    if reason := guests.KINDS[chosen].missing():  # then this, and nothing else, must be the result
         assert [each.reason for each in result.missing] == [f"{kind} guests: {reason}"]
         return
     (sample,) = result.samples

@@ -1,4 +1,4 @@
-"""What becomes of a sample that fails, and of a fault of the lab itself."""
+"""Failed samples, and faults of the lab itself."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Sessions: what they start ends with them, and after them when they die."""
+"""Sessions: all that they start ends with them, and after them when they die."""
 
 import os
 import subprocess
@@ -157,7 +157,7 @@ def _name(pid: int) -> str | None:
 
 
 def _die_with(code: str) -> str:
-    """Opens a session in another Python, runs `code` there, and dies without any clean-up; returns what it printed."""
+    """Opens a session in another Python, runs `code` there, and dies without any clean-up; returns its output."""
     script = (
         "import os; from memlane_lab.host import network; from memlane_lab.host.session import Session;"
         f"session = Session(); {code}; os.sys.stdout.flush(); os.kill(os.getpid(), 9)"

@@ -1,4 +1,4 @@
-"""The shop: what its lines and logs are made into, and the whole of it once on real guests."""
+"""The shop: measures from its output and logs, and the whole of it once on real guests."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_failures_are_counted_and_no_answer_time_is_taken_from_them() -> None:
 
 
 def test_only_the_begin_of_a_session_tells_how_late_the_generator_is() -> None:
-    """What comes later in a session may have waited for an answer: that is the shop's."""
+    """A later page of a session may have waited for an answer: that wait is the shop's."""
     assert account.responses(browsers.read(_LINES), 2.0)["lateness"] == 0.001
 
 
@@ -207,7 +207,7 @@ def test_a_switch_that_starts_again_fails_only_who_was_asking(tmp_path: Path) ->
     assert taken.error is None
     assert taken.values["failed_after"] == 0
     assert taken.values["gap"] > 0.05
-    # Whoever was to come meanwhile is charged for it; that nobody came for so long is next to impossible.
+    # A browser due meanwhile is charged for it; that none was due for so long is next to impossible.
     assert taken.values["felt_max"] > taken.values["gap"] / 4
     assert taken.values["interactions"] > 15
 

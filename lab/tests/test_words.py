@@ -1,4 +1,4 @@
-"""The words of comments and pages: `words/count` finds what breaks the rules, and nothing here is worse than before."""
+"""The words of comments and pages: `words/count` finds breaches of the rules, and nothing here is worse than before."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ def count(top: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def git(top: Path, *arguments: str) -> None:
-    """Runs git in `top`, as somebody whom it need not know."""
+    """Runs git in `top`, with an author of its own."""
     author = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
     subprocess.run(["git", "-C", str(top), *author, *arguments], check=True, capture_output=True)
 
@@ -58,7 +58,7 @@ def ratchet(top: Path, percent: float = 33.3, terms: float = 750.0, lab: float =
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A small repository whose numbers its ratchet states."""
+    """A small repository with a ratchet of its own numbers."""
     for path, text in {"switch/virtq/src/lib.rs": RUST, "lab/boots.py": PYTHON, "docs/page.md": PAGE}.items():
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(text)

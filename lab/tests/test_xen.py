@@ -1,4 +1,4 @@
-"""The bed of Xen: what guests and dom0 are given, whose what was counted is; and the real thing."""
+"""The bed of Xen: plans of guests and dom0, domains of counted instructions; and the real thing."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_a_script_that_ends_without_a_word_is_an_error(tmp_path: Path, monkeypat
 
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, str]:
-    """What dom0 told: pages 10 and 11 are c1's, page 20 is s1's."""
+    """Output of dom0: pages 10 and 11 are c1's, page 20 is s1's."""
     (tmp_path / "kallsyms").write_text("ffffffff81000000 T tcp_sendmsg\n")
     return {
         "hypervisor": "ffff82d040200000 T gnttab_copy\nffff82d040201000 T idle_loop\n",

@@ -1,4 +1,4 @@
-"""Beds that the tests of one file share, the look at the switch after each test, and what is told of failures."""
+"""Beds that the tests of one file share, the check of the switch after each test, and the report of failures."""
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ Builder = Callable[..., Lan]
 
 
 LANS = pytest.StashKey[list[Lan]]()
-"""What a test has built, or shares."""
+"""The networks that a test has built, or shares."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""What a guest does not do: switched off while it runs, or never agreed to.
+"""Features that a guest lacks: switched off while it runs, or never agreed to.
 
 A **mix** is a list of `ethtool -K` words for a running guest. A **lack** is a set of virtio features that a guest never
 sees: QEMU leaves them out by properties of the device; from User Mode Linux, which takes all it is offered, a
@@ -16,10 +16,10 @@ SENDER_MIXES = {
     "no-checksum": "tso off tx off",
     "no-scatter": "tso off tx off sg off gso off",
 }
-"""What a sender can leave to itself, from nothing to everything."""
+"""Offloads that a sender can switch off, from none to all."""
 RECEIVER_MIXES = {"all": "", "no-gro": "gro off"}
-"""What a receiver can switch off. What it receives in hardware is agreed once (see `Lack`): virtio_net has no switch
-for it (User Mode Linux), or one (rx-gro-hw) that QEMU keeps from the back end."""
+"""Offloads that a receiver can switch off. Those of its hardware are agreed once (see `Lack`): virtio_net has no switch
+for them (User Mode Linux), or one (rx-gro-hw) that QEMU keeps from the back end."""
 
 
 def switch(guest: Guest, words: str) -> None:

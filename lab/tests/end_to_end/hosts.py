@@ -57,14 +57,14 @@ class Host:
             daemon.kill()
 
     def memlane_does(self, *arguments: str | Path) -> str:
-        """What a command of memlane's prints for this host's network."""
+        """The output of a command of memlane's for this host's network."""
         command = [self._binary, arguments[0], "--control", self._control, *arguments[1:]]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def uplink(self) -> dict[str, Any]:
-        """What it tells of its uplink."""
+        """The report about its uplink."""
         self.memlane.check()
         (told,) = json.loads(self.memlane_does("status", "--json"))["uplinks"]
         return dict(told)

@@ -35,12 +35,12 @@ PAIRS = [pytest.param(name, marks=pytest.mark.prove) if name == "tcg-tcg" else n
 _TRIES = 5
 """A machine that is busy with other things keeps a guest's receiver from running for most of a second, now and then."""
 _ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do echo 8388608 >$f; done"
-"""How much may wait in a socket, at most: for a guest whose receiver is not always running."""
+"""Bytes that may wait in a socket, at most: for a guest with a receiver that is not always running."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a guest and its port are to be."""
+    """The plan of a guest and its port."""
 
     kind: GuestKind
     lack: Lack = field(default_factory=Lack)
@@ -94,7 +94,7 @@ class Lan:
         self.switch.wait_running(*named)
 
     def tell(self) -> str:
-        """What switch and guests say of the network now, for whoever looks into a failure."""
+        """The state of switch and guests now, to look into a failure."""
         told = [("switch", _told(lambda: json.dumps(self.switch.report(), indent=1)))]
         told += [(guest.name, _told(partial(_counters_of, guest))) for guest in self.guests]
         return "\n".join(f"{name}: {text}" for name, text in told)
@@ -125,7 +125,7 @@ class Lan:
     def datagrams(self, source: int, target: int, address: str, *, length: int, rate: str) -> None:
         """Sends UDP for a second at a rate that every guest keeps up with, most of the time; insists on nearly all.
 
-        What the receiver's kernel drops because its program is not running is not the switch's loss.
+        Drops of the receiver's kernel because its program is not running are not the switch's loss.
         """
         tried: list[tuple[float, dict[str, Any]]] = []
         while len(tried) < _TRIES and not any(_nearly_all(*each) for each in tried):
@@ -149,7 +149,7 @@ def _counters_of(guest: Guest) -> str:
 
 
 def _told(source: Callable[[], str]) -> str:
-    """What it tells, or why it does not: a failure is being looked into."""
+    """The source's text, or why there is none: a failure is being looked into."""
     try:
         return source()
     except (LabError, AssertionError) as error:
@@ -157,7 +157,7 @@ def _told(source: Callable[[], str]) -> str:
 
 
 class _TunedGuest(TcgGuest):
-    """A QEMU guest whose NIC has further properties."""
+    """A QEMU guest with further properties of its NIC."""
 
     def __init__(self, *arguments: Any, properties: str, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -15,7 +15,7 @@ from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
 
 Report = dict[str, Any]
-"""What `memlane status --json` says of the network, or the part of it that is about one port."""
+"""The output of `memlane status --json`, or the part of it that is about one port."""
 
 HARMLESS_DROPS = {
     "flood-no-room",
@@ -26,7 +26,7 @@ HARMLESS_DROPS = {
     "receiver-stalled",
     "sender-stopped",
 }
-"""Drops that well-behaved guests meet: others come and go, and are slow. Any other reason is a fault of somebody."""
+"""Drops that well-behaved guests meet: others come and go, and are slow. Any other reason is a fault."""
 
 RARE_DROPS = {"sender-memory": 8}
 """Drops that an honest guest meets where this machine stops the worker in the middle of a copy, and their limit."""
@@ -100,7 +100,7 @@ class Switch(Memlane):
         return self._daemon
 
     def report(self) -> Report:
-        """What the switch says of itself."""
+        """The switch's report."""
         binary = program()
         assert binary is not None
         command: list[str | Path] = [binary, "status", "--json", self._file]
@@ -110,7 +110,7 @@ class Switch(Memlane):
         return report
 
     def port(self, name: str) -> Report:
-        """What it says of one port."""
+        """Its report about one port."""
         return next(port for port in self.report()["ports"] if port["name"] == name)
 
     def wait_running(self, *names: str, timeout: float = 20.0) -> None:
@@ -122,7 +122,7 @@ class Switch(Memlane):
         until(running, timeout=timeout, what=f"the ports {', '.join(names)} to run")
 
     def check(self) -> None:
-        """Insists that the switch lives, quarantined nobody, complained of nothing and dropped no frame as faulty."""
+        """Insists that the switch lives, without ports in quarantine, warnings, or frames dropped as faulty."""
         self.daemon.check()
         ports = self.report()["ports"]
         said = self.daemon.log.read_text(errors="replace")

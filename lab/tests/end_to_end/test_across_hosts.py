@@ -1,4 +1,4 @@
-"""Segments that go on at other hosts, with FRR: who is told of whom, moves, failures."""
+"""Segments that go on at other hosts, with FRR: announced MAC addresses, moves, failures."""
 
 import json
 import time
@@ -142,7 +142,7 @@ def test_a_thousand_machines_on_three_hosts_are_known(
     until(lambda: all_hosts[2].knows(mac(1)), timeout=30, what="one more to be known")
     before = [host.uplink()["transmit-frames"] for host in all_hosts]
     asks.run(["ip", "neighbour", "replace", "10.77.0.9", "lladdr", mac(2005), "dev", "net0"]).check()
-    asks.run(["ping", "-n", "-c", "20", "-i", "0.05", "-W", "1", "10.77.0.9"])  # nobody answers
+    asks.run(["ping", "-n", "-c", "20", "-i", "0.05", "-W", "1", "10.77.0.9"])  # not answered
     after = [host.uplink()["transmit-frames"] for host in all_hosts]
     assert after[1] - before[1] >= 20, "the host that has the machine gets its frames"
     assert after[2] - before[2] < 10, "the other is not flooded with them"

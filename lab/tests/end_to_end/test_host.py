@@ -46,7 +46,7 @@ def test_host_and_guest_talk(trio: Lan, guest: int) -> None:
 @pytest.mark.parametrize("guest", _GUESTS.values(), ids=_GUESTS)
 @pytest.mark.parametrize("mix", features.SENDER_MIXES.values(), ids=features.SENDER_MIXES)
 def test_a_file_arrives_with_any_mix(trio: Lan, guest: int, mix: str) -> None:
-    """Whoever sends has switched off the mix; the host hands over and takes large segments and undone checksums."""
+    """The sender has switched off the mix; the host sends and receives GSO frames and partial checksums."""
     for source, target, address in ((guest, _HOST, bed.ipv4), (_HOST, guest, bed.ipv6)):
         library = Library(trio.guests[source], 4)
         features.switch(trio.guests[source], mix)
@@ -55,7 +55,7 @@ def test_a_file_arrives_with_any_mix(trio: Lan, guest: int, mix: str) -> None:
 
 
 def test_a_guest_that_lacks_offloads_hears_the_host(build: Builder) -> None:
-    """What the host hands over large and unsummed is cut and summed for the guest that never agreed to it."""
+    """GSO frames and partial checksums of the host are cut and summed for the guest that never agreed to them."""
     lan = build(Plan(UML, lack=features.LACKS["everything"]), HOST)
     for source, target in ((0, 1), (1, 0)):
         library = Library(lan.guests[source])

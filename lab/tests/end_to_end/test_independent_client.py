@@ -47,7 +47,7 @@ def test_it_answers_pings(session: Session, build: Builder, connect: bool) -> No
 
 @pytest.mark.parametrize(("queues", "stated"), [(2, 2), (2, 1)])
 def test_it_joins_two_segments(session: Session, build: Builder, queues: int, stated: int) -> None:
-    """Like a cable. It takes no offloads: the switch cuts and sums for it what guests leave undone.
+    """Like a cable. It takes no offloads: the switch cuts and sums for it the frames of guests.
 
     It may be given more queue pairs than its ports have: those that are there serve it,
     but it must not be told to use the others.

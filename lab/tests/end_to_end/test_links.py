@@ -1,4 +1,4 @@
-"""A link between real guests: what its port states is what pings meet, in that direction and no other."""
+"""A link between real guests: pings meet the delay and loss of its port, in that direction and no other."""
 
 import re
 
@@ -19,7 +19,7 @@ def test_pings_meet_the_delay_and_the_losses_that_were_asked_for(build: Builder)
     lan.reach(0, 1)
     trips = _ping(lan, 1, _COUNT)
     lost = _COUNT - len(trips)
-    # The way back has no link; beside it there is what two guests take on a machine that has other things to do.
+    # The way back has no link; beside it there is the time that two guests take on a busy machine.
     assert trips[0] >= 16
     # Four standard deviations: of the median of so many delays spread evenly over 8 ms; of a binomial distribution.
     assert 20 - 4 * 8 / (2 * len(trips) ** 0.5) <= trips[len(trips) // 2] < 40, trips

@@ -1,4 +1,4 @@
-"""What one guest may do to others: limits hold, and a guest that stands still costs nobody anything."""
+"""Neighbours of a guest: limits hold, and a guest that stands still costs no other anything."""
 
 import os
 import signal
@@ -88,7 +88,7 @@ def _resumption(lan: Lan, port: str) -> float:
     """Seconds from now until a frame has reached a guest which was not waiting for it.
 
     Not until it gets as many a second as before: guests that are all awake for each other's single frames share their
-    processors badly for a while, whatever lies between them.
+    processors badly for a while, with any switch between them.
     """
     begin, goal = time.monotonic(), _count(lan, port, "receive-frames") + _WAITING
     until(lambda: _count(lan, port, "receive-frames") > goal, timeout=10, what=f"frames for {port}")

@@ -57,7 +57,7 @@ def _nic(lan: Lan, name: str) -> Nic:
 
 
 class _Replaceable(TcgGuest):
-    """A guest in the newest QEMU, whose memory is a file in /dev/shm that outlives it."""
+    """A guest in the newest QEMU, with its memory in a file in /dev/shm that outlives it."""
 
     program: ClassVar[str] = ""
     incoming: str | None = None
@@ -118,7 +118,7 @@ def _prepare(ask: Any) -> None:
 
 @contextmanager
 def _monitor(path: Path) -> Iterator[Any]:
-    """Asks QEMU at its monitor: `ask(command, **arguments)` is what it returns."""
+    """Asks QEMU at its monitor: `ask(command, **arguments)` returns the answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(30)
         connection.connect(str(path))

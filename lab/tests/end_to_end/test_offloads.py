@@ -1,4 +1,4 @@
-"""Files arrive undamaged whatever sender and receiver leave to each other: checksums, segmentation, merged buffers."""
+"""Files arrive undamaged with any mix of offloads: checksums, segmentation, merged buffers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ _SEGMENT = 1514
 
 @contextmanager
 def _switched(lan: Lan, words: dict[int, str]) -> Iterator[None]:
-    """Within it, guest number i has switched off what `words[i]` says."""
+    """Within it, guest number i has switched off the features of `words[i]`."""
     for index, off in words.items():
         features.switch(lan.guests[index], off)
     try:

@@ -32,11 +32,11 @@ ip address add "$ip/$mask" dev "$interface"
 ip route add default via "$router" dev "$interface"
 echo "$router" >/tmp/router
 """
-"""What the guest's DHCP client runs."""
+"""The script of the guest's DHCP client."""
 
 
 class _NobodysGuest(UmlGuest):
-    """A guest whose kernel is a process of nobody's, from copies that nobody may read."""
+    """A guest with a kernel that is a process of the user nobody, from copies that the user nobody may read."""
 
     def _start(self, channel: socket.socket) -> HostProcess:
         self._folder.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def page() -> Iterator[int]:
 
 
 def test_a_guest_fetches_a_page_without_root(session: Session, page: int) -> None:
-    """memlane, passt and the guest are nobody's processes; the guest asks for an address and fetches the page."""
+    """memlane, passt and the guest run without root; the guest asks for an address and fetches the page."""
     program = memlane.program()
     assert program is not None
     folder = session.folder / "out"
@@ -103,7 +103,7 @@ def test_a_guest_fetches_a_page_without_root(session: Session, page: int) -> Non
 
 
 def _open_to_nobody(folder: Path) -> None:
-    """Lets nobody work in `folder`, and reach it."""
+    """Lets the user nobody work in `folder`, and reach it."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, _NOBODY, _NOBODY)
     for parent in folder.parents:

@@ -1,4 +1,4 @@
-"""Guests and the switch end in mid-transfer and come back; whoever lived through it carries on."""
+"""Guests and the switch end in mid-transfer and come back; all others carry on."""
 
 from collections.abc import Callable
 

@@ -61,7 +61,7 @@ class Fetch:
         self.check_unfinished()
 
     def check_unfinished(self) -> None:
-        """Insists that there is more to come: what is to happen in mid-transfer does."""
+        """Insists that the transfer is not over: the test's event must happen in its middle."""
         assert not self._running.ended, "the transfer was over too soon to be disturbed"
 
     def abandon(self) -> None:
@@ -70,7 +70,7 @@ class Fetch:
         self._running.wait(10)
 
     def finish(self, timeout: float = 60.0) -> None:
-        """Waits for its end; what has arrived must be what was sent."""
+        """Waits for its end; the received file must be the sent one."""
         result = self._running.wait(timeout)
         assert result.stdout.split()[:1] == [self.library.hash], f"a file arrived damaged: {result}"
 
@@ -155,7 +155,7 @@ def exchange(guests: list[Guest], libraries: list[Library]) -> None:
 
 
 def broken_packets(guest: Guest) -> dict[str, int]:
-    """What the guest's kernel has counted as damaged: wrong checksums, wrong headers, cut off (RFC 4293, RFC 4022)."""
+    """Packets that the guest's kernel counts as damaged: checksums, headers, cut off (RFC 4293, RFC 4022)."""
     wrong = ("CsumErrors", "InHdrErrors", "InTruncatedPkts", "Tcp.InErrs")
     counters = _network_counters(guest)
     # Linux counts a SYN that was sent again and came late as an error, too: the connection stood by then.

@@ -1,1 +1,1 @@
-"""Topologies: what is stated, and what runs."""
+"""Topologies: files and shapes, and running networks."""

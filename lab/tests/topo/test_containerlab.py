@@ -1,4 +1,4 @@
-"""containerlab's files: what they say is done, has no effect and is told, or is a mistake with its line."""
+"""containerlab's files: each key has its effect, or none and a note, or is a mistake with its line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A line of six real routers, a link that fails, and what ends badly."""
+"""A line of six real routers, a link that fails, and topologies that end badly."""
 
 import fcntl
 import json
@@ -38,7 +38,7 @@ def _apart(own_runs: Path) -> None:
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Path:
-    """Two hosts, for what needs no routing."""
+    """Two hosts, for tests without routing."""
     file = tmp_path / "quick.toml"
     file.write_text(
         '[defaults]\nrole = "host"\n[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n'
@@ -380,7 +380,7 @@ def _a_terminal_follows_its_window(node: str) -> None:
 
 
 def _expect(terminal: int, pattern: str) -> str:
-    """What comes out of the terminal, up to the pattern."""
+    """The terminal's output, up to the pattern."""
     seen = ""
     deadline = time.monotonic() + 60
     while not re.search(pattern, seen):

@@ -1,4 +1,4 @@
-"""What `memlane-lab topo` says of each kind of mistake of each key: the key, the fault, the remedy, in own words."""
+"""Messages of `memlane-lab topo` about each kind of mistake of each key: the key, the fault, the remedy."""
 
 import re
 import subprocess

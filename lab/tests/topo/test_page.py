@@ -37,7 +37,7 @@ window.addEventListener("load", () => setTimeout(() => {
 
 
 def _state(topology: Topology) -> dict[str, Any]:
-    """What a topology that runs would say, as far as the page needs it."""
+    """The state of a running topology, as far as the page needs it."""
     plan = addresses.plan(topology)
     common = {"state": "up", "neighbours": [], "routes": 3, "cpu": 1.0, "memory": 32_000_000}
     nodes = [
@@ -59,7 +59,7 @@ def _state(topology: Topology) -> dict[str, Any]:
 
 
 def _seen(folder: Path, topology: Topology, width: int) -> dict[str, Any]:
-    """What a browser makes of the page in a window of so many pixels; it has no narrow ones itself."""
+    """A browser's picture of the page in a window of so many pixels; it has no narrow ones itself."""
     browser = shutil.which("chromium")
     assert browser, "chromium is missing: run `lab/install-packages test`"
     page = graph.page(_state(topology), live=False).replace("<head>", f"<head>{_PROBE}", 1)

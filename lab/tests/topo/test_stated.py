@@ -1,4 +1,4 @@
-"""What is stated: shapes, files, addresses, FRR's configuration. Nothing boots here."""
+"""Stated topologies: shapes, files, addresses, FRR's configuration. Nothing boots here."""
 
 import re
 import socket
