@@ -266,7 +266,7 @@ pub struct Flood {
     pub now: Cycles,
 }
 
-/// An [`Allowance`] in force; see the module.
+/// The limits of a port in force; see the module.
 #[derive(Debug)]
 pub struct Policy {
     weight: AtomicU16,
@@ -285,7 +285,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy by `allowance`.
+    /// A policy with these limits.
     pub fn new(allowance: &Allowance) -> Self {
         let policy = Self {
             weight: AtomicU16::new(1),
@@ -301,7 +301,7 @@ impl Policy {
         policy
     }
 
-    /// Applies `allowance` from now on.
+    /// Applies these limits from now on.
     pub fn set(&self, allowance: &Allowance) {
         self.weight.store(allowance.weight, Ordering::Relaxed);
         self.transmit.set(&allowance.transmit);

@@ -73,7 +73,7 @@ impl Account {
         self.budget.left().saturating_sub(self.held.load(Ordering::Relaxed)) / 2
     }
 
-    /// Takes `bytes` until the permit is dropped; none if that exceeds the account's quota, [`Self::allowance`].
+    /// Takes `bytes` until the permit is dropped; none if that exceeds the account's quota.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let held = self.held.load(Ordering::Relaxed);
         let fits = |left: u64| left.checked_sub(bytes).filter(|&left| held + bytes <= left.max(self.floor));

@@ -15,13 +15,13 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Of at most `most` work units, after `effort` so far.
+    /// A slice of at most `most` work units, after those so far.
     #[inline]
     pub fn new(effort: u64, most: u64) -> Self {
         Self { enough: effort + most, next_look: effort + STEP, until: None }
     }
 
-    /// Whether it is over after `effort` work units.
+    /// Whether it is over after so many work units.
     #[inline]
     pub fn is_over(&mut self, effort: u64) -> bool {
         effort >= self.enough || (effort >= self.next_look && self.look(effort, cycles()))

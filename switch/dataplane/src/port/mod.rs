@@ -152,7 +152,7 @@ const MESSAGES: u64 = 100;
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
 impl Port {
-    /// A port of `segment` that waits for its front end, with the limits `allowance`.
+    /// A port of `segment` that waits for its front end, with these limits.
     pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, allowance: &Allowance, shared: &Shared) -> Arc<Self> {
         let inner = Inner {
             state: State::Waiting,

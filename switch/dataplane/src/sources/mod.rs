@@ -53,7 +53,7 @@ pub(crate) struct Source {
     pub polled: bool,
     /// Backpressure: the next descriptor chain, if it was left in the ring because its receiver had no room.
     pub postponed: Option<Postponed>,
-    /// How long it may be left there usually, and at most (`patience`, the stall timeout).
+    /// How long it may be left there usually; the stall timeout is the maximum.
     postpone_for: Cycles,
     pub patience: Cycles,
     /// The port's rate limit holds it back until then.

@@ -19,7 +19,7 @@ pub(super) struct Fates<'w> {
 }
 
 impl Fates<'_> {
-    /// `parcel` had the outcome `fate`; its sender is charged.
+    /// Accounts for the outcome of a packet: counts a drop, and charges its sender.
     #[inline]
     pub(super) fn meet(&mut self, parcel: &Parcel, fate: Fate) {
         let (to, segments, bytes) = match fate {
@@ -63,7 +63,7 @@ impl Fates<'_> {
         })
     }
 
-    /// A frame of `sender` was flooded to the ports of this worker, at the cost of so much `effort`. Drops were counted before.
+    /// A frame of `sender` was flooded to the ports of this worker, at the cost of so many work units. Drops were counted before.
     pub(super) fn flooded(&mut self, sender: PortId, effort: u64) {
         self.bill.enter_effort(sender, effort::FRAME + effort);
     }

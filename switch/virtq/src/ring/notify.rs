@@ -51,7 +51,7 @@ impl Call {
         Ok(Self { file, is_socket: kind == Notifier::Socket, gate: Arc::default() })
     }
 
-    /// The same behind the interrupt circuit breaker `gate` of its port.
+    /// The same behind the interrupt circuit breaker of its port.
     #[must_use]
     pub fn behind(self, gate: &Arc<Gate>) -> Self {
         Self { gate: Arc::clone(gate), ..self }
