@@ -12,22 +12,24 @@ use super::store::Store;
 use crate::frame::{Head, MacAddress, NetHeader};
 use crate::parcel::Parcel;
 use crate::pool::Pool;
-use crate::port::end::{Ends, ReceiveEnd, TransmitEnd};
+use crate::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
 use crate::ring::{Placed, Taken};
 
-/// Its ends, for a worker; frames to the station `address` lie in buffers of `pool` until they are back. Others are taken and forgotten.
-///
-/// # Errors
-/// The kernel refuses an event descriptor.
-pub fn ends(address: MacAddress, pool: Arc<Pool>) -> std::io::Result<Ends> {
-    let store = Arc::new(Mutex::new(Store::new(pool)));
-    let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-    let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
-    let (transmit, receive) = (
-        Box::new(LoopbackTransmit(Arc::clone(&store))),
-        Box::new(LoopbackReceive { address, store, bell, bytes: Vec::new(), came: false }),
-    );
-    Ok(Ends { transmit, receive, readable, writable: None, room: None })
+/// The station with this address. Frames to it lie in packet buffers until they are back; others are taken and forgotten.
+#[derive(Debug)]
+pub struct Loopback(pub MacAddress);
+
+impl Backend for Loopback {
+    fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
+        let store = Arc::new(Mutex::new(Store::new(Arc::clone(pool))));
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
+        let (transmit, receive) = (
+            Box::new(LoopbackTransmit(Arc::clone(&store))),
+            Box::new(LoopbackReceive { address: self.0, store, bell, bytes: Vec::new(), came: false }),
+        );
+        Ok(Ends { transmit, receive, readable, writable: None, room: None })
+    }
 }
 
 /// Both ends belong to one worker, so nobody ever waits for the lock.

@@ -1,16 +1,22 @@
 //! A port that sends nothing and takes everything: the shortest example of a kind of port, and a sink for measurements.
 
+use std::io;
+use std::sync::Arc;
+
 use crate::parcel::Parcel;
-use crate::port::end::{Ends, ReceiveEnd, TransmitEnd};
+use crate::pool::Pool;
+use crate::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
 use crate::ring::{Placed, Taken};
 
-/// Its ends, for a worker.
-pub fn ends() -> Ends {
-    Ends { transmit: Box::new(Null), receive: Box::new(Null), readable: None, writable: None, room: None }
-}
-
+/// See the module.
 #[derive(Debug)]
-struct Null;
+pub struct Null;
+
+impl Backend for Null {
+    fn into_ends(self, _pool: &Arc<Pool>) -> io::Result<Ends> {
+        Ok(Ends { transmit: Box::new(Self), receive: Box::new(Self), readable: None, writable: None, room: None })
+    }
+}
 
 impl TransmitEnd for Null {
     fn look(&mut self, _most: u16) -> u16 {

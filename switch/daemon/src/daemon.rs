@@ -15,16 +15,17 @@ use crate::config::{Config, PortChange, PortConfig, PortKind, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::network::{AddError, Network, PortTerms};
-use crate::port::end::Ends;
 use crate::port::{Offer, Port, default_address};
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
+use memlane_backends::loopback::Loopback;
+use memlane_backends::null::Null;
+use memlane_backends::session;
 use memlane_backends::stream::{self, Passt};
 use memlane_backends::tap::{self, Tap, TapError, TapSettings};
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::{self, Endpoint, PortSettings, Session};
 use memlane_backends::xen::{Keeper, News, Wanted, XenError};
-use memlane_backends::{loopback, null, session};
 
 /// Why a network cannot be started, or a port attached.
 #[derive(Debug, Error)]
@@ -348,8 +349,14 @@ impl Daemon {
             }
             Meeting::Tap(tap, settings) => Server::Own(tap::run(network, Arc::clone(port), settings, tap)?),
             Meeting::Nowhere => {
-                if let Some(ends) = self.ends(config)? {
-                    network.start_ends(port, ends)?;
+                match &config.kind {
+                    PortKind::Null => network.serve(port, Null)?,
+                    PortKind::Loopback => network.serve(port, Loopback(self.offer(config).mac))?,
+                    PortKind::VhostUser { .. }
+                    | PortKind::Tap { .. }
+                    | PortKind::Stream { .. }
+                    | PortKind::Passt(_)
+                    | PortKind::Xen { .. } => {}
                 }
                 Server::Worker
             }
@@ -377,19 +384,6 @@ impl Daemon {
         let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: self.offer(port).mtu };
         let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
         Ok(Meeting::Tap(tap, settings))
-    }
-
-    /// The ends of a port that nobody is to be met for.
-    fn ends(&self, port: &PortConfig) -> Result<Option<Ends>, StartError> {
-        Ok(match &port.kind {
-            PortKind::Null => Some(null::ends()),
-            PortKind::Loopback => Some(loopback::ends(self.offer(port).mac, Arc::clone(&self.network.shared().pool))?),
-            PortKind::VhostUser { .. }
-            | PortKind::Tap { .. }
-            | PortKind::Stream { .. }
-            | PortKind::Passt(_)
-            | PortKind::Xen { .. } => None,
-        })
     }
 
     fn offer(&self, port: &PortConfig) -> Offer {

@@ -20,7 +20,7 @@ pub use passt::Passt;
 pub use session::{Other, run};
 
 use crate::pool::Pool;
-use crate::port::end::Ends;
+use crate::port::end::{Backend, Ends};
 use checksums::Keeper;
 use receive::StreamReceive;
 use transmit::StreamTransmit;
@@ -39,13 +39,19 @@ impl Connection {
         socket.set_nonblocking(true)?;
         Ok(Arc::new(Self { socket, fault: OnceLock::new() }))
     }
+}
 
-    /// Its ends, for a worker; frames from it lie in buffers of `pool`, and `keeper` looks after their checksums.
-    fn ends(self: &Arc<Self>, pool: Arc<Pool>, keeper: Keeper) -> std::io::Result<Ends> {
-        let file = || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(self.socket.try_clone()?))));
+/// A connection, and what looks after the checksums of frames from it.
+struct Stream(Arc<Connection>, Keeper);
+
+impl Backend for Stream {
+    fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
+        let Self(connection, keeper) = self;
+        let file =
+            || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(connection.socket.try_clone()?))));
         Ok(Ends {
-            transmit: Box::new(StreamTransmit::new(Arc::clone(self), pool, keeper)),
-            receive: Box::new(StreamReceive::new(Arc::clone(self))),
+            transmit: Box::new(StreamTransmit::new(Arc::clone(&connection), Arc::clone(pool), keeper)),
+            receive: Box::new(StreamReceive::new(Arc::clone(&connection))),
             readable: file()?,
             writable: file()?,
             room: None,

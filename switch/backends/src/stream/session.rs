@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use vmm_sys_util::epoll::EventSet;
 
-use super::Connection;
 use super::checksums::{Checksums, Keeper};
 use super::passt::{self, Passt, Started};
+use super::{Connection, Stream};
 use crate::descriptors;
 use crate::door::{self, Door, PENALTY};
 use crate::network::Network;
@@ -139,8 +139,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
         }
     };
     let started = Connection::new(stream).and_then(|connection| {
-        let ends = connection.ends(Arc::clone(&network.shared().pool), Keeper::new(checksums, Arc::clone(port)))?;
-        network.start_ends(port, ends)?;
+        network.serve(port, Stream(Arc::clone(&connection), Keeper::new(checksums, Arc::clone(port))))?;
         Ok(connection)
     });
     let connection = match started {

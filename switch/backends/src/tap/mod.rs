@@ -18,20 +18,16 @@ pub use device::{Tap, TapError, TapSettings};
 pub use session::run;
 
 use crate::pool::Pool;
-use crate::port::end::Ends;
+use crate::port::end::{Backend, Ends};
 use receive::TapReceive;
 use transmit::TapTransmit;
 
-impl Tap {
-    /// Its ends, for a worker; frames from it lie in buffers of `pool`.
-    ///
-    /// # Errors
-    /// The kernel refuses another descriptor.
-    pub fn into_ends(self, pool: Arc<Pool>) -> std::io::Result<Ends> {
+impl Backend for Tap {
+    fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
         let readable = Some(self.file.try_clone()?);
         let tap = Arc::new(self);
         Ok(Ends {
-            transmit: Box::new(TapTransmit::new(Arc::clone(&tap), pool)),
+            transmit: Box::new(TapTransmit::new(Arc::clone(&tap), Arc::clone(pool))),
             receive: Box::new(TapReceive::new(tap)),
             readable,
             writable: None,

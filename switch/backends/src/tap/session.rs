@@ -49,7 +49,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, settings: TapSettings, tap: T
 fn begin(network: &Arc<Network>, port: &Arc<Port>, tap: Tap) -> io::Result<File> {
     let device = tap.file.try_clone()?;
     port.begin_session();
-    network.start_ends(port, tap.into_ends(Arc::clone(&network.shared().pool))?)?;
+    network.serve(port, tap)?;
     Ok(device)
 }
 

@@ -151,10 +151,9 @@ impl Uplink {
         may_tell: bool,
     ) -> Result<Self, String> {
         let system = |cause: std::io::Error| format!("its uplink cannot be started: {cause}");
-        let ends = tap.into_ends(Arc::clone(&network.shared().pool)).map_err(system)?;
         let (seen, stop) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
         let keeper = Keeper::new(network, port, config, devices.indices()?, may_tell, Arc::clone(&seen)).map_err(system)?;
-        network.start_ends(port, ends).map_err(system)?;
+        network.serve(port, tap).map_err(system)?;
         if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
             tracing::warn!(segment = %config.segment, "{advice}");
         }

@@ -7,7 +7,7 @@ use super::{Network, Told};
 use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
-use crate::port::end::Ends;
+use crate::port::end::{Backend, Ends};
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, State};
 use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
@@ -71,12 +71,12 @@ impl Network {
         told.wait();
     }
 
-    /// Starts a port that has no rings.
+    /// Starts `backend` at a worker, for a port without virtqueues.
     ///
     /// # Errors
-    /// The kernel refuses to watch its ends, or the port was removed.
-    pub fn start_ends(&self, port: &Arc<Port>, ends: Ends) -> std::io::Result<()> {
-        self.start_queue(port, 0, ends)?;
+    /// The kernel refuses a descriptor or to watch it, or the port was removed.
+    pub fn serve(&self, port: &Arc<Port>, backend: impl Backend) -> std::io::Result<()> {
+        self.start_queue(port, 0, backend.into_ends(&self.shared.pool)?)?;
         port.set_state(State::Running);
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Network {
     /// started.
     ///
     /// # Errors
-    /// As [`Self::start_ends`].
+    /// As [`Self::serve`].
     pub fn start_queue(&self, port: &Arc<Port>, pair: u16, ends: Ends) -> std::io::Result<()> {
         let gone = || std::io::Error::other("the port or its worker is gone");
         let present = port.presence();

@@ -1,6 +1,6 @@
 //! The interface between the worker and the kinds of ports.
 //!
-//! A kind of port is a module of the crate `memlane-backends`. It brings two **ends** to a worker, and takes them away again:
+//! A kind of port is a [`Backend`] in the crate `memlane-backends`. It brings two **ends** to a worker, and takes them away again:
 //!
 //! 1. a [`TransmitEnd`], where frames enter the switch: the worker looks for frames, opens each as a packet, and completes it;
 //! 2. a [`ReceiveEnd`], where they leave: the worker places packets during a poll iteration, and publishes them when it ends;
@@ -14,10 +14,91 @@
 
 use std::fmt::Debug;
 use std::fs::File;
+use std::io;
+use std::sync::Arc;
 
 use crate::parcel::Parcel;
+use crate::pool::Pool;
 use crate::ring::{Placed, Taken};
 use crate::stats::DropReason;
+
+/// The back end of a port without virtqueues: a TAP device, a stream socket, a loopback.
+///
+/// [`Network::serve`](crate::network::Network::serve) starts it at a worker, [`Network::stop_port`](crate::network::Network::stop_port) ends it.
+/// A port may be served again by another value of its back end, as when a stream connects again.
+///
+/// ```
+/// use std::io;
+/// use std::sync::Arc;
+///
+/// use memlane_dataplane::network::{Network, PortTerms};
+/// use memlane_dataplane::policy::Allowance;
+/// use memlane_dataplane::pool::Pool;
+/// use memlane_dataplane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
+/// use memlane_dataplane::port::{Offer, State};
+/// use memlane_dataplane::settings::Settings;
+/// use memlane_dataplane::shared::Shared;
+/// use memlane_virtq::parcel::Parcel;
+/// use memlane_virtq::ring::{Placed, Taken};
+///
+/// /// Sends nothing, and takes every frame that it is sent.
+/// #[derive(Debug)]
+/// struct Sink;
+///
+/// impl Backend for Sink {
+///     fn into_ends(self, _: &Arc<Pool>) -> io::Result<Ends> {
+///         Ok(Ends { transmit: Box::new(Self), receive: Box::new(Self), readable: None, writable: None, room: None })
+///     }
+/// }
+///
+/// impl TransmitEnd for Sink {
+///     fn look(&mut self, _most: u16) -> u16 {
+///         0
+///     }
+///     fn open(&mut self, _: &mut Parcel) -> Taken {
+///         Taken::Nothing
+///     }
+///     fn finish(&mut self, _: &Parcel) {}
+///     fn keep_out(&mut self, _: &Parcel, _holders: u16) {}
+///     fn hold(&mut self, _head: u16, _more: u16) {}
+///     fn come_back(&mut self, _head: u16) {}
+///     fn out_count(&self) -> u16 {
+///         0
+///     }
+///     fn size(&self) -> u16 {
+///         0
+///     }
+///     fn has_news(&self) -> bool {
+///         false
+///     }
+///     fn wake(&mut self) {}
+/// }
+///
+/// impl ReceiveEnd for Sink {
+///     fn place(&mut self, _: &mut Parcel) -> Placed {
+///         Placed::Whole(1)
+///     }
+///     fn publish(&mut self) {}
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let network = Network::start(Shared::new(1, 7, Settings::default()), &[])?;
+/// let (allowance, offer) = (Allowance::default(), Offer::default());
+/// let terms = PortTerms { name: "sink", segment: "lan", allowance: &allowance, link: &None, mac: None, offer, enabled: true };
+/// let port = network.add_port(&terms, 1)?;
+/// network.serve(&port, Sink)?;
+/// assert_eq!(port.state(), State::Running);
+/// network.shut_down();
+/// # Ok(())
+/// # }
+/// ```
+pub trait Backend {
+    /// The ends, for a worker. Packet buffers come from `pool`.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    fn into_ends(self, pool: &Arc<Pool>) -> io::Result<Ends>;
+}
 
 /// The transmit side: frames enter the switch. A frame stays in place from [`Self::open`] until it is completed: by
 /// [`Self::finish`], or by [`Self::keep_out`] and as many [`Self::come_back`] as it has holders; [`Self::postpone`] leaves it for a
