@@ -1,5 +1,5 @@
 //! What a back end asks of Xen, as a trait: the kernel's devices answer it ([`super::device`]), and for tests and fuzzers a hypervisor in memory
-//! ([`super::in_memory`]).
+//! (`super::in_memory`).
 
 use std::fmt::Debug;
 use std::fs::File;

@@ -6,7 +6,7 @@
 //!
 //! In the order in which they take part:
 //!
-//! 1. [`layer`]: what is asked of Xen, as a trait; [`device`] has the kernel's devices answer, [`in_memory`] tests and fuzzers.
+//! 1. [`layer`]: what is asked of Xen, as a trait; [`device`] has the kernel's devices answer, `in_memory` tests.
 //! 2. [`store`]: xenstore, as a trait and as it is spoken; [`keeper`]: the thread that watches it, for all vifs.
 //! 3. [`vif`]: the states of one back end and its front end, and what is agreed.
 //! 4. [`netif`] and [`ring`]: what lies in the shared rings. [`link`]: what the ends of a queue share.
@@ -14,6 +14,7 @@
 //!    from page to page; of short frames it comes here on the way.
 
 pub mod device;
+#[cfg(any(test, feature = "testing"))]
 pub mod in_memory;
 pub mod keeper;
 pub mod layer;
