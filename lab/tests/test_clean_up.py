@@ -96,7 +96,7 @@ def test_guests_end_with_the_lab_even_if_no_other_follows() -> None:
     lab, name = _lab_at("running", "bridge", "uml,tcg")
     lab.kill()
     lab.wait()
-    until(lambda: not [left for left in _left_of(name) if left.startswith("process")], timeout=20, what="their end")
+    until(lambda: not [left for left in _left_of(name) if left.startswith("process")], timeout=60, what="their end")
     with Session():
         assert _left_of(name) == []
 
@@ -106,7 +106,7 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals, tmp_path: Pat
     with _long_run(tmp_path) as (lab, folder):
         lab.send_signal(number)
         said = (tmp_path / "log").read_text
-        assert lab.wait(30) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM), said()
+        assert lab.wait(120) == (130 if number is signal.SIGINT else 128 + signal.SIGTERM), said()
         assert _left_of(folder.name) == []
 
 
@@ -142,7 +142,7 @@ def _runs_once_flowing() -> list[Path]:
         folders = list(runs_folder().glob("ml*"))
         return bool(folders) and any("iperf3" in process for process in _processes_of(folders[0].name))
 
-    until(flowing, timeout=60, what="the run's flow to begin")
+    until(flowing, timeout=120, what="the run's flow to begin")
     return list(runs_folder().glob("ml*"))
 
 

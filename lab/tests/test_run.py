@@ -141,9 +141,9 @@ def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing(tmp_path: Path,
     command = [sys.executable, "-m", "memlane_lab", "run", str(file), "--guest", "uml", "--out", str(out)]
     lab = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     kept = out / "long" / "samples.jsonl"
-    until(lambda: kept.exists() and kept.read_text().count("\n") >= 1, timeout=90, what="a sample")
+    until(lambda: kept.exists() and kept.read_text().count("\n") >= 1, timeout=180, what="a sample")
     lab.send_signal(signal.SIGINT)
-    assert lab.wait(60) == 130
+    assert lab.wait(120) == 130
     record, (result,) = results.read(out)
     assert record.ended is None
     assert not result.complete

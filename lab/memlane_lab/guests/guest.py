@@ -68,7 +68,7 @@ class Guest(ABC):
     """Whether it takes features that a vhost-user back end offers but does not serve."""
     unpacks_its_tree: ClassVar[bool] = False
     """Whether its root tree lies in its memory."""
-    boot_timeout: ClassVar[float] = 30.0
+    boot_timeout: ClassVar[float] = 60.0
     """Seconds within which a guest of this kind must answer, on a busy machine too."""
     _reboot_command: ClassVar[str] = "reboot -f"
 

@@ -176,7 +176,7 @@ class TcgGuest(QemuGuest):
     kind: ClassVar[GuestKind] = GuestKind.TCG
     rank: ClassVar[int] = 30
     accelerator: ClassVar[str] = "tcg"
-    boot_timeout: ClassVar[float] = 90.0
+    boot_timeout: ClassVar[float] = 180.0
 
     def _processor(self) -> list[str]:
         # Room for a second processor, which never comes: to a machine that can have one only, QEMU (7.2) translates the
