@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::budget::Budget;
 use crate::descriptors::Descriptors;
+use crate::journal::{Journal, KEPT};
 use crate::memory::{Fetch, sigbus};
 use crate::pool::Pool;
 use crate::settings::Settings;
@@ -29,6 +30,8 @@ pub struct Shared {
     pub pool: Arc<Pool>,
     /// Fetches the pages that Xen guests granted, once there are any.
     pub foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
+    /// What has happened.
+    pub journal: Arc<Journal>,
     /// Makes hash tables and random numbers unpredictable to guests.
     pub key: u64,
     /// Settings of the operator.
@@ -49,6 +52,7 @@ impl Shared {
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
             foreign: Arc::default(),
+            journal: Arc::new(Journal::new(KEPT)),
             key,
             settings,
         }

@@ -1,10 +1,10 @@
-//! Recent events, in a bounded ring that any number of readers follow, and the limit on how many one cause may add.
+//! Recent events, in a bounded ring that any number of readers follow.
 //!
 //! A reader that is slower than the events loses the oldest, and is told how many; it never holds up whoever adds one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 
@@ -116,78 +116,18 @@ impl<T> Reader<T> {
         Batch { missed, records }
     }
 
-    /// As [`Self::take`], once there is something to take.
-    pub async fn wait(&mut self, most: usize) -> Batch<T> {
+    /// Waits until there is something to take.
+    pub async fn added(&mut self) {
         let next = self.next;
         // The sender lives in the ring, which this reader holds.
         let _ = self.added.wait_for(|&added| added > next).await;
-        self.take(most)
-    }
-}
-
-/// What is to be done with an event of a cause that may be limited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// It is to be told.
-    Tell,
-    /// It is the first of its span that is not: the limit itself is to be told.
-    TellLimit,
-    /// It only counts.
-    Count,
-}
-
-/// Bounds how many events each cause, a port for instance, adds in a span of time.
-#[derive(Debug)]
-pub struct Limit {
-    most: u32,
-    span: Duration,
-    causes: HashMap<String, Used>,
-}
-
-#[derive(Debug)]
-struct Used {
-    since: Instant,
-    told: u32,
-    untold: u64,
-}
-
-/// Causes that are kept at most; what comes from others shares one limit.
-const MOST_CAUSES: usize = 4096;
-/// The cause of all that are not kept.
-const OTHERS: &str = "";
-
-impl Limit {
-    /// At most `most` events a cause in each `span`.
-    pub fn new(most: u32, span: Duration) -> Self {
-        Self { most, span, causes: HashMap::new() }
-    }
-
-    /// What is to be done with an event of `cause` at `now`.
-    pub fn admit(&mut self, cause: &str, now: Instant) -> Admission {
-        let cause = if self.causes.len() < MOST_CAUSES || self.causes.contains_key(cause) { cause } else { OTHERS };
-        let used = match self.causes.get_mut(cause) {
-            Some(used) => used,
-            None => self.causes.entry(cause.into()).or_insert(Used { since: now, told: 0, untold: 0 }),
-        };
-        if used.told < self.most {
-            used.told += 1;
-            return Admission::Tell;
-        }
-        used.untold += 1;
-        if used.untold == 1 { Admission::TellLimit } else { Admission::Count }
-    }
-
-    /// Forgets all spans that are over at `now`; returns how many events of each cause were not told in them.
-    pub fn end_spans(&mut self, now: Instant) -> Vec<(String, u64)> {
-        let over = |used: &Used| now.saturating_duration_since(used.since) >= self.span;
-        let ended = self.causes.extract_if(|_, used| over(used));
-        ended.filter(|(_, used)| used.untold > 0).map(|(cause, used)| (cause, used.untold)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn events(batch: &Batch<u32>) -> Vec<u32> {
         batch.records.iter().map(|record| record.event).collect()
@@ -224,38 +164,14 @@ mod tests {
         let mut reader = ring.reader(From::Oldest);
         let other = Arc::clone(&ring);
         let adds = tokio::spawn(async move { other.add(7).sequence });
-        assert_eq!(events(&reader.wait(9).await), [7]);
+        reader.added().await;
+        assert_eq!(events(&reader.take(9)), [7]);
         assert_eq!(adds.await.unwrap(), 0);
         (0..9).for_each(|n| drop(ring.add(n)));
-        assert_eq!(reader.wait(1).await.missed, 5);
-        assert_eq!(events(&reader.wait(9).await), [6, 7, 8]);
-        let more = tokio::time::timeout(Duration::from_millis(10), reader.wait(9)).await;
+        reader.added().await;
+        assert_eq!(reader.take(1).missed, 5);
+        assert_eq!(events(&reader.take(9)), [6, 7, 8]);
+        let more = tokio::time::timeout(Duration::from_millis(10), reader.added()).await;
         assert!(more.is_err(), "there is nothing to take");
-    }
-
-    #[test]
-    fn a_cause_is_told_so_often_and_the_rest_is_a_count() {
-        let (start, span) = (Instant::now(), Duration::from_secs(60));
-        let mut limit = Limit::new(2, span);
-        let mut admit = |cause: &str| limit.admit(cause, start);
-        assert_eq!([admit("a"), admit("a"), admit("a"), admit("a")].map(|admitted| admitted), {
-            [Admission::Tell, Admission::Tell, Admission::TellLimit, Admission::Count]
-        });
-        assert_eq!(admit("b"), Admission::Tell, "others have a limit of their own");
-        assert_eq!(limit.end_spans(start + span / 2), []);
-        assert_eq!(limit.end_spans(start + span), [("a".to_owned(), 2)]);
-        assert_eq!(limit.admit("a", start + span), Admission::Tell);
-    }
-
-    #[test]
-    fn causes_are_bounded() {
-        let now = Instant::now();
-        let mut limit = Limit::new(1, Duration::from_secs(60));
-        for n in 0..10_000 {
-            limit.admit(&n.to_string(), now);
-        }
-        assert_eq!(limit.causes.len(), MOST_CAUSES + 1);
-        let untold: u64 = limit.end_spans(now + Duration::from_secs(60)).iter().map(|(_, untold)| untold).sum();
-        assert_eq!(untold, 10_000 - MOST_CAUSES as u64 - 1);
     }
 }

@@ -5,7 +5,7 @@
 //! - [`bpf`]: classic BPF programs, which select the frames of a capture.
 //! - [`pcapng`]: captures in the format of Wireshark.
 //! - [`metrics`]: OpenMetrics and the Prometheus text format.
-//! - [`events`]: the bounded ring of recent events, and the limit on how many a port may cause.
+//! - [`events`]: the bounded ring of recent events.
 
 #![deny(unsafe_code)]
 

@@ -54,6 +54,8 @@ pub struct Parcel {
     pub segments_done: u16,
     /// Receivers of the frame.
     pub reach: Reach,
+    /// Its number in captures, if there are any; 0 before it has one.
+    pub capture_id: u32,
 }
 
 /// Receivers of a frame.
@@ -108,6 +110,7 @@ impl Default for Parcel {
             source: PortId::default(),
             segments_done: 0,
             reach: Reach::One,
+            capture_id: 0,
         }
     }
 }

@@ -31,6 +31,7 @@ struct Flight {
     number: u64,
     source: PortId,
     header: NetHeader,
+    capture_id: u32,
     frame: Box<[u8]>,
     /// Segments that were delivered already, if the receiver had room for some of them only.
     segments_done: u16,
@@ -73,6 +74,7 @@ pub struct Taken {
 struct WireFrame<'a> {
     source: PortId,
     header: NetHeader,
+    capture_id: u32,
     length: u32,
     /// Makes a copy of its bytes.
     copy: &'a dyn Fn() -> Box<[u8]>,
@@ -130,7 +132,13 @@ impl Line {
             None => {
                 let copy = &|| bytes(parcel);
                 self.take_frame(
-                    WireFrame { source: parcel.source, header: parcel.header, length: parcel.length, copy },
+                    WireFrame {
+                        source: parcel.source,
+                        header: parcel.header,
+                        capture_id: parcel.capture_id,
+                        length: parcel.length,
+                        copy,
+                    },
                     now,
                     &mut taken,
                 );
@@ -148,7 +156,8 @@ impl Line {
             let Some(payload) = whole.get(from..from + payload_length as usize) else { return };
             let copy = &|| [headers, payload].concat().into_boxed_slice();
             let length = headers.len() as u32 + payload_length;
-            self.take_frame(WireFrame { source: parcel.source, header, length, copy }, now, taken);
+            let capture_id = parcel.capture_id;
+            self.take_frame(WireFrame { source: parcel.source, header, capture_id, length, copy }, now, taken);
         }
     }
 
@@ -178,6 +187,7 @@ impl Line {
             number: self.taken,
             source: frame.source,
             header: frame.header,
+            capture_id: frame.capture_id,
             frame: (frame.copy)(),
             segments_done: 0,
             _permit: permit,
@@ -254,6 +264,7 @@ impl Line {
         let mut first = self.flights.peek_mut().filter(|first| first.0.due <= now)?;
         let flight = &mut first.0;
         parcel.source = flight.source;
+        parcel.capture_id = flight.capture_id;
         parcel.set_frame(flight.header, &mut flight.frame);
         parcel.segments_done = flight.segments_done;
         let (result, done) = place(parcel);

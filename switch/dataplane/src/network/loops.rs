@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Network;
 use crate::id::{PortId, SegmentId};
+use crate::journal::NetworkEvent;
 use crate::segment::Segment;
 use crate::table::{Flap, HOLD};
 
@@ -78,6 +79,8 @@ impl Network {
         let Some(segment) = segments.iter().find(|known| known.id == segment && known.may_warn()) else { return };
         if let Some(last) = self.loops(segment, 0).last() {
             tracing::warn!(segment = %segment.name, "{last}");
+            let LoopReport { segment, address, held_at, moves_to, .. } = last.clone();
+            self.shared.journal.add(NetworkEvent::AddressFlaps { segment, address, held_at, moves_to });
         }
     }
 }

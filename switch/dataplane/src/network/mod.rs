@@ -7,8 +7,10 @@
 //! 3. [`payer`]: guests' memory that is charged to the switch.
 //! 4. The **fault handler** acts on the events of workers: it quarantines ports after ring faults, ages FDB entries out, and warns
 //!    of [`loops`].
-//! 5. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 5. [`captures`]: copies of frames for those who look at them.
+//! 6. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
+mod captures;
 pub mod fatal;
 mod loops;
 mod payer;
@@ -22,6 +24,7 @@ use std::thread::JoinHandle;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+pub use captures::{Capture, TooManyCaptures};
 use fatal::Fatal;
 pub use loops::LoopReport;
 use payer::Payer;
@@ -54,6 +57,8 @@ pub struct Network {
     threads: Mutex<Vec<JoinHandle<()>>>,
     fatal: Arc<Fatal>,
     payer: Payer,
+    /// Numbers of the captures that run.
+    captures: Mutex<Vec<u64>>,
 }
 
 impl Network {
@@ -107,6 +112,7 @@ impl Network {
             threads: Mutex::default(),
             payer,
             fatal: Arc::default(),
+            captures: Mutex::default(),
         };
         Ok((Arc::new(network), workers, event_queue, rung))
     }
@@ -169,7 +175,10 @@ impl Network {
             Event::RingFault(..) => {}
             Event::Filled(port, session, key, slot) if session == port.session() => self.note_filled(&port, key, slot),
             Event::Filled(..) => {}
-            Event::Second => self.payer.ring(),
+            Event::Second => {
+                self.payer.ring();
+                self.tell_first_drops();
+            }
             Event::Tick(second) => {
                 let tables = self.segments().into_iter().map(|segment| segment.table());
                 tables.for_each(|table| table.expire(second, self.shared.settings.age));
@@ -195,6 +204,11 @@ impl Network {
     pub fn note_shortage(&self, port: &Port) {
         self.shared.descriptors.note_shortage(&port.name);
         port.set_advice(Some(descriptors::ADVICE));
+    }
+
+    /// Tells of the first drops of each port that were not told yet.
+    pub fn tell_first_drops(&self) {
+        self.ports().iter().for_each(|port| port.tell_first_drops());
     }
 
     /// State that workers and ports share.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Network, Told};
 use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry, Slot};
+use crate::journal::NetworkEvent;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::{Backend, Ends};
@@ -211,6 +212,9 @@ impl Network {
     /// Enables or disables `port`: a disabled port's frames stay in its transmit queues, and frames to it are dropped.
     pub fn set_port_enabled(&self, port: &Arc<Port>, enabled: bool) {
         port.set_enabled(enabled);
+        let name = port.name.clone();
+        let event = if enabled { NetworkEvent::PortEnabled { port: name } } else { NetworkEvent::PortDisabled { port: name } };
+        self.shared.journal.add(event);
         port.policy.transmit.set_shut(!enabled);
         self.have_all_look();
         let told = self.update_route(port, &port.rings());

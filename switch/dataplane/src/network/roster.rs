@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::Network;
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
+use crate::journal::NetworkEvent;
 use crate::link::Impairment;
 use crate::policy::Allowance;
 use crate::port::{Offer, Port, State};
@@ -189,6 +190,8 @@ impl Network {
             let _ = segment.pin(address, id);
         }
         self.roster_mut().enter(&port);
+        let (port_name, segment) = (port.name.clone(), port.segment.name.clone());
+        self.shared.journal.add(NetworkEvent::PortAttached { port: port_name, segment });
         Ok(port)
     }
 
@@ -251,6 +254,7 @@ impl Network {
         let last = port.segment.leave(port.id);
         self.roster_mut().strike(port);
         self.give_numbers_back(port, last);
+        self.shared.journal.add(NetworkEvent::PortDetached { port: port.name.clone() });
         port.set_state(State::Gone);
     }
 

@@ -300,8 +300,12 @@ impl Outlets {
                 Sent::MustWait if self.may_flood_wait(entry.slot, parcel) && self.park(entry.slot, parcel, self.now).is_ok() => {
                     held += 1;
                 }
-                Sent::MustWait => missed(port, DropReason::FloodNoRoom),
+                Sent::MustWait => {
+                    self.work.taps.dropped(parcel, port, DropReason::FloodNoRoom);
+                    missed(port, DropReason::FloodNoRoom);
+                }
                 Sent::Dropped(reason) => {
+                    self.work.taps.dropped(parcel, port, reason);
                     // Slow page faults are bounded like large frames.
                     dear |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
                     missed(port, reason);
@@ -457,7 +461,10 @@ impl Outlets {
                 Sent::Done => met(parcel, port, Fate::Delivered(port, segments)),
                 Sent::MustWait if segments > 0 => met(parcel, port, Fate::DeliveredInPart(port, segments)),
                 Sent::MustWait => {}
-                Sent::Dropped(reason) => met(parcel, port, Fate::Dropped(port, reason)),
+                Sent::Dropped(reason) => {
+                    self.work.taps.dropped(parcel, port, reason);
+                    met(parcel, port, Fate::Dropped(port, reason));
+                }
             }
             if sent == Sent::MustWait {
                 if outlet.lets_pass(self.times.stuck_after, now) {
@@ -481,7 +488,11 @@ impl Outlets {
             // other frames stay.
             let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
             let times = (now, &self.times);
-            outlet.give_up(too_long, &mut self.parking, times, |parcel, reason| met(parcel, port, Fate::Dropped(port, reason)));
+            let taps = &mut self.work.taps;
+            outlet.give_up(too_long, &mut self.parking, times, |parcel, reason| {
+                taps.dropped(parcel, port, reason);
+                met(parcel, port, Fate::Dropped(port, reason));
+            });
         } else if outlet.call_again_if_stuck(now, &self.times, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
         }

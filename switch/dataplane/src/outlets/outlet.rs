@@ -16,6 +16,7 @@ use crate::ring::{BURDEN, Placed, Ring, RingFault};
 use crate::schedule::race::Race;
 use crate::schedule::{Parking, Turns};
 use crate::stats::{DropReason, PortCounters};
+use crate::tap::Taps;
 use crate::time::{Cycles, in_cycles};
 
 /// Enqueued frames that one receiver is served in a poll iteration: no more than a sender may add in one, so that no sender's queue
@@ -93,6 +94,8 @@ pub(crate) struct Work {
     pub effort: u64,
     /// Outlets whose receive buffers were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
+    /// Copies frames for captures.
+    pub taps: Taps,
 }
 
 /// Buffers that a receiver without room had posted, and for how long there were no new ones.
@@ -249,6 +252,11 @@ impl Outlet {
         };
         let Some(taken) = taken else { return Sent::Dropped(DropReason::GrantRefused) };
         self.off_line[0].1 += taken.lost;
+        for (reason, count) in [(DropReason::LinkLoss, taken.lost), (DropReason::LinkFull, taken.refused)] {
+            if count > 0 {
+                work.taps.dropped(parcel, self.key.port, reason);
+            }
+        }
         self.off_line[1].1 += taken.refused;
         // The sender pays for each segment of its GSO frame.
         parcel.segments_done += taken.frames as u16;
@@ -289,6 +297,9 @@ impl Outlet {
                     Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
                     sent => sent,
                 };
+                if let Sent::Dropped(reason) = sent {
+                    work.taps.dropped(parcel, self.key.port, reason);
+                }
                 (sent, sent != Sent::MustWait)
             };
             match line.serve(now, parcel, place) {
@@ -411,6 +422,7 @@ impl Outlet {
                 self.bytes += u64::from(parcel.length);
                 self.port.policy.receive.charge(parcel.length.into(), frames.into(), now);
                 self.stalled = false;
+                work.taps.receive(parcel, self.key.port);
                 Sent::Done
             }
             Ok(Placed::NoRoom) => {

@@ -21,13 +21,14 @@ use crate::budget::Account;
 use crate::descriptors::USUAL;
 use crate::frame::MacAddress;
 use crate::id::{PortId, RingKey, SegmentId};
+use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Line, Path};
 use crate::memory::{Fetch, MemoryMap, Quota};
 use crate::policy::{Allowance, Limit, Limiter, Policy};
 use crate::ring::{Call, Called, Gate};
 use crate::segment::Segment;
 use crate::shared::Shared;
-use crate::stats::{PortCounters, PortTotals};
+use crate::stats::{DropReason, PortCounters, PortTotals};
 use crate::time::{cycles, duration};
 use events::EventLog;
 use peer::Peer;
@@ -101,8 +102,14 @@ pub struct Port {
     seed: u64,
     /// Rate limit of control operations of its front ends and guest on workers.
     wishes: Limiter,
-    /// Log lines about its front ends.
+    /// What happens to it is told here.
+    journal: Arc<Journal>,
+    /// Reasons for which the first drop was told, by their numbers.
+    told_drops: AtomicU64,
+    /// Log lines and events about its front ends.
     events: EventLog,
+    /// Events of its states.
+    states: EventLog,
     /// Log lines of messages of its front ends.
     conversation: EventLog,
     /// Bytes of its guest's memory that are charged to the switch.
@@ -193,7 +200,10 @@ impl Port {
             path: Mutex::default(),
             seed: shared.key.wrapping_add(u64::from(id.0) << 16),
             wishes,
+            journal: Arc::clone(&shared.journal),
+            told_drops: AtomicU64::new(0),
             events: EventLog::new(EVENTS),
+            states: EventLog::new(EVENTS),
             conversation: EventLog::new(MESSAGES),
             paid: AtomicU64::new(0),
             inner: Mutex::new(inner),
@@ -372,6 +382,9 @@ impl Port {
                 }
             }
             let broken = matches!(state, State::Quarantined(_));
+            if inner.state != state {
+                self.tell_state(&state);
+            }
             inner.state = state;
             (inner.session, if broken { std::mem::take(&mut inner.errors) } else { HashMap::new() })
         };
@@ -381,6 +394,42 @@ impl Port {
         if inner.session == session {
             for (key, error) in errors {
                 inner.errors.entry(key).or_insert(error);
+            }
+        }
+    }
+
+    /// Tells of a state that it was not in before; what else leads to one is told by itself.
+    fn tell_state(&self, state: &State) {
+        let port = self.name.clone();
+        let event = match state {
+            State::Running => NetworkEvent::PortRunning { port },
+            State::Quarantined(cause) => NetworkEvent::PortQuarantined { port, cause: cause.clone() },
+            State::Waiting | State::Speaking | State::Gone => return,
+        };
+        if let Some(left_out) = self.states.admit() {
+            self.tell(event, left_out);
+        }
+    }
+
+    /// Adds `event` to the journal, after `left_out` of the port that were not.
+    fn tell(&self, event: NetworkEvent, left_out: u64) {
+        if left_out > 0 {
+            self.journal.add(NetworkEvent::LeftOut { port: self.name.clone(), events: left_out });
+        }
+        self.journal.add(event);
+    }
+
+    /// Tells of the first drops for each reason that were not told yet.
+    pub fn tell_first_drops(&self) {
+        for &reason in DropReason::ALL {
+            let bit = 1 << reason as u32;
+            let frames = || self.counters.iter().map(|counters| counters.dropped(reason)).sum::<u64>();
+            if self.told_drops.load(Ordering::Relaxed) & bit == 0
+                && frames() > 0
+                && self.told_drops.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            {
+                let (port, reason) = (self.name.clone(), reason.name().into());
+                self.journal.add(NetworkEvent::FirstDrop { port, reason, frames: frames() });
             }
         }
     }
@@ -452,11 +501,24 @@ impl Port {
     }
 
     /// A line of the log about its front end.
-    pub fn log(&self, event: fmt::Arguments) {
-        match self.events.admit() {
-            Some(0) => tracing::info!(port = %self.name, "{event}"),
-            Some(left_out) => tracing::info!(port = %self.name, left_out, "{event}"),
-            None => {}
+    pub fn log(&self, line: fmt::Arguments) {
+        if let Some(left_out) = self.events.admit() {
+            self.write_line(line, left_out);
+        }
+    }
+
+    fn write_line(&self, line: fmt::Arguments, left_out: u64) {
+        match left_out {
+            0 => tracing::info!(port = %self.name, "{line}"),
+            left_out => tracing::info!(port = %self.name, left_out, "{line}"),
+        }
+    }
+
+    /// A line of the log about its front end, and the event that it tells of.
+    fn log_event(&self, line: fmt::Arguments, event: NetworkEvent) {
+        if let Some(left_out) = self.events.admit() {
+            self.write_line(line, left_out);
+            self.tell(event, left_out);
         }
     }
 
@@ -474,14 +536,17 @@ impl Port {
 
     /// A front end has connected.
     pub fn front_end_came(&self, peer: Option<Peer>) {
-        self.log(format_args!("front end connected: {}", named(peer.as_ref())));
+        let program = named(peer.as_ref());
+        let line = format!("front end connected: {program}");
+        self.log_event(format_args!("{line}"), NetworkEvent::FrontEndConnected { port: self.name.clone(), program });
         let mut inner = self.inner();
         (inner.front_end, inner.turned_away) = (peer, 0);
     }
 
     /// The front end has gone, for this reason.
     pub fn front_end_left(&self, why: fmt::Arguments) {
-        self.log(format_args!("front end left: {why}"));
+        let event = NetworkEvent::FrontEndLeft { port: self.name.clone(), cause: why.to_string() };
+        self.log_event(format_args!("front end left: {why}"), event);
         let mut inner = self.inner();
         (inner.front_end, inner.turned_away) = (None, 0);
     }
@@ -500,9 +565,11 @@ impl Port {
             inner.front_end.clone()
         };
         let (visitor, holder) = (named(visitor.as_ref()), named(holder.as_ref()));
-        self.log(format_args!(
+        let line = format!(
             "another front end was turned away: {visitor}; the port is in use by {holder}. Give each guest a port of its own, or end that program"
-        ));
+        );
+        let event = NetworkEvent::FrontEndTurnedAway { port: self.name.clone(), program: visitor, holder };
+        self.log_event(format_args!("{line}"), event);
     }
 
     /// The front end is gone, and with it its memory, advice, bases and error eventfds.

@@ -107,6 +107,8 @@ pub(crate) struct Postponed {
     pub entry: RouteEntry,
     /// Segments of it that were delivered already.
     pub segments_done: u16,
+    /// Its number in captures.
+    pub capture_id: u32,
 }
 
 /// See [`Source::when_back`].
@@ -215,7 +217,8 @@ impl Source {
     /// Whether an opened packet for `port`, which had no room at `entry`, may be left in the ring; at most for `time` since the
     /// first attempt.
     pub(crate) fn may_postpone(&mut self, parcel: &Parcel, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
-        let postponed = self.postponed.get_or_insert(Postponed { since: now, port, entry, segments_done: 0 });
+        let postponed =
+            self.postponed.get_or_insert(Postponed { since: now, port, entry, segments_done: 0, capture_id: parcel.capture_id });
         (postponed.port, postponed.entry, postponed.segments_done) = (port, entry, parcel.segments_done);
         now.saturating_sub(postponed.since) < time
     }

@@ -37,6 +37,7 @@ use crate::port::Port;
 use crate::ring::RingFault;
 use crate::shared::Shared;
 use crate::sources::Sources;
+use crate::tap::Tap;
 use crate::time::Cycles;
 use directory::Directory;
 use pass::Ended;
@@ -160,6 +161,17 @@ impl Worker {
         }
         self.tell_time();
         self.pass()
+    }
+
+    /// Copies frames for a capture from now on.
+    pub fn add_tap(&mut self, tap: Tap) {
+        self.parcel.capture_id = 0;
+        self.outlets.work.taps.add(tap, self.index);
+    }
+
+    /// Copies no more for capture `number`.
+    pub fn remove_tap(&mut self, number: u64) {
+        self.outlets.work.taps.remove(number);
     }
 
     /// Ends [`Self::run`] after this poll iteration.

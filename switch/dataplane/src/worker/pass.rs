@@ -320,6 +320,9 @@ impl Worker {
             },
             Sent::Dropped(reason) => Fate::Dropped(port, reason),
         };
+        if let Fate::Dropped(port, reason) = fate {
+            self.outlets.work.taps.dropped(parcel, port, reason);
+        }
         Fates { directory: &self.directory, bill: &mut self.airtime.bill }.meet(parcel, fate);
         if matches!(fate, Fate::Waits(_)) {
             return;

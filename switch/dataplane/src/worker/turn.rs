@@ -82,7 +82,7 @@ impl Turn<'_> {
                 if !limiter.is_open(self.now) {
                     break;
                 }
-            } else {
+            } else if !self.outlets.work.taps.are_on() {
                 let carried = self.express(table, waiting - taken, &mut slice);
                 if carried.0 > 0 {
                     // The frame that backpressure had left in the ring went first.
@@ -101,6 +101,12 @@ impl Turn<'_> {
             match opened {
                 Taken::Parcel => {
                     parcel.segments_done = self.source.postponed.map_or(0, |postponed| postponed.segments_done);
+                    if self.outlets.work.taps.are_on() {
+                        match self.source.postponed {
+                            Some(postponed) => parcel.capture_id = postponed.capture_id,
+                            None => self.outlets.work.taps.transmit(parcel),
+                        }
+                    }
                     if self.forward(parcel, table) == Disposal::Postponed {
                         break;
                     }
@@ -108,7 +114,10 @@ impl Turn<'_> {
                     bytes += u64::from(parcel.length);
                     limiter.charge(parcel.length.into(), 1, self.now);
                 }
-                Taken::Dropped(reason) => self.fates.dropped(parcel.source, parcel.source, reason),
+                Taken::Dropped(reason) => {
+                    self.outlets.work.taps.unread(parcel.source, reason);
+                    self.fates.dropped(parcel.source, parcel.source, reason);
+                }
                 Taken::Nothing => {
                     // The chain was read in vain, and will be in every poll iteration.
                     self.fates.bill.enter_effort(self.source.port(), walked);
@@ -163,6 +172,7 @@ impl Turn<'_> {
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
             let port = self.source.port();
+            self.outlets.work.taps.unread(port, DropReason::TransmitDisabled);
             self.fates.dropped(port, port, DropReason::TransmitDisabled);
             count += 1;
         }
@@ -312,6 +322,7 @@ impl Turn<'_> {
 
     /// Drops a packet for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
+        self.outlets.work.taps.dropped(parcel, port, reason);
         self.fates.meet(parcel, Fate::Dropped(port, reason));
         self.source.feed.finish(parcel);
         Disposal::Done

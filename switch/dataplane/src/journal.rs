@@ -1,0 +1,176 @@
+//! What happens to a network and its ports, as operators and programs are told of it (`memlane events`).
+//!
+//! The last [`KEPT`] events are kept. What a guest or front end can cause at will is held to a rate by its port, see
+//! [`crate::port::events::EventLog`].
+
+use memlane_observe::events::Ring;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Events that are kept.
+pub const KEPT: usize = 4096;
+
+/// The last events of a network.
+pub type Journal = Ring<NetworkEvent>;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum NetworkEvent {
+    /// A port was attached.
+    PortAttached {
+        /// The port.
+        port: String,
+        /// Its segment.
+        segment: String,
+    },
+    /// A port was detached.
+    PortDetached {
+        /// The port.
+        port: String,
+    },
+    /// The operator lets a port take part.
+    PortEnabled {
+        /// The port.
+        port: String,
+    },
+    /// The operator does not let a port take part any more.
+    PortDisabled {
+        /// The port.
+        port: String,
+    },
+    /// A front end has connected.
+    FrontEndConnected {
+        /// The port.
+        port: String,
+        /// Its program, as the kernel names it.
+        program: String,
+    },
+    /// Another front end has connected while the port has one, and was turned away.
+    FrontEndTurnedAway {
+        /// The port.
+        port: String,
+        /// Its program.
+        program: String,
+        /// The program that has the port.
+        holder: String,
+    },
+    /// The front end has gone.
+    FrontEndLeft {
+        /// The port.
+        port: String,
+        /// Why.
+        cause: String,
+    },
+    /// At least one ring of the port is served.
+    PortRunning {
+        /// The port.
+        port: String,
+    },
+    /// The guest or front end broke a rule, and every ring of the port was stopped.
+    PortQuarantined {
+        /// The port.
+        port: String,
+        /// The rule.
+        cause: String,
+    },
+    /// The first frames of a port were dropped for this reason.
+    FirstDrop {
+        /// The port.
+        port: String,
+        /// The reason, as in the counters.
+        reason: String,
+        /// Frames that were dropped for it so far.
+        frames: u64,
+    },
+    /// A MAC address moves between two ports too often: a loop?
+    AddressFlaps {
+        /// The segment.
+        segment: String,
+        /// The address.
+        address: String,
+        /// The port that it is held at.
+        held_at: String,
+        /// The port that it moves to.
+        moves_to: String,
+    },
+    /// Events of a port that came too fast were left out.
+    LeftOut {
+        /// The port.
+        port: String,
+        /// How many.
+        events: u64,
+    },
+    /// The network was made what a file or document says.
+    Reloaded {
+        /// Ports that came.
+        added: Vec<String>,
+        /// Ports that went.
+        removed: Vec<String>,
+        /// Ports that changed.
+        changed: Vec<String>,
+        /// Ports and uplinks of which something failed.
+        failed: Vec<String>,
+    },
+    /// A file or document was not taken over.
+    ReloadRefused {
+        /// Why.
+        cause: String,
+    },
+    /// A capture has begun.
+    CaptureStarted {
+        /// Its ports; all if there are none.
+        ports: Vec<String>,
+        /// Its filter; empty if there is none.
+        filter: String,
+    },
+    /// A capture has ended.
+    CaptureEnded {
+        /// Frames that were captured.
+        frames: u64,
+        /// Frames that it missed.
+        missed: u64,
+    },
+}
+
+impl NetworkEvent {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PortAttached { .. } => "port-attached",
+            Self::PortDetached { .. } => "port-detached",
+            Self::PortEnabled { .. } => "port-enabled",
+            Self::PortDisabled { .. } => "port-disabled",
+            Self::FrontEndConnected { .. } => "front-end-connected",
+            Self::FrontEndTurnedAway { .. } => "front-end-turned-away",
+            Self::FrontEndLeft { .. } => "front-end-left",
+            Self::PortRunning { .. } => "port-running",
+            Self::PortQuarantined { .. } => "port-quarantined",
+            Self::FirstDrop { .. } => "first-drop",
+            Self::AddressFlaps { .. } => "address-flaps",
+            Self::LeftOut { .. } => "left-out",
+            Self::Reloaded { .. } => "reloaded",
+            Self::ReloadRefused { .. } => "reload-refused",
+            Self::CaptureStarted { .. } => "capture-started",
+            Self::CaptureEnded { .. } => "capture-ended",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_what_json_says() {
+        let event = NetworkEvent::AddressFlaps {
+            segment: "lan".into(),
+            address: "02:00:00:00:00:01".into(),
+            held_at: "web".into(),
+            moves_to: "db".into(),
+        };
+        let json = serde_json::to_value(&event).unwrap();
+        assert_eq!((json["event"].as_str(), json["held-at"].as_str()), (Some(event.name()), Some("web")));
+        assert_eq!(serde_json::from_value::<NetworkEvent>(json).unwrap(), event);
+    }
+}

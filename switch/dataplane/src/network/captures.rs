@@ -1,0 +1,75 @@
+//! Captures: taps at all workers, and who reads what they see.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::{Network, Told};
+use crate::id::PortId;
+use crate::tap::{self, CAPTURES, CaptureOrder, Seen, TapReader};
+use crate::time::Cycles;
+
+/// As many captures run as may.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("{CAPTURES} captures run, and no more do at a time: end one")]
+pub struct TooManyCaptures;
+
+/// A capture; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Capture {
+    network: Arc<Network>,
+    number: u64,
+    reader: TapReader,
+}
+
+impl Network {
+    /// Begins a capture. What is transmitted after this returns is in it.
+    ///
+    /// # Errors
+    /// [`TooManyCaptures`].
+    pub fn capture(self: &Arc<Self>, order: CaptureOrder) -> Result<Capture, TooManyCaptures> {
+        let number = {
+            let mut numbers = self.captures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if numbers.len() >= CAPTURES {
+                return Err(TooManyCaptures);
+            }
+            let number = numbers.last().map_or(1, |last| last + 1);
+            numbers.push(number);
+            number
+        };
+        let (taps, reader) = tap::capture(number, order, self.workers.len());
+        let told = self.workers.iter().zip(taps).map(|(worker, tap)| worker.order(move |worker| worker.add_tap(tap)));
+        Told(told.collect()).wait();
+        Ok(Capture { network: Arc::clone(self), number, reader })
+    }
+}
+
+impl Capture {
+    /// See [`TapReader::read`].
+    pub fn read(&mut self, most: usize, until: Cycles, each: impl FnMut(Seen, &[u8])) {
+        self.reader.read(most, until, each);
+    }
+
+    /// Frames at `port` for which there was no room.
+    pub fn missed(&self, port: PortId) -> u64 {
+        self.reader.missed(port)
+    }
+
+    /// What was ordered.
+    pub fn order(&self) -> &CaptureOrder {
+        self.reader.order()
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.network.workers.iter().for_each(|worker| worker.tell(move |worker| worker.remove_tap(number)));
+        self.network.captures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).retain(|&other| other != number);
+    }
+}
