@@ -40,8 +40,8 @@
 #![deny(unsafe_code)]
 
 pub use memlane_dataplane::{
-    airtime, descriptors, handover, host_memory, id, link, network, policy, port, quantity, schedule, segment, settings, shared,
-    stats, table, verdict, worker,
+    airtime, descriptors, handover, host_memory, id, journal, link, network, policy, port, quantity, schedule, segment, settings,
+    shared, stats, table, tap, verdict, worker,
 };
 #[cfg(fuzzing)]
 pub use memlane_virtq::probe;

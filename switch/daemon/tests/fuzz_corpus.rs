@@ -47,6 +47,7 @@ fn every_seed_keeps_every_promise() {
     replay("config", fuzz::config::run);
     replay("control", fuzz::control::run);
     replay("device", fuzz::device::run);
+    replay("filter", fuzz::filter::run);
     replay("frame", fuzz::frame::run);
     replay("messages", fuzz::messages::run);
     replay("offload", fuzz::offload::run);

@@ -4,7 +4,9 @@
 //! that keeps memlane from working here.
 
 mod attach;
+mod capture;
 mod doctor;
+mod events;
 mod evpn;
 mod guest;
 mod keys;
@@ -88,6 +90,13 @@ enum Command {
     /// Show ports, workers and counters of a running network.
     #[command(after_help = "Examples:\n  memlane status net.toml\n  memlane status net.toml --json | jq .ports")]
     Status(status::Status),
+    /// Show what has happened to a running network: ports that came and went, front ends, quarantines, the first drops for each reason.
+    ///
+    /// The last 4096 events are kept.
+    #[command(
+        after_help = "Examples:\n  memlane events net.toml -f\n  memlane events net.toml --json | jq 'select(.port == \"web\")'"
+    )]
+    Events(events::Events),
     /// List the ports of a running network.
     #[command(
         after_help = "Examples:\n  memlane ls\n  memlane ls net.toml --segments\n  memlane ls net.toml --json | jq -r .[].name"
@@ -99,6 +108,14 @@ enum Command {
         after_help = "Examples:\n  memlane show web\n  memlane show net.toml web --json | jq .entry"
     )]
     Show(ports::Show),
+    /// Capture frames of a running network in the format of Wireshark (pcapng).
+    ///
+    /// Each port is an interface of the file. A frame is there where its guest transmits it, where a guest receives it, and where it is dropped, with the
+    /// reason as a comment; all have the same packet id. Guests' frames never wait for a capture: what it misses is counted in the file.
+    #[command(after_help = "Examples:\n  memlane capture net.toml -w all.pcapng\n  \
+                            memlane capture net.toml web -f 'udp port 53' -w - | tcpdump -nr -\n  \
+                            memlane capture net.toml --drops -w drops.pcapng")]
+    Capture(capture::Capture),
     /// Attach a port to a running network, and print what its guest needs.
     ///
     /// What can be said is what a [[port]] of the file can say. The port is there until it is detached, the network ends (unless `memlane up`
@@ -250,6 +267,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::List(list) => list.run(),
         Command::Down(down) => down.run(),
         Command::Status(status) => status.run(),
+        Command::Events(events) => events.run(),
+        Command::Capture(capture) => capture.run(),
         Command::Ls(list) => list.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),

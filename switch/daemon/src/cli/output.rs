@@ -15,12 +15,16 @@ const NARROW: usize = 6;
 
 /// Prints `text` whole. A reader that has seen enough and gone is no failure.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
+    print_on(text).map(|_| ())
+}
+
+/// Prints a part of what goes on; false if its reader has gone.
+pub(super) fn print_on(text: &str) -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Running(format!("what was asked for cannot be written: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::Running(format!("what was asked for cannot be written: {error}"))),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -14,6 +15,7 @@ use super::{Failure, output};
 use crate::config::{Config, Mistakes, runtime_folder};
 use crate::control::reload::ReloadOptions;
 use crate::control::running::Record;
+use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
 use crate::control::{self, Managed, Origin};
 use crate::descriptors;
@@ -75,13 +77,14 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
     let (name, takes_vifs, file) = (config.name.clone(), config.xen_vifs, origin.file.clone());
-    let socket = config.control_socket(file.as_deref());
+    let (socket, metrics) = (config.control_socket(file.as_deref()), config.metrics.clone());
     let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
     if takes_vifs && let Err(refusal) = control::vifs::take(&managed) {
         managed.stop();
         return Err(Failure::running(refusal));
     }
-    let (listener, socket_file) = match control::listen(&socket) {
+    let listening = control::listen(&socket).and_then(|control| Ok((control, metrics.as_ref().map(scrape::listen).transpose()?)));
+    let ((listener, socket_file), scrapes) = match listening {
         Ok(listening) => listening,
         Err(error) => {
             managed.stop();
@@ -97,7 +100,7 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }
-    let mut serving = std::pin::pin!(control::serve(listener, &managed));
+    let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), &managed));
     let over = fatal_bell(&managed);
     started(&managed);
     let result = loop {
@@ -115,6 +118,14 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
     managed.stop();
     drop(socket_file);
     result
+}
+
+/// Answers at the control socket, and at that of the metrics if there is one, until cancelled.
+async fn answer(control: UnixListener, scrapes: Option<&Scrapes>, managed: &Arc<Managed>) -> std::io::Result<()> {
+    match scrapes {
+        Some(scrapes) => tokio::try_join!(control::serve(control, managed), scrape::serve(scrapes, managed)).map(|((), ())| ()),
+        None => control::serve(control, managed).await,
+    }
 }
 
 /// What is told of a fatal error of the network.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -16,6 +17,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry, schema_value};
+use super::metrics;
 use super::shape::{self, Written};
 use super::syntax;
 use super::uplink::UplinkConfig;
@@ -295,7 +297,8 @@ impl<'t> Checker<'t> {
         if let Some(path) = &document.control {
             self.check_socket(&top, "control", path);
         }
-        self.check_access(&top, &document.access);
+        self.check_metrics(&top, document);
+        self.check_access(&top, "access", &document.access);
         if document.port.len() > MAX_PORTS {
             self.note(&top, "port", format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
         }
@@ -304,7 +307,7 @@ impl<'t> Checker<'t> {
         for (entry, place) in &ports {
             self.check_port(entry, place);
         }
-        self.check_unique(document.control.as_deref(), &ports);
+        self.check_unique(document, &ports);
         let places = Place::of_list(whole.get_ref(), "segment");
         let segments: Vec<_> =
             document.segment.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
@@ -448,7 +451,7 @@ impl<'t> Checker<'t> {
             self.note(place, "netns", "netns is for tap ports: leave it out here");
         }
         self.check_namespace(place, entry.netns.as_deref());
-        self.check_access(place, &entry.access);
+        self.check_access(place, "access", &entry.access);
         if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
             self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens: leave it out here");
         }
@@ -474,9 +477,37 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_access(&mut self, place: &Place, access: &Access) {
+    fn check_metrics(&mut self, place: &Place, document: &Document) {
+        self.check_access(place, "metrics-access", &document.metrics_access);
+        let Some(text) = &document.metrics else {
+            if document.metrics_access != Access::default() {
+                self.note(
+                    place,
+                    "metrics-access",
+                    "metrics-access is for the socket of the key metrics: add one, as metrics = \"unix:net.metrics\"",
+                );
+            }
+            return;
+        };
+        match (metrics::socket(text), text.parse::<SocketAddr>()) {
+            (Some(path), _) => self.check_socket(place, "metrics", path),
+            (None, Ok(_)) if document.metrics_access != Access::default() => {
+                self.note(place, "metrics-access", "metrics-access is for a Unix socket, and metrics is an address that every user of the host reaches: leave it out here");
+            }
+            (None, Ok(_)) => {}
+            (None, Err(_)) => {
+                let text = printable(text);
+                let told = format_args!(
+                    "metrics is \"{text}\"; it must be a Unix socket, as \"unix:net.metrics\", or an address with a port, as \"127.0.0.1:9891\""
+                );
+                self.note(place, "metrics", told);
+            }
+        }
+    }
+
+    fn check_access(&mut self, place: &Place, key: &str, access: &Access) {
         if let Some(mistake) = access.mistake() {
-            self.note(place, "access", format_args!("access.{mistake}"));
+            self.note(place, key, format_args!("{key}.{mistake}"));
         }
     }
 
@@ -521,11 +552,14 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_unique(&mut self, control: Option<&Path>, ports: &[(&PortEntry, &Place)]) {
+    fn check_unique(&mut self, document: &Document, ports: &[(&PortEntry, &Place)]) {
         let (folder, mut places) = (self.folder, Places::default());
         let mut seen: HashMap<Claim, String> = HashMap::new();
-        if let Some(control) = control {
+        if let Some(control) = &document.control {
             seen.insert(places.socket(folder, control), "control".into());
+        }
+        if let Some(metrics) = document.metrics.as_deref().and_then(metrics::socket) {
+            seen.insert(places.socket(folder, metrics), "metrics".into());
         }
         for (entry, place) in ports {
             let name = format!("port '{}'", entry.name.as_deref().unwrap_or_default());

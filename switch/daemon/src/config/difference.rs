@@ -113,6 +113,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("workers", before.workers != after.workers),
         ("cpus", before.cpus != after.cpus),
         ("control", before.control != after.control),
+        ("metrics", before.metrics != after.metrics),
         // A default that follows from the ports is that of the ports at the start.
         ("poll", old.poll != new.poll && before.poll != after.poll),
         ("in-order", old.in_order != new.in_order),

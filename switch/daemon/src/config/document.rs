@@ -34,6 +34,11 @@ pub struct Document {
     pub in_order: Option<bool>,
     /// Path of the control socket, from the file's folder; by default one of its own in the user's run-time folder, see `memlane list`.
     pub control: Option<PathBuf>,
+    /// Where metrics are served for Prometheus beside the control socket, where nothing can be changed: a Unix socket from the file's folder, as
+    /// "unix:net.metrics", or an address, as "127.0.0.1:9891"; by default nowhere.
+    pub metrics: Option<String>,
+    /// Who may connect to the metrics' Unix socket, as { group = "prometheus" }; by default only who runs memlane.
+    pub metrics_access: Access,
     /// Who may connect to the ports' sockets, as { group = "libvirt-qemu" }; by default only who runs memlane.
     pub access: Access,
     /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
@@ -98,6 +103,8 @@ impl Default for Document {
             poll: None,
             in_order: None,
             control: None,
+            metrics: None,
+            metrics_access: Access::default(),
             access: Access::default(),
             patience_ms: settings.patience.as_millis() as u64,
             waiting_frames: settings.parking,

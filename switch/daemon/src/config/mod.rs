@@ -15,6 +15,7 @@ pub mod difference;
 pub mod document;
 pub mod file;
 pub mod json;
+pub mod metrics;
 mod renamed;
 mod shape;
 mod syntax;
@@ -29,6 +30,7 @@ use std::time::Duration;
 pub use change::PortChange;
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
+use metrics::MetricsListener;
 pub(crate) use renamed::renamed;
 pub use uplink::UplinkConfig;
 pub(crate) use words::{either, inline_table, nearest, printable};
@@ -57,6 +59,8 @@ pub struct Config {
     pub settings: Settings,
     /// Where the control socket is, if the file says so; else see [`Self::control_socket`].
     pub control: Option<PathBuf>,
+    /// Where metrics are served beside the control socket, if anywhere.
+    pub metrics: Option<MetricsListener>,
     /// Whether interfaces of Xen guests get ports as they come.
     pub xen_vifs: bool,
     /// Segments that go on at other hosts, in the order of the file.
@@ -240,6 +244,7 @@ impl Config {
         let (poll, usual) = (document.poll(), Settings::default());
         Self {
             control: document.control.as_ref().map(|path| folder.join(path)),
+            metrics: document.metrics.as_ref().and_then(|text| MetricsListener::parse(text, &document.metrics_access, folder)),
             name,
             workers: document.workers,
             cpus: document.cpus.clone(),
@@ -320,6 +325,7 @@ impl Document {
         for socket in sockets.chain([&mut document.control]).flatten() {
             *socket = folder.join(&*socket);
         }
+        document.metrics = document.metrics.map(|text| metrics::in_folder(&text, folder));
         let stem = || path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
         document.name.get_or_insert_with(stem);
         Ok(document)

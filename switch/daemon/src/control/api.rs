@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
@@ -20,6 +21,7 @@ use serde_json::{Map, Value, json};
 use super::managed::Managed;
 use super::problem::{Problem, Refusal};
 use super::server::{Answering, Bounds, Lane};
+use super::stream::Lease;
 use crate::config::json::misshapen;
 
 /// What is said of a route beside its types.
@@ -76,6 +78,9 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Sent<T> {
         T::deserialize(&sent).map(Self).map_err(|_| Refusal::from(misshapen(&schemars::schema_for!(T).to_value(), &sent)))
     }
 }
+
+/// What begins an answer that goes on: from the network, the headers, the query and what is sent.
+pub type Start<Q, I> = fn(&Arc<Managed>, &HeaderMap, &Q, I, Lease) -> Result<Response, Refusal>;
 
 /// See the module.
 #[derive(Debug)]
@@ -165,9 +170,78 @@ impl Api {
         })
     }
 
-    /// What answers for `managed`.
-    pub fn router(self, managed: Arc<Managed>) -> Router {
-        let nowhere = || async { Refusal::new(StatusCode::NOT_FOUND, "there is nothing at this path: see /v1/openapi.json") };
+    /// Has `run` answer to GET at `path` with text in one of `forms`, by what the client accepts.
+    pub fn text(
+        mut self,
+        path: &'static str,
+        about: About,
+        forms: &[&str],
+        run: fn(&Managed, &HeaderMap) -> Result<Response, Refusal>,
+    ) -> Self {
+        let content: Map<String, Value> =
+            forms.iter().map(|&form| (form.into(), json!({ "schema": { "type": "string" } }))).collect();
+        let mut operation = self.describe::<(), ()>(path, about);
+        operation["responses"][about.status.as_str()]["content"] = content.into();
+        self.paths.entry(path).or_default().insert("get".into(), operation);
+        let bounds = Arc::clone(&self.bounds);
+        let answer = move |State(managed): State<Arc<Managed>>, request: Request| async move {
+            let headers = request.headers().clone();
+            let run = move |_: &[u8]| run(&managed, &headers);
+            respond(&bounds, Lane::Look, request, run).await.unwrap_or_else(Refusal::into_response)
+        };
+        self.router = self.router.route(path, on(MethodFilter::GET, answer));
+        self
+    }
+
+    /// Has `start` answer to `method` at `path` with what goes on for as long as the client reads it, in one of `forms`. `Q` is what stands in the
+    /// query, and `I` what is sent.
+    pub fn stream<Q: DeserializeOwned + JsonSchema + Send + 'static, I: Input>(
+        mut self,
+        method: Method,
+        path: &'static str,
+        about: About,
+        forms: &[&str],
+        start: Start<Q, I>,
+    ) -> Self {
+        let content: Map<String, Value> =
+            forms.iter().map(|&form| (form.into(), json!({ "schema": { "type": "string" } }))).collect();
+        let mut operation = self.describe::<I, ()>(path, about);
+        operation["responses"][about.status.as_str()]["content"] = content.into();
+        let parameters = schemars::schema_for!(Q).to_value();
+        let parameter = |(name, schema): (&String, &Value)| json!({ "name": name, "in": "query", "schema": schema });
+        let parameters: Vec<Value> = parameters["properties"].as_object().into_iter().flatten().map(parameter).collect();
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
+        }
+        self.paths.entry(path).or_default().insert(method.as_str().to_lowercase(), operation);
+        let bounds = Arc::clone(&self.bounds);
+        let Ok(filter) = MethodFilter::try_from(method) else { return self };
+        let answer = move |State(managed): State<Arc<Managed>>, query: Result<Query<Q>, QueryRejection>, request: Request| async move {
+            let headers = request.headers().clone();
+            let begin = || {
+                let Query(query) = query.map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.body_text()))?;
+                let answering = request.extensions().get::<Answering>().cloned().unwrap_or_default();
+                let lease = Lease(Box::new((bounds.enter_stream()?, answering.begin())));
+                Ok((query, lease))
+            };
+            match begin() {
+                Ok((query, lease)) => {
+                    let run = move |bytes: &[u8]| {
+                        check_file(&managed, &headers)?;
+                        start(&managed, &headers, &query, I::read(bytes)?, lease)
+                    };
+                    respond(&bounds, Lane::Look, request, run).await.unwrap_or_else(Refusal::into_response)
+                }
+                Err(refusal) => Refusal::into_response(refusal),
+            }
+        };
+        self.router = self.router.route(path, on(filter, answer));
+        self
+    }
+
+    /// What answers for `managed`; elsewhere, `nowhere` is answered.
+    pub fn router(self, managed: Arc<Managed>, nowhere: &'static str) -> Router {
+        let nowhere = move || async move { Refusal::new(StatusCode::NOT_FOUND, nowhere) };
         let not_so = || async { Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/openapi.json") };
         self.router.fallback(nowhere).method_not_allowed_fallback(not_so).with_state(managed)
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -136,11 +136,71 @@ impl Client {
     /// # Errors
     /// As [`Self::get`].
     pub(super) async fn fetch(&self, method: Method, uri: &str, body: Vec<u8>) -> Result<(Vec<u8>, Peer), ControlError> {
-        let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause, hint: String::new() };
-        let unanswered = |error: &(dyn Error + 'static)| match is_end(error) {
+        let (response, peer) = self.open(method, uri, "application/json", body).await?;
+        Ok((self.read(response).await?, peer))
+    }
+
+    /// Has `part` called with each part of an answer that goes on, until that is false, the answer ends, or the user does (Ctrl-C). `body`, if there is any, is sent.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and what `part` returns.
+    pub fn follow<E: From<ControlError>>(
+        &self,
+        uri: &str,
+        accept: &str,
+        body: Option<&serde_json::Value>,
+        mut part: impl FnMut(&[u8]) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::from)?;
+        let (method, body) = body.map_or((Method::GET, Vec::new()), |body| (Method::POST, body.to_string().into_bytes()));
+        let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: CHANGE.as_secs() };
+        let open = async { tokio::time::timeout(CHANGE, self.open(method, uri, accept, body)).await.map_err(silent)? };
+        let (response, _) = runtime.block_on(open).map_err(|error| self.hinted(error))?;
+        runtime.block_on(async {
+            if !response.status().is_success() {
+                return self.read(response).await.map(drop).map_err(E::from);
+            }
+            let mut body = response.into_body();
+            let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+            loop {
+                let frame = tokio::select! {
+                    frame = body.frame() => frame,
+                    _ = &mut interrupt => return Ok(()),
+                };
+                match frame {
+                    None => return Ok(()),
+                    Some(Ok(frame)) => {
+                        if let Ok(data) = frame.into_data()
+                            && !part(&data)?
+                        {
+                            return Ok(());
+                        }
+                    }
+                    // The network has ended.
+                    Some(Err(error)) if is_end(&error) => return Ok(()),
+                    Some(Err(error)) => return Err(self.unanswered(&error).into()),
+                }
+            }
+        })
+    }
+
+    fn unanswered(&self, error: &(dyn Error + 'static)) -> ControlError {
+        match is_end(error) {
             true => ControlError::Ended { path: self.path.clone() },
             false => ControlError::Answer(error.to_string()),
-        };
+        }
+    }
+
+    /// Asks, and returns the answer unread, and the process that answers.
+    async fn open(
+        &self,
+        method: Method,
+        uri: &str,
+        accept: &str,
+        body: Vec<u8>,
+    ) -> Result<(Response<Incoming>, Peer), ControlError> {
+        let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause, hint: String::new() };
+        let unanswered = |error: &(dyn Error + 'static)| self.unanswered(error);
         let stream = self.connect().await.map_err(unreachable)?;
         let credentials = stream.peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
@@ -152,22 +212,27 @@ impl Client {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unanswered(&error))?;
         tokio::spawn(connection);
         let request = Request::builder().method(method).uri(uri);
-        let request = request.header("host", "memlane").header("content-type", "application/json");
+        let request = request.header("host", "memlane").header("accept", accept).header("content-type", "application/json");
         // A path that no header can have is compared no further.
         let file = self.file.as_ref().and_then(|file| serde_json::to_vec(file).ok());
         let file = file.and_then(|file| HeaderValue::from_bytes(&file).ok());
         let request = file.into_iter().fold(request, |request, file| request.header(FILE, file));
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| ControlError::Answer(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| unanswered(&error))?;
+        Ok((response, peer))
+    }
+
+    /// Reads a whole answer.
+    async fn read(&self, response: Response<Incoming>) -> Result<Vec<u8>, ControlError> {
         let status = response.status();
         if let Some(unsaved) = response.headers().get(UNSAVED) {
             (self.tell)(&String::from_utf8_lossy(unsaved.as_bytes()));
         }
         let body = Limited::new(response.into_body(), self.most_bytes).collect().await;
-        let body = body.map_err(|error| unanswered(error.as_ref()))?;
+        let body = body.map_err(|error| self.unanswered(error.as_ref()))?;
         let answer = body.to_bytes().to_vec();
         if status.is_success() {
-            return Ok((answer, peer));
+            return Ok(answer);
         }
         let plain = |_| Problem { error: String::from_utf8_lossy(&answer).into_owned(), mistakes: Vec::new() };
         let problem = serde_json::from_slice(&answer).unwrap_or_else(plain);

@@ -5,8 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use memlane_observe::events::{From, Reader};
+use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
+use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
@@ -16,6 +19,7 @@ use super::state_file::StateFile;
 use crate::config::difference::{self, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::{Daemon, NoSuchPort, Prepared};
+use crate::journal::NetworkEvent;
 
 /// Longest wait in which it is not looked at whether the network ends.
 const STEP: Duration = Duration::from_millis(100);
@@ -43,6 +47,7 @@ pub struct Managed {
     file: Option<NetFile>,
     state: Option<StateFile>,
     started: Instant,
+    last_reload: LastReload,
 }
 
 impl Managed {
@@ -62,7 +67,15 @@ impl Managed {
         }
         let daemon = RwLock::new(Some(Arc::new(Daemon::start(&config)?)));
         let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
-        Ok(Self { daemon, base: Mutex::new(base), origin, file, state: kept, started: Instant::now() })
+        Ok(Self {
+            daemon,
+            base: Mutex::new(base),
+            origin,
+            file,
+            state: kept,
+            started: Instant::now(),
+            last_reload: LastReload::at_start(),
+        })
     }
 
     /// Ends the network; what is asked for from then on is refused.
@@ -146,6 +159,32 @@ impl Managed {
             let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
             Report { uplinks: daemon.uplinks(), unsaved, ..report }
         })
+    }
+
+    /// The same as metrics.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn metrics(&self, format: Format) -> Result<String, Refusal> {
+        let usage = ProcessUsage::now().unwrap_or_default();
+        Ok(metrics::text(&self.report()?, &self.last_reload, usage, format))
+    }
+
+    /// A reader of its events.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn events(&self, from: From) -> Result<Reader<NetworkEvent>, Refusal> {
+        self.tell_first_drops()?;
+        self.ask(|daemon| daemon.network().shared().journal.reader(from))
+    }
+
+    /// Tells of the first drops of ports whose workers sleep.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn tell_first_drops(&self) -> Result<(), Refusal> {
+        self.ask(|daemon| daemon.network().tell_first_drops())
     }
 
     /// Which network it is.
@@ -326,6 +365,29 @@ impl Managed {
     /// # Errors
     /// The document or file has mistakes; there is no file; as [`Self::reload`].
     pub fn reload_from(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
+        let result = self.reload_document(document, options);
+        if !options.dry_run {
+            self.last_reload.note(result.as_ref().is_ok_and(|reloaded| reloaded.failed.is_empty()));
+            self.tell_reload(&result);
+        }
+        result
+    }
+
+    fn tell_reload(&self, result: &Result<Reloaded, Refusal>) {
+        let event = match result {
+            Ok(reloaded) => NetworkEvent::Reloaded {
+                added: reloaded.added.clone(),
+                removed: reloaded.removed.clone(),
+                changed: reloaded.changed.iter().map(|changed| changed.name.clone()).collect(),
+                failed: reloaded.failed.iter().map(|failed| failed.name.clone()).collect(),
+            },
+            Err(refusal) => NetworkEvent::ReloadRefused { cause: refusal.to_string() },
+        };
+        // A network that ends has nobody to tell.
+        let _ = self.ask(|daemon| daemon.network().shared().journal.add(event));
+    }
+
+    fn reload_document(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
         if let Some(document) = document {
             let wanted = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
             return self.reload(&wanted, options);

@@ -3,21 +3,27 @@
 //! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`], [`state_file`]: what outlives it. [`vifs`]: ports that
 //!    come with Xen guests.
 //! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
-//! 3. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing. [`running`]: which
+//! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]).
+//! 4. [`stream`]: answers that go on for as long as they are read: events, and frames ([`capture`]).
+//! 5. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing. [`running`]: which
 //!    networks run.
 
 pub mod api;
+pub mod capture;
 pub mod client;
 pub mod managed;
+pub mod metrics;
 pub mod problem;
 mod reach;
 pub mod reload;
 pub mod report;
 pub mod routes;
 pub mod running;
+pub mod scrape;
 pub mod server;
 pub mod state;
 pub mod state_file;
+pub mod stream;
 pub mod vifs;
 
 use std::io;
@@ -59,6 +65,16 @@ pub enum ControlError {
         path: PathBuf,
         /// The network or program.
         holder: String,
+    },
+    /// The socket of the metrics cannot be made.
+    #[error(
+        "cannot listen for scrapes of metrics at {place}: {cause}. End the process that listens there, or set another with metrics = \"...\""
+    )]
+    Metrics {
+        /// Its path or address.
+        place: String,
+        /// What the kernel says.
+        cause: io::Error,
     },
     /// Nothing answers there, or it may not be asked.
     #[error("no network answers at {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
@@ -128,5 +144,6 @@ pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
 /// # Errors
 /// The kernel refuses the socket.
 pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result<()> {
-    server::serve(listener, routes::api().router(Arc::clone(managed))).await
+    let router = routes::api().router(Arc::clone(managed), "there is nothing at this path: see /v1/openapi.json");
+    server::serve(&listener, router, server::CONNECTIONS).await
 }

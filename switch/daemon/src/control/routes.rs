@@ -1,18 +1,23 @@
 //! What can be asked of a running network, and what is sent for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use memlane_observe::metrics::Format;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::api::{About, Api, Sent};
+use super::capture::{self, CaptureRequest};
 use super::managed::Managed;
 use super::problem::Refusal;
 use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::running::Identity;
+use super::stream::{self, EventsQuery, Form, Lease};
 use crate::config::{Document, PortEntry};
 use crate::link::Impairment;
 use crate::policy::{AntiSpoof, Limit};
@@ -108,14 +113,25 @@ pub struct ReloadOrder {
     pub cut_off: bool,
 }
 
+/// A path without a query.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NoQuery {}
+
 fn about(id: &'static str, summary: &'static str, problems: &'static [u16]) -> About {
     About { id, summary, status: StatusCode::OK, problems }
+}
+
+/// The routes that programs may have which must not change the network.
+pub fn read_only() -> Api {
+    let forms = [Format::OpenMetrics.content_type(), Format::Prometheus.content_type()];
+    Api::default().text("/metrics", about("metrics", "Metrics for Prometheus.", &[503]), &forms, metrics)
 }
 
 /// All routes.
 pub fn api() -> Api {
     let created = |about: About| About { status: StatusCode::CREATED, ..about };
-    Api::default()
+    read_only()
         .route(Method::GET, "/v1/network", about("network", "The network, its ports and its workers.", &[503]), network)
         .route(Method::GET, "/v1/identity", about("identity", "Which network this is: its name, its file, its process.", &[503]), identity)
         .route(Method::GET, "/v1/ports", about("ports", "The ports, in the order in which they came.", &[503]), ports)
@@ -160,12 +176,32 @@ pub fn api() -> Api {
             ),
             reload,
         )
+        .stream(
+            Method::GET,
+            "/v1/events",
+            about("events", "What has happened to the network, and what happens.", &[503]),
+            &Form::TYPES,
+            events,
+        )
+        .stream(
+            Method::POST,
+            "/v1/capture",
+            about("capture", "Captures frames, as a pcapng file that goes on until the client ends it.", &[400, 404, 413, 422, 500, 503]),
+            &[capture::CONTENT_TYPE],
+            begin_capture,
+        )
         .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
 }
 
 /// The OpenAPI document.
 pub fn document() -> Value {
     api().document()
+}
+
+fn metrics(managed: &Managed, headers: &HeaderMap) -> Result<Response, Refusal> {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    Ok(([(header::CONTENT_TYPE, format.content_type())], managed.metrics(format)?).into_response())
 }
 
 fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {
@@ -212,6 +248,20 @@ fn segment(managed: &Managed, name: &str, (): ()) -> Result<SegmentView, Refusal
 fn reload(managed: &Managed, _: &str, Sent(order): Sent<ReloadOrder>) -> Result<Reloaded, Refusal> {
     let ReloadOrder { document, dry_run, ports_only, force, cut_off } = order;
     managed.reload_from(document.as_ref(), ReloadOptions { dry_run, ports_only, force, cut_off })
+}
+
+fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, (): (), lease: Lease) -> Result<Response, Refusal> {
+    stream::events(managed, headers, query, lease)
+}
+
+fn begin_capture(
+    managed: &Arc<Managed>,
+    _: &HeaderMap,
+    NoQuery {}: &NoQuery,
+    Sent(request): Sent<CaptureRequest>,
+    lease: Lease,
+) -> Result<Response, Refusal> {
+    capture::begin(managed, request, lease)
 }
 
 fn openapi(_: &Managed, _: &str, (): ()) -> Result<Value, Refusal> {

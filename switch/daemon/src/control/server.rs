@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -19,12 +19,13 @@ use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use super::problem::Refusal;
+use super::stream::{STREAMS, too_many};
 
 /// Most connections at a time.
 pub const CONNECTIONS: usize = 64;
@@ -65,12 +66,13 @@ pub struct Bounds {
     bodies: Arc<Semaphore>,
     changes: Arc<Semaphore>,
     drains: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         let of = |count| Arc::new(Semaphore::new(count));
-        Self { bodies: of(ALL_BYTES / UNIT), changes: of(CHANGES), drains: of(DRAINS) }
+        Self { bodies: of(ALL_BYTES / UNIT), changes: of(CHANGES), drains: of(DRAINS), streams: of(STREAMS) }
     }
 }
 
@@ -107,6 +109,14 @@ impl Bounds {
                 Err(_) => Err(busy(format!("{DRAINS} ports are being drained, and no more are at a time: wait until one is"))),
             },
         }
+    }
+
+    /// A place for an answer that goes on.
+    ///
+    /// # Errors
+    /// There are as many as may be.
+    pub fn enter_stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| too_many())
     }
 
     /// Reads what `request` brings.
@@ -151,32 +161,55 @@ fn busy(text: String) -> Refusal {
 
 /// Whether a connection's request is being answered: then the connection makes way for no other.
 #[derive(Clone, Debug, Default)]
-pub struct Answering(Arc<AtomicBool>);
+pub struct Answering(Arc<AtomicUsize>);
 
 impl Answering {
     /// From now until what this returns is dropped.
     pub fn begin(&self) -> impl Drop + use<> {
-        struct End(Arc<AtomicBool>);
+        struct End(Arc<AtomicUsize>);
         impl Drop for End {
             fn drop(&mut self) {
-                self.0.store(false, Ordering::Relaxed);
+                self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        self.0.store(true, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
         End(Arc::clone(&self.0))
     }
 
     fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Serves `router` at `listener` until cancelled.
-pub async fn serve(listener: UnixListener, router: Router) -> io::Result<()> {
+/// A connection.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
+/// A socket to which clients connect.
+pub trait Listener {
+    /// The next connection.
+    fn accept(&self) -> impl Future<Output = io::Result<impl Stream>>;
+}
+
+impl Listener for UnixListener {
+    async fn accept(&self) -> io::Result<impl Stream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+impl Listener for TcpListener {
+    async fn accept(&self) -> io::Result<impl Stream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+/// Serves `router` at `listener`, at most `most` connections at a time, until cancelled.
+pub async fn serve<L: Listener>(listener: &L, router: Router, most: usize) -> io::Result<()> {
     let mut connections: VecDeque<(AbortHandle, Answering)> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             // For want of descriptors, or the other side is gone already.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
@@ -184,8 +217,8 @@ pub async fn serve(listener: UnixListener, router: Router) -> io::Result<()> {
             }
         };
         connections.retain(|(task, _)| !task.is_finished());
-        if connections.len() >= CONNECTIONS && !make_way(&mut connections) {
-            tokio::spawn(turn_away(stream));
+        if connections.len() >= most && !make_way(&mut connections) {
+            tokio::spawn(turn_away(stream, most));
             continue;
         }
         let answering = Answering::default();
@@ -200,7 +233,7 @@ fn make_way(connections: &mut VecDeque<(AbortHandle, Answering)>) -> bool {
     oldest.and_then(|index| connections.remove(index)).map(|(task, _)| task.abort()).is_some()
 }
 
-async fn converse(stream: UnixStream, router: Router) {
+async fn converse(stream: impl Stream, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     // Whatever ends a connection is of interest to its other side only.
@@ -208,8 +241,8 @@ async fn converse(stream: UnixStream, router: Router) {
 }
 
 /// Answers a connection beyond the limit: 503, with the reason.
-async fn turn_away(mut stream: UnixStream) {
-    let text = format!("{{\"error\":\"{CONNECTIONS} requests are being answered, and no more are at a time: try again\"}}");
+async fn turn_away(mut stream: impl Stream, most: usize) {
+    let text = format!("{{\"error\":\"{most} requests are being answered, and no more are at a time: try again\"}}");
     let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\n";
     let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
     let _ = tokio::time::timeout(PAUSE, stream.write_all(answer.as_bytes())).await;

@@ -77,6 +77,17 @@ impl Net {
         }
     }
 
+    /// The status of an answer that may be no JSON, or go on.
+    fn status(&self, method: &Method, uri: &str, body: &Value) -> StatusCode {
+        use std::io::{Read, Write};
+        let (body, mut head) = (body.to_string(), [0; 12]);
+        let mut stream = std::os::unix::net::UnixStream::connect(self.client.path()).unwrap();
+        let request = format!("{method} {uri} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.read_exact(&mut head).unwrap();
+        StatusCode::from_bytes(&head[9..]).unwrap()
+    }
+
     fn post(&self, uri: &str, body: &Value) -> Result<Value, Refusal> {
         self.ask(Method::POST, uri, body)
     }
@@ -333,8 +344,7 @@ fn the_document_has_every_route_and_no_other() {
         for method in [Method::GET, Method::PUT, Method::POST, Method::PATCH, Method::DELETE, Method::OPTIONS] {
             let described = operations.get(method.as_str().to_lowercase()).is_some();
             // A body that no route takes: nothing is to happen.
-            let answer = net.ask(method.clone(), &uri, &json!({ "nonsense": 1 }));
-            let served = answer.err().is_none_or(|refusal| refusal.status != StatusCode::METHOD_NOT_ALLOWED);
+            let served = net.status(&method, &uri, &json!({ "nonsense": 1 })) != StatusCode::METHOD_NOT_ALLOWED;
             assert_eq!(served, described, "{method} {path}");
         }
     }

@@ -1,0 +1,323 @@
+//! `memlane capture`: frames of a running network as a pcapng file.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use memlane_observe::bpf::compile::compile;
+
+use super::Failure;
+use super::net::{Net, Socket};
+use super::output::{self, count};
+use crate::control::capture::{CONTENT_TYPE, CaptureRequest};
+use crate::tap::MOST_SNAPLEN;
+
+/// Arguments of `memlane capture`.
+#[derive(Debug, Args)]
+pub(super) struct Capture {
+    /// The network: its file, or its name while it runs.
+    net: PathBuf,
+    /// Ports whose frames are captured; by default all.
+    ports: Vec<String>,
+    /// Only frames that are dropped; each has its reason as a comment.
+    #[arg(long)]
+    drops: bool,
+    /// Only frames that this filter selects, in the language of pcap-filter(7), as "arp or udp port 53".
+    #[arg(short, long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+    filter: String,
+    /// The file; "-" for standard output.
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// End after so many frames.
+    #[arg(short, long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Most bytes of a frame.
+    #[arg(long, value_name = "BYTES", default_value_t = MOST_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_SNAPLEN)))]
+    snaplen: u32,
+    /// Keep the last FILES files of MB megabytes each, called FILE.1, FILE.2 and so on.
+    #[arg(long, value_name = "FILES,MB", requires = "write")]
+    ring: Option<Ring>,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// Files that a capture goes round in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ring {
+    files: u64,
+    bytes: u64,
+}
+
+impl FromStr for Ring {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("it is two numbers of at least 1, as 10,100 for ten files of 100 MB; not '{text}'");
+        let (files, megabytes) = text.split_once(',').ok_or_else(wrong)?;
+        let number = |text: &str| text.trim().parse().ok().filter(|&number: &u64| number > 0 && number <= 1_000_000);
+        let (files, megabytes) = number(files).zip(number(megabytes)).ok_or_else(wrong)?;
+        Ok(Self { files, bytes: megabytes * 1_000_000 })
+    }
+}
+
+impl Capture {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let program = if self.filter.is_empty() { Vec::new() } else { self.compile()? };
+        let request = CaptureRequest {
+            ports: self.ports.clone(),
+            drops: self.drops,
+            snaplen: self.snaplen,
+            frames: self.count,
+            filter: self.filter.clone(),
+            program,
+        };
+        let body = serde_json::to_value(&request).map_err(Failure::running)?;
+        let mut blocks = Blocks::default();
+        let mut file = self.file()?;
+        let client = Net { net: Some(self.net.clone()), socket: self.socket.clone() }.client()?;
+        client.follow("/v1/capture", CONTENT_TYPE, Some(&body), |part| {
+            if blocks.rest.is_empty() && blocks.frames == 0 && !std::mem::replace(&mut blocks.begun, true) {
+                output::note("the capture has begun; Ctrl-C ends it");
+            }
+            blocks.take(part, |block| file.write(block))
+        })?;
+        let missed = if blocks.missed > 0 { format!(", {} missed", count(blocks.missed)) } else { String::new() };
+        output::note(&format!("{} frames captured{missed}", count(blocks.frames)));
+        Ok(())
+    }
+
+    fn compile(&self) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
+        let program = compile(&self.filter, self.snaplen).map_err(|error| Failure::Configuration(error.to_string()))?;
+        Ok(program.into_iter().map(Into::into).collect())
+    }
+
+    fn file(&self) -> Result<Output, Failure> {
+        let is_stdout = self.write.as_deref().is_none_or(|path| path == Path::new("-"));
+        match (&self.write, self.ring) {
+            _ if is_stdout && io::stdout().is_terminal() => {
+                let text = "a capture is no text for a terminal: name a file with -w, or pipe it, as in `memlane capture net.toml -w - | tcpdump -nr -`";
+                Err(Failure::Configuration(text.into()))
+            }
+            (Some(path), Some(ring)) if !is_stdout => Ok(Output::Ring(Files::new(path, ring)?)),
+            (Some(path), None) if !is_stdout => Ok(Output::File(create(path)?, path.clone())),
+            _ if self.ring.is_some() => Err(Failure::Configuration("--ring is for files: name one with -w".into())),
+            _ => Ok(Output::Stdout),
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| Failure::Running(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Where a capture goes.
+enum Output {
+    Stdout,
+    File(File, PathBuf),
+    Ring(Files),
+}
+
+impl Output {
+    /// Writes a whole block; false if its reader has gone.
+    fn write(&mut self, block: &[u8]) -> Result<bool, Failure> {
+        let (result, path) = match self {
+            Self::Stdout => (io::stdout().lock().write_all(block), Path::new("standard output")),
+            Self::File(file, path) => (file.write_all(block), path.as_path()),
+            Self::Ring(files) => return files.write(block).map(|()| true),
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(ended(path, &error)),
+            Ok(()) => Ok(true),
+        }
+    }
+}
+
+fn ended(path: &Path, error: &io::Error) -> Failure {
+    Failure::Running(format!("cannot write {}: {error}. The capture has ended; the network goes on", path.display()))
+}
+
+/// Files that a capture goes round in: each has the capture's head, so that each can be read by itself.
+struct Files {
+    path: PathBuf,
+    ring: Ring,
+    number: u64,
+    file: File,
+    written: u64,
+    head: Vec<u8>,
+}
+
+impl Files {
+    fn new(path: &Path, ring: Ring) -> Result<Self, Failure> {
+        Ok(Self { path: path.into(), ring, number: 1, file: create(&numbered(path, 1))?, written: 0, head: Vec::new() })
+    }
+
+    fn write(&mut self, block: &[u8]) -> Result<(), Failure> {
+        if self.written > self.head.len() as u64 && self.written + block.len() as u64 > self.ring.bytes {
+            self.turn()?;
+        }
+        if matches!(kind(block), SECTION | INTERFACE) {
+            self.head.extend_from_slice(block);
+        }
+        self.written += block.len() as u64;
+        self.file.write_all(block).map_err(|error| ended(&numbered(&self.path, self.number), &error))
+    }
+
+    /// Goes on in the next file, and removes the oldest.
+    fn turn(&mut self) -> Result<(), Failure> {
+        self.number += 1;
+        let path = numbered(&self.path, self.number);
+        self.file = create(&path)?;
+        self.file.write_all(&self.head).map_err(|error| ended(&path, &error))?;
+        self.written = self.head.len() as u64;
+        if let Some(oldest) = self.number.checked_sub(self.ring.files) {
+            // It may have been moved away.
+            let _ = std::fs::remove_file(numbered(&self.path, oldest));
+        }
+        Ok(())
+    }
+}
+
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const STATISTICS: u32 = 5;
+const PACKET: u32 = 6;
+/// Bytes of a block before its length is known.
+const HEAD: usize = 8;
+
+fn four(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+fn kind(block: &[u8]) -> u32 {
+    four(block, 0)
+}
+
+/// The blocks of a capture, whole, however the network sends them.
+#[derive(Debug, Default)]
+struct Blocks {
+    rest: Vec<u8>,
+    begun: bool,
+    frames: u64,
+    /// Of each interface, as its last statistics say.
+    dropped: Vec<u64>,
+    missed: u64,
+}
+
+impl Blocks {
+    /// Hands each whole block to `write`, until that is false.
+    fn take(&mut self, part: &[u8], mut write: impl FnMut(&[u8]) -> Result<bool, Failure>) -> Result<bool, Failure> {
+        self.rest.extend_from_slice(part);
+        let mut at = 0;
+        while self.rest.len() - at >= HEAD {
+            let length = four(&self.rest, at + 4) as usize;
+            if length < HEAD + 4 {
+                return Err(Failure::Running("the network sends no capture: are both of the same version?".into()));
+            }
+            if self.rest.len() - at < length {
+                break;
+            }
+            let block = &self.rest[at..at + length];
+            count_block(block, &mut self.frames, &mut self.dropped);
+            if !write(block)? {
+                return Ok(false);
+            }
+            at += length;
+        }
+        self.rest.drain(..at);
+        self.missed = self.dropped.iter().sum();
+        Ok(true)
+    }
+}
+
+fn count_block(block: &[u8], frames: &mut u64, dropped: &mut Vec<u64>) {
+    match kind(block) {
+        INTERFACE => dropped.push(0),
+        PACKET => *frames += 1,
+        // Options of eight bytes each: received, then dropped.
+        STATISTICS => {
+            if let Some(place) = dropped.get_mut(four(block, HEAD) as usize) {
+                *place = u64::from(four(block, 36)) | u64::from(four(block, 40)) << 32;
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_observe::pcapng::{Direction, Interface, InterfaceId, Packet, Statistics, Writer};
+
+    fn capture(frames: usize) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), "test").unwrap();
+        writer.interface(Interface { name: "web", ..Interface::default() }).unwrap();
+        let packet = Packet {
+            interface: InterfaceId(0),
+            time: 0,
+            direction: Direction::Inbound,
+            id: 1,
+            bytes: &[7; 1000],
+            length: 1000,
+            missed: 0,
+            comment: "",
+        };
+        (0..frames).for_each(|_| writer.packet(&packet).unwrap());
+        writer.statistics(InterfaceId(0), 0, Statistics { received: 9, dropped: 5 << 33 }).unwrap();
+        writer.get_mut().clone()
+    }
+
+    #[test]
+    fn blocks_are_whole_however_they_come() {
+        let capture = capture(3);
+        for size in [1, 7, 8, 100, capture.len()] {
+            let (mut blocks, mut written) = (Blocks::default(), Vec::new());
+            for part in capture.chunks(size) {
+                let write = |block: &[u8]| {
+                    assert_eq!(four(block, 4) as usize, block.len());
+                    written.extend_from_slice(block);
+                    Ok(true)
+                };
+                assert!(blocks.take(part, write).unwrap());
+            }
+            assert_eq!((written == capture, blocks.frames, blocks.missed), (true, 3, 5 << 33), "{size}");
+        }
+        assert!(Blocks::default().take(&[0; 8], |_| Ok(true)).is_err(), "no capture");
+    }
+
+    #[test]
+    fn a_ring_of_files_keeps_the_last_ones_and_each_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c");
+        let mut files = Files::new(&path, Ring { files: 2, bytes: 10_000 }).unwrap();
+        let mut blocks = Blocks::default();
+        blocks.take(&capture(100), |block| files.write(block).map(|()| true)).unwrap();
+        drop(files);
+        let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        left.sort();
+        assert_eq!(left, [numbered(&path, 11), numbered(&path, 12)]);
+        for path in left {
+            let file = std::fs::read(path).unwrap();
+            assert!(file.len() <= 10_000 && kind(&file) == SECTION);
+            let mut blocks = Blocks::default();
+            blocks.take(&file, |_| Ok(true)).unwrap();
+            assert!(blocks.rest.is_empty() && blocks.dropped.len() == 1 && blocks.frames > 0);
+        }
+    }
+
+    #[test]
+    fn a_ring_is_two_numbers() {
+        assert_eq!("10,100".parse(), Ok(Ring { files: 10, bytes: 100_000_000 }));
+        for wrong in ["", "1", "0,1", "1,0", "a,b", "1,2,3", "99999999999999999999,1"] {
+            assert!(wrong.parse::<Ring>().is_err(), "{wrong}");
+        }
+    }
+}

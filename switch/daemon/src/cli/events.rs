@@ -1,0 +1,107 @@
+//! `memlane events`: what has happened to a running network, and what happens.
+
+use clap::Args;
+
+use super::net::Net;
+use super::{Failure, output};
+use crate::control::stream::{EventReport, Form, Missed};
+use crate::journal::NetworkEvent;
+
+/// Arguments of `memlane events`.
+#[derive(Debug, Args)]
+pub(super) struct Events {
+    #[command(flatten)]
+    net: Net,
+    /// Go on with what happens, until Ctrl-C or the network ends.
+    #[arg(short, long)]
+    follow: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Events {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let uri = if self.follow { "/v1/events" } else { "/v1/events?end=true" };
+        let mut rest = Vec::new();
+        self.net.client()?.follow(uri, Form::TYPES[1], None, |part| {
+            rest.extend_from_slice(part);
+            let Some(end) = rest.iter().rposition(|&byte| byte == b'\n') else { return Ok(true) };
+            let lines: Vec<u8> = rest.drain(..=end).collect();
+            let lines = String::from_utf8_lossy(&lines);
+            let text: String = lines.lines().filter(|line| !line.is_empty()).map(|line| self.line(line)).collect();
+            output::print_on(&text)
+        })
+    }
+
+    fn line(&self, json: &str) -> String {
+        if self.json {
+            return format!("{json}\n");
+        }
+        match (serde_json::from_str::<EventReport>(json), serde_json::from_str::<Missed>(json)) {
+            (Ok(report), _) => format!("{} {}\n", clock(report.time), told(&report.event)),
+            (Err(_), Ok(Missed { missed })) => format!("{:12} {missed} events came too fast and are not shown\n", ""),
+            // Of a network of a later version.
+            (Err(_), Err(_)) => format!("{:12} {json}\n", ""),
+        }
+    }
+}
+
+/// The time of day in UTC.
+fn clock(time: f64) -> String {
+    let milliseconds = (time * 1000.0) as u64;
+    let (seconds, day) = (milliseconds / 1000, 24 * 60 * 60);
+    let second = seconds % day;
+    format!("{:02}:{:02}:{:02}.{:03}", second / 3600, second / 60 % 60, second % 60, milliseconds % 1000)
+}
+
+/// The event as a sentence that begins with what it is about.
+fn told(event: &NetworkEvent) -> String {
+    use NetworkEvent as E;
+    match event {
+        E::PortAttached { port, segment } => format!("{port}: attached to segment {segment}"),
+        E::PortDetached { port } => format!("{port}: detached"),
+        E::PortEnabled { port } => format!("{port}: enabled"),
+        E::PortDisabled { port } => format!("{port}: disabled"),
+        E::FrontEndConnected { port, program } => format!("{port}: front end connected: {program}"),
+        E::FrontEndTurnedAway { port, program, holder } => {
+            format!("{port}: another front end was turned away: {program}; the port is in use by {holder}")
+        }
+        E::FrontEndLeft { port, cause } => format!("{port}: front end left: {cause}"),
+        E::PortRunning { port } => format!("{port}: running"),
+        E::PortQuarantined { port, cause } => format!("{port}: in quarantine: {cause}"),
+        E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {frames} frames"),
+        E::AddressFlaps { segment, address, held_at, moves_to } => {
+            format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")
+        }
+        E::LeftOut { port, events } => format!("{port}: {events} events came too fast and were left out"),
+        E::Reloaded { added, removed, changed, failed } => format!(
+            "network: reloaded: {} ports attached, {} detached, {} changed, {} failed",
+            added.len(),
+            removed.len(),
+            changed.len(),
+            failed.len()
+        ),
+        E::ReloadRefused { cause } => format!("network: reload refused: {cause}"),
+        E::CaptureStarted { ports, filter } => {
+            let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") };
+            let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
+            format!("network: capture of {ports}{filter} begun")
+        }
+        E::CaptureEnded { frames, missed } => format!("network: capture ended: {frames} frames, {missed} missed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_time_of_day_and_what_happened() {
+        let events = Events { net: Net::default(), follow: false, json: false };
+        let json = r#"{"sequence":7,"time":86399.0625,"event":"first-drop","port":"db","reason":"receiver-stalled","frames":3}"#;
+        assert_eq!(events.line(json), "23:59:59.062 db: first drops for receiver-stalled: 3 frames\n");
+        assert_eq!(events.line(r#"{"missed":3}"#), "             3 events came too fast and are not shown\n");
+        assert_eq!(events.line(r#"{"event":"new"}"#), "             {\"event\":\"new\"}\n");
+    }
+}

@@ -1,0 +1,299 @@
+//! Captures of a running network, as a pcapng file that goes on for as long as the client reads it.
+//!
+//! A thread of the capture's own takes what workers have seen and writes it. A client that reads slowly holds up this thread; what workers have no room
+//! for then is counted into the file.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use http_body_util::channel::Sender;
+use hyper::body::Bytes;
+use memlane_observe::bpf::{Instruction, Program};
+use memlane_observe::pcapng::{Direction, Interface, InterfaceId, Packet, Statistics, Writer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+use super::managed::Managed;
+use super::problem::Refusal;
+use super::stream::{self, Lease};
+use crate::daemon::NoSuchPort;
+use crate::id::PortId;
+use crate::journal::NetworkEvent;
+use crate::network::{Capture, Network};
+use crate::tap::{CaptureOrder, MOST_SNAPLEN, Seen, Sight};
+use crate::time::{Cycles, cycles, frequency, in_cycles};
+
+/// What a capture is served as.
+pub const CONTENT_TYPE: &str = "application/x-pcapng";
+/// Bytes of the frames that are taken from all workers at a time.
+const PART: usize = 1 << 20;
+/// What workers saw so long ago is there: frames are written in the order of time.
+const SETTLED: Duration = Duration::from_millis(1);
+/// Pause when there is nothing to take.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How often the statistics of interfaces are written, where they have changed.
+const STATISTICS: Duration = Duration::from_secs(1);
+/// Longest time without a part: a client that has gone is noticed then.
+const ALIVE: Duration = Duration::from_secs(5);
+/// Longest filter.
+const LONGEST_FILTER: usize = 64 << 10;
+
+/// What to capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct CaptureRequest {
+    /// Names of the ports; all ports, those too that are attached later, if there are none.
+    pub ports: Vec<String>,
+    /// Only frames that are dropped.
+    pub drops: bool,
+    /// Most bytes of a frame.
+    #[schemars(range(min = 1, max = 262144))]
+    pub snaplen: u32,
+    /// End after so many; by default never.
+    #[schemars(range(min = 1))]
+    pub frames: Option<u64>,
+    /// The filter in the pcap-filter language, for the file; `program` is what selects frames.
+    pub filter: String,
+    /// The filter compiled to classic BPF for Ethernet, each instruction as [code, jt, jf, k]; without any, all frames are captured.
+    pub program: Vec<(u16, u8, u8, u32)>,
+}
+
+impl Default for CaptureRequest {
+    fn default() -> Self {
+        Self { ports: Vec::new(), drops: false, snaplen: MOST_SNAPLEN, frames: None, filter: String::new(), program: Vec::new() }
+    }
+}
+
+impl CaptureRequest {
+    fn order(&self, network: &Network) -> Result<CaptureOrder, Refusal> {
+        let mistaken = |key: &str, text: String| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.into(), text)]);
+        if self.filter.len() > LONGEST_FILTER {
+            return Err(mistaken("filter", format!("filter has {} bytes, and may have {LONGEST_FILTER}", self.filter.len())));
+        }
+        let program: Vec<Instruction> = self.program.iter().map(|&instruction| instruction.into()).collect();
+        let filter = (!program.is_empty()).then(|| Program::new(&program)).transpose();
+        let ids = |name: &String| network.find(name).map(|port| port.id).ok_or_else(|| Refusal::from(NoSuchPort(name.clone())));
+        let ports = self.ports.iter().map(ids).collect::<Result<Vec<PortId>, _>>()?;
+        Ok(CaptureOrder {
+            ports: (!ports.is_empty()).then_some(ports),
+            drops_only: self.drops,
+            snaplen: self.snaplen.clamp(1, MOST_SNAPLEN),
+            filter: filter.map_err(|fault| mistaken("program", fault.to_string()))?,
+        })
+    }
+}
+
+/// Begins the capture that `request` asks for: what is transmitted after this returns is in it.
+///
+/// # Errors
+/// A port is not there, the program breaks a rule, or too many captures run.
+pub fn begin(managed: &Arc<Managed>, request: CaptureRequest, lease: Lease) -> Result<Response, Refusal> {
+    let network = managed.ask(|daemon| Arc::clone(daemon.network()))?;
+    let order = request.order(&network)?;
+    let busy = |error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error);
+    let capture = network.capture(order).map_err(busy)?;
+    let (response, to) = stream::answer(CONTENT_TYPE);
+    let failed = |error: io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
+    let mut pump = Pump::new(capture, request, to).map_err(failed)?;
+    let (managed, runtime) = (Arc::clone(managed), Handle::current());
+    let run = move || {
+        pump.run(&managed, &runtime);
+        drop(lease);
+    };
+    std::thread::Builder::new().name("capture".into()).spawn(run).map_err(failed)?;
+    Ok(response)
+}
+
+/// An interface of the file.
+#[derive(Debug)]
+struct Known {
+    id: InterfaceId,
+    name: String,
+    statistics: Statistics,
+    written: Statistics,
+    /// Missed frames that were told of with a packet.
+    told: u64,
+    /// Those that belong to an earlier port of its number.
+    before: u64,
+}
+
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    cycles: Cycles,
+    nanoseconds: u64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        Self { cycles: cycles(), nanoseconds }
+    }
+
+    /// Nanoseconds since 1970 at `at`.
+    fn time(self, at: Cycles) -> u64 {
+        let passed = (i128::from(at) - i128::from(self.cycles)) * 1_000_000_000 / i128::from(frequency().max(1));
+        (i128::from(self.nanoseconds) + passed).clamp(0, u64::MAX.into()) as u64
+    }
+}
+
+/// Writes a capture.
+struct Pump {
+    capture: Capture,
+    request: CaptureRequest,
+    to: Sender<Bytes>,
+    file: File,
+}
+
+/// The file so far.
+struct File {
+    writer: Writer<Vec<u8>>,
+    ports: HashMap<PortId, Known>,
+    filter: String,
+    snaplen: u32,
+    moment: Moment,
+    frames: u64,
+}
+
+impl Pump {
+    fn new(capture: Capture, request: CaptureRequest, to: Sender<Bytes>) -> io::Result<Self> {
+        let writer = Writer::new(Vec::new(), concat!("memlane ", env!("CARGO_PKG_VERSION")))?;
+        let (filter, snaplen) = (request.filter.clone(), capture.order().snaplen);
+        let mut file = File { writer, ports: HashMap::new(), filter, snaplen, moment: Moment::now(), frames: 0 };
+        let ports = capture.network().ports().into_iter().map(|port| port.id);
+        let wanted = |port: &PortId| capture.order().ports.as_ref().is_none_or(|ports| ports.contains(port));
+        ports.filter(wanted).try_for_each(|port| file.look_up(port, &capture))?;
+        Ok(Self { capture, request, to, file })
+    }
+
+    fn run(&mut self, managed: &Managed, runtime: &Handle) {
+        let journal = Arc::clone(&self.capture.network().shared().journal);
+        let (ports, filter) = (self.request.ports.clone(), self.request.filter.clone());
+        journal.add(NetworkEvent::CaptureStarted { ports, filter });
+        // A client that has gone ends it, as does the network.
+        let _ = self.pump(managed, runtime);
+        let missed = self.file.ports.values().map(|port| port.statistics.dropped).sum();
+        journal.add(NetworkEvent::CaptureEnded { frames: self.file.frames, missed });
+    }
+
+    fn pump(&mut self, managed: &Managed, runtime: &Handle) -> io::Result<()> {
+        let most = PART / self.capture.network().shared().workers.len().max(1);
+        let (mut sent, mut counted) = (Instant::now(), Instant::now());
+        loop {
+            let over = self.take(most)?;
+            if over || counted.elapsed() >= STATISTICS {
+                counted = Instant::now();
+                self.file.moment = Moment::now();
+                let all = over || sent.elapsed() >= ALIVE;
+                self.file.write_statistics(&self.capture, all)?;
+            }
+            let part = std::mem::take(self.file.writer.get_mut());
+            if part.is_empty() {
+                std::thread::sleep(PAUSE);
+            } else {
+                let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+                runtime.block_on(self.to.send_data(part.into())).map_err(gone)?;
+                sent = Instant::now();
+            }
+            if over || managed.ask(|_| ()).is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what was seen; true if that was all that is wanted.
+    fn take(&mut self, most: usize) -> io::Result<bool> {
+        let wanted = self.request.frames.unwrap_or(u64::MAX);
+        let Self { capture, file, .. } = self;
+        let mut seen = Vec::new();
+        let until = cycles().saturating_sub(in_cycles(SETTLED));
+        capture.read(most, until, |what, bytes| seen.push((what, bytes.to_vec())));
+        let mut looked_up = HashSet::new();
+        for (what, bytes) in seen {
+            if file.frames == wanted {
+                break;
+            }
+            if looked_up.insert(what.port) {
+                file.look_up(what.port, capture)?;
+            }
+            file.write(what, &bytes, capture.missed(what.port))?;
+        }
+        Ok(file.frames == wanted)
+    }
+}
+
+impl File {
+    /// Describes `port`, if that was not done, or another has its number now.
+    fn look_up(&mut self, port: PortId, capture: &Capture) -> io::Result<()> {
+        let found = capture.network().port(port);
+        match (&found, self.ports.get(&port)) {
+            (Some(found), Some(known)) if known.name == found.name => return Ok(()),
+            // What it sent last before it went.
+            (None, Some(_)) => return Ok(()),
+            _ => {}
+        }
+        let name = found.as_ref().map_or_else(|| format!("port {}", port.0), |port| port.name.clone());
+        let description = found.as_ref().map_or("", |port| &port.segment.name);
+        let id = self.writer.interface(Interface { name: &name, description, snaplen: self.snaplen, filter: &self.filter })?;
+        let (statistics, before) = (Statistics::default(), capture.missed(port));
+        let before = if self.ports.contains_key(&port) { before } else { 0 };
+        self.ports.insert(port, Known { id, name, statistics, written: statistics, told: before, before });
+        Ok(())
+    }
+
+    fn write(&mut self, seen: Seen, bytes: &[u8], missed: u64) -> io::Result<()> {
+        let Some(port) = self.ports.get_mut(&seen.port) else { return Ok(()) };
+        let (direction, comment) = match seen.sight {
+            Sight::Transmit => (Direction::Outbound, String::new()),
+            Sight::Receive => (Direction::Inbound, String::new()),
+            Sight::Dropped(reason) => {
+                let direction = if seen.port == seen.source { Direction::Outbound } else { Direction::Inbound };
+                (direction, format!("dropped: {}", reason.name()))
+            }
+        };
+        self.frames += 1;
+        port.statistics.received += 1;
+        self.writer.packet(&Packet {
+            interface: port.id,
+            time: self.moment.time(seen.at),
+            direction,
+            id: seen.id.into(),
+            bytes,
+            length: seen.length,
+            missed: missed - std::mem::replace(&mut port.told, missed),
+            comment: &comment,
+        })
+    }
+
+    /// Writes the statistics of interfaces that have changed, or of all.
+    fn write_statistics(&mut self, capture: &Capture, all: bool) -> io::Result<()> {
+        for (port, known) in &mut self.ports {
+            known.statistics.dropped = capture.missed(*port) - known.before;
+            let received = known.statistics.received + known.statistics.dropped;
+            if all || known.statistics != known.written {
+                known.written = known.statistics;
+                self.writer.statistics(known.id, self.moment.nanoseconds, Statistics { received, ..known.statistics })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_tells_the_time_before_and_after_it() {
+        let moment = Moment { cycles: 1_000_000_000_000, nanoseconds: 5_000_000_000 };
+        let second = frequency();
+        assert_eq!(moment.time(moment.cycles), 5_000_000_000);
+        assert_eq!(moment.time(moment.cycles + second), 6_000_000_000);
+        assert_eq!(moment.time(moment.cycles - second), 4_000_000_000);
+    }
+}

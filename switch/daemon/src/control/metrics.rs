@@ -1,0 +1,307 @@
+//! The network's metrics, made from the same [`Report`] that `memlane status` shows.
+//!
+//! Directions are the guest's. Series of a port are there from its start, each drop reason at 0, so that `rate()` sees the first drop; they end
+//! when the port is detached.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memlane_observe::metrics::{Exposition, Format, Kind, Label};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::report::{PortReport, Report};
+use crate::stats::{DropReason, PortTotals};
+
+/// How the last reload of the network's file went; the start is the first.
+#[derive(Debug)]
+pub struct LastReload {
+    success: AtomicBool,
+    /// Seconds since 1970 of the last one that succeeded.
+    at: AtomicU64,
+}
+
+impl LastReload {
+    /// The network starts.
+    pub fn at_start() -> Self {
+        Self { success: AtomicBool::new(true), at: AtomicU64::new(seconds_now()) }
+    }
+
+    /// A reload has ended.
+    pub fn note(&self, success: bool) {
+        self.success.store(success, Ordering::Relaxed);
+        if success {
+            self.at.store(seconds_now(), Ordering::Relaxed);
+        }
+    }
+}
+
+fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What the kernel counts of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessUsage {
+    /// Seconds of CPU time.
+    pub cpu_seconds: f64,
+    /// Bytes of its address space.
+    pub virtual_bytes: u64,
+    /// Bytes that are in memory.
+    pub resident_bytes: u64,
+}
+
+impl ProcessUsage {
+    /// Now.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn now() -> io::Result<Self> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        let pages = std::fs::read_to_string("/proc/self/statm")?;
+        let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?.unwrap_or(4096) as u64;
+        let mut bytes = pages.split(' ').map(|pages| pages.trim().parse().unwrap_or(0) * page);
+        Ok(Self {
+            cpu_seconds: seconds(usage.user_time()) + seconds(usage.system_time()),
+            virtual_bytes: bytes.next().unwrap_or(0),
+            resident_bytes: bytes.next().unwrap_or(0),
+        })
+    }
+}
+
+/// A counter of ports: its family, what it counts, and where that stands.
+type PortCounter = (&'static str, &'static str, fn(&PortReport) -> u64);
+
+const PORT_COUNTERS: [PortCounter; 7] = [
+    ("memlane_port_receive_frames", "Frames that the guest received from the network.", |port| port.totals.receive_frames),
+    ("memlane_port_receive_bytes", "Bytes that the guest received from the network.", |port| port.totals.receive_bytes),
+    ("memlane_port_transmit_frames", "Frames that the guest transmitted to the network.", |port| port.totals.transmit_frames),
+    ("memlane_port_transmit_bytes", "Bytes that the guest transmitted to the network.", |port| port.totals.transmit_bytes),
+    ("memlane_port_flooded_frames", "Frames of the guest that were sent to all other ports of its segment.", |port| {
+        port.totals.flooded
+    }),
+    ("memlane_port_bad_receive_chains", "Receive buffers of the guest that broke a rule of virtio.", |port| {
+        port.totals.bad_receive_chains
+    }),
+    (
+        "memlane_port_quarantines",
+        "Times that the port was put in quarantine because its guest or front end broke a rule.",
+        |port| port.quarantines,
+    ),
+];
+
+/// A gauge of ports.
+const PORT_GAUGES: [PortCounter; 4] = [
+    ("memlane_port_waiting_frames", "Frames that wait for the guest now.", |port| port.totals.waiting),
+    ("memlane_port_stations", "MAC addresses learned behind the port.", |port| port.stations as u64),
+    ("memlane_port_memory_charged_bytes", "Bytes of the guest's memory that are charged to the switch.", |port| port.memory_paid),
+    ("memlane_port_open_fds", "File descriptors that the port's front end holds in the switch.", |port| port.descriptors),
+];
+
+const STATES: [&str; 5] = ["waiting", "speaking", "running", "quarantined", "disabled"];
+
+/// A kind of notifications, and where their count stands.
+type Notification = (&'static str, fn(&PortTotals) -> u64);
+
+/// What the guest and the switch told each other, by kind.
+const NOTIFICATIONS: [Notification; 4] = [
+    ("kick", |totals| totals.kicks),
+    ("interrupt", |totals| totals.calls),
+    ("missed-kick", |totals| totals.missed_kicks),
+    ("repeated-interrupt", |totals| totals.repeated_calls),
+];
+
+/// The text that `report` makes.
+pub fn text(report: &Report, reload: &LastReload, usage: ProcessUsage, format: Format) -> String {
+    let mut text = Text { text: Exposition::new(format), report };
+    text.network(reload);
+    text.process(usage);
+    text.ports();
+    text.segments();
+    text.workers();
+    text.memory();
+    text.uplinks();
+    text.text.finish()
+}
+
+struct Text<'r> {
+    text: Exposition,
+    report: &'r Report,
+}
+
+impl Text<'_> {
+    /// A family with one sample a network.
+    fn single(&mut self, name: &'static str, kind: Kind, help: &'static str, value: impl Into<memlane_observe::metrics::Value>) {
+        let labels = [("network", self.report.name.as_str())];
+        self.text.family(name, kind, help).sample(&labels, value);
+    }
+
+    fn network(&mut self, reload: &LastReload) {
+        let report = self.report;
+        let labels = [("version", report.version.as_str())];
+        self.text.family("memlane_build", Kind::Info, "The program that serves the network.").info(&labels);
+        let labels = [("network", report.name.as_str())];
+        self.text.family("memlane_network", Kind::Info, "The network.").info(&labels);
+        let success = reload.success.load(Ordering::Relaxed);
+        self.single("memlane_config_reload_success", Kind::Gauge, "Whether the last reload of the file succeeded.", success);
+        let at = reload.at.load(Ordering::Relaxed);
+        let help = "When the file was last read with success, in seconds since 1970.";
+        self.single("memlane_config_last_reload_timestamp_seconds", Kind::Gauge, help, at);
+        let help = "Whether the state file has the latest changes, or none is kept.";
+        self.single("memlane_state_saved", Kind::Gauge, help, report.unsaved.is_none());
+    }
+
+    /// As client libraries of Prometheus name them.
+    fn process(&mut self, usage: ProcessUsage) {
+        let report = self.report;
+        let mut single = |name, kind, help, value: memlane_observe::metrics::Value| {
+            self.text.family(name, kind, help).sample(&[], value);
+        };
+        single("process_cpu_seconds", Kind::Counter, "User and system CPU time of the process.", usage.cpu_seconds.into());
+        single("process_virtual_memory_bytes", Kind::Gauge, "Size of the address space.", usage.virtual_bytes.into());
+        single("process_resident_memory_bytes", Kind::Gauge, "Resident memory.", usage.resident_bytes.into());
+        single("process_open_fds", Kind::Gauge, "Open file descriptors.", report.descriptors.open.into());
+        single("process_max_fds", Kind::Gauge, "Most open file descriptors.", report.descriptors.limit.into());
+        let start = seconds_now().saturating_sub(report.uptime);
+        single("process_start_time_seconds", Kind::Gauge, "Start of the network in seconds since 1970.", start.into());
+    }
+
+    fn ports(&mut self) {
+        let Self { text, report } = self;
+        let (network, ports) = (("network", report.name.as_str()), &report.ports);
+        let mut info = text.family("memlane_port", Kind::Info, "The port.");
+        for port in ports {
+            let mac = port.address.as_deref().unwrap_or_default();
+            let own: [Label<'_>; 4] = [("port", &port.name), ("segment", &port.segment), ("kind", &port.kind), ("mac", mac)];
+            info.info(&[[network].as_slice(), &own].concat());
+        }
+        let mut state = text.family("memlane_port_state", Kind::Gauge, "1 for the state that the port is in, 0 for the others.");
+        for port in ports {
+            for name in STATES {
+                state.sample(&[network, ("port", &port.name), ("state", name)], port.state == name);
+            }
+        }
+        for (kind, families) in [(Kind::Counter, &PORT_COUNTERS[..]), (Kind::Gauge, &PORT_GAUGES[..])] {
+            for (name, help, value) in families {
+                let mut family = text.family(name, kind, help);
+                ports.iter().for_each(|port| family.sample(&[network, ("port", &port.name)], value(port)));
+            }
+        }
+        let help = "Frames from the guest or for it that were dropped, by the reason.";
+        let mut drops = text.family("memlane_port_dropped_frames", Kind::Counter, help);
+        for port in ports {
+            for reason in DropReason::ALL {
+                let count = port.totals.drops.get(reason.name()).copied().unwrap_or(0);
+                drops.sample(&[network, ("port", &port.name), ("reason", reason.name())], count);
+            }
+        }
+        let help = "Notifications from the guest (kick) and to it (interrupt), and how many of either were lost and made up for.";
+        let mut notifications = text.family("memlane_port_notifications", Kind::Counter, help);
+        for port in ports {
+            for (kind, count) in NOTIFICATIONS {
+                notifications.sample(&[network, ("port", &port.name), ("kind", kind)], count(&port.totals));
+            }
+        }
+        let help = "Times that a limit of the port held frames back.";
+        let mut limited = text.family("memlane_port_limited", Kind::Counter, help);
+        for port in ports {
+            for (direction, count) in [("transmit", port.totals.transmit_limited), ("receive", port.totals.receive_limited)] {
+                limited.sample(&[network, ("port", &port.name), ("direction", direction)], count);
+            }
+        }
+        let help = "CPU time that workers spent on frames from the guest.";
+        let mut cpu = text.family("memlane_port_cpu_seconds", Kind::Counter, help);
+        for port in ports {
+            cpu.sample(&[network, ("port", &port.name)], seconds(port.totals.cycles, report.cycles_per_second));
+        }
+    }
+
+    fn segments(&mut self) {
+        let Self { text, report } = self;
+        let network = ("network", report.name.as_str());
+        let mut segments: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+        for port in &report.ports {
+            let (ports, stations, _) = segments.entry(&port.segment).or_default();
+            *ports += 1;
+            *stations += port.stations as u64;
+        }
+        for found in &report.loops {
+            segments.entry(&found.segment).or_default().2 += 1;
+        }
+        let mut family = |name, help, value: fn(&(u64, u64, u64)) -> u64| {
+            let mut family = text.family(name, Kind::Gauge, help);
+            segments.iter().for_each(|(segment, counts)| family.sample(&[network, ("segment", segment)], value(counts)));
+        };
+        family("memlane_segment_ports", "Ports of the segment.", |counts| counts.0);
+        family("memlane_segment_stations", "MAC addresses learned on the segment.", |counts| counts.1);
+        let help = "MAC addresses that moved between two ports too often in the last minute, as in a loop.";
+        family("memlane_segment_flapping_stations", help, |counts| counts.2);
+    }
+
+    fn workers(&mut self) {
+        let Self { text, report } = self;
+        let network = ("network", report.name.as_str());
+        let numbers: Vec<String> = (0..report.workers.len()).map(|index| index.to_string()).collect();
+        let mut busy = text.family("memlane_worker_busy_seconds", Kind::Counter, "Time in poll iterations that moved frames.");
+        for (number, worker) in numbers.iter().zip(&report.workers) {
+            busy.sample(&[network, ("worker", number)], seconds(worker.busy_cycles, report.cycles_per_second));
+        }
+        type WorkerCounter = (&'static str, &'static str, fn(&super::report::WorkerReport) -> u64);
+        let counters: [WorkerCounter; 6] = [
+            ("memlane_worker_passes", "Poll iterations that moved frames.", |worker| worker.busy_passes),
+            ("memlane_worker_idle_polls", "Poll iterations that found nothing.", |worker| worker.empty_passes),
+            ("memlane_worker_sleeps", "Times that the worker went to sleep.", |worker| worker.sleeps),
+            ("memlane_worker_frames", "Frames that were delivered or dropped.", |worker| worker.frames),
+            ("memlane_worker_handed_over_frames", "Frames handed over to other workers.", |worker| worker.handed_over),
+            ("memlane_worker_wakes", "Wake-ups sent to other workers.", |worker| worker.wakes),
+        ];
+        for (name, help, value) in counters {
+            let mut family = text.family(name, Kind::Counter, help);
+            numbers.iter().zip(&report.workers).for_each(|(n, worker)| family.sample(&[network, ("worker", n)], value(worker)));
+        }
+    }
+
+    fn memory(&mut self) {
+        let report = self.report;
+        let mut bytes = |name, help, value: u64| self.single(name, Kind::Gauge, help, value);
+        bytes("memlane_memory_frames_bytes", "Memory of the switch that frames take.", report.memory_held);
+        bytes("memlane_memory_frames_limit_bytes", "Memory of the switch that frames may take.", report.memory_most);
+        bytes("memlane_guest_memory_mapped_bytes", "Guest memory that is mapped.", report.guest_memory.mapped);
+        bytes("memlane_guest_memory_limit_bytes", "Guest memory that may be mapped.", report.guest_memory.most);
+        bytes("memlane_guest_memory_touched_bytes", "Guest memory that the switch has touched.", report.guest_memory.touched);
+        let help = "Connections that were refused or ended because file descriptors ran out.";
+        self.single("memlane_refused_connections", Kind::Counter, help, report.descriptors.refused);
+    }
+
+    fn uplinks(&mut self) {
+        let Self { text, report } = self;
+        if report.uplinks.is_empty() {
+            return;
+        }
+        let network = ("network", report.name.as_str());
+        type UplinkGauge = (&'static str, &'static str, fn(&crate::uplink::UplinkReport) -> u64);
+        let gauges: [UplinkGauge; 5] = [
+            ("memlane_uplink_hosts", "Other hosts that the segment reaches.", |uplink| uplink.hosts.len() as u64),
+            ("memlane_uplink_announced_stations", "MAC addresses of this host that others are told of.", |uplink| {
+                uplink.announced as u64
+            }),
+            ("memlane_uplink_held_back_stations", "MAC addresses of this host that others are not told of.", |uplink| {
+                uplink.held_back as u64
+            }),
+            ("memlane_uplink_remote_stations", "MAC addresses of other hosts.", |uplink| uplink.stations.len() as u64),
+            ("memlane_uplink_healthy", "Whether other hosts are told all that they should be.", |uplink| {
+                uplink.trouble.is_none().into()
+            }),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = text.family(name, Kind::Gauge, help);
+            report.uplinks.iter().for_each(|uplink| family.sample(&[network, ("segment", &uplink.segment)], value(uplink)));
+        }
+    }
+}
+
+fn seconds(cycles: u64, per_second: u64) -> f64 {
+    cycles as f64 / per_second.max(1) as f64
+}

@@ -1,0 +1,62 @@
+//! Metrics at a socket or address of their own, for programs that must not be able to change the network.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, UnixListener};
+
+use super::managed::Managed;
+use super::{ControlError, routes, server};
+use crate::config::metrics::MetricsListener;
+use crate::folder;
+use memlane_backends::vhost_user::socket::{self, Listener};
+
+/// Most scrapes at a time.
+const CONNECTIONS: usize = 8;
+
+/// A socket at which metrics are served; a Unix socket's file is there until this is dropped.
+#[derive(Debug)]
+pub enum Scrapes {
+    /// A Unix socket.
+    Unix(UnixListener, Listener),
+    /// A TCP address.
+    Tcp(TcpListener),
+}
+
+/// Makes the socket `place`.
+///
+/// # Errors
+/// [`ControlError::Metrics`].
+pub fn listen(place: &MetricsListener) -> Result<Scrapes, ControlError> {
+    match place {
+        MetricsListener::Unix(path, access) => {
+            let failed = |cause| ControlError::Metrics { place: path.display().to_string(), cause };
+            folder::provide(path, !access.is_private()).map_err(failed)?;
+            let listener = socket::bind(path, memlane_backends::vhost_user::access::Access::PRIVATE).map_err(failed)?;
+            access.apply(path).map_err(failed)?;
+            listener.socket().set_nonblocking(true).map_err(failed)?;
+            let asynchronous = listener.socket().try_clone().and_then(UnixListener::from_std).map_err(failed)?;
+            Ok(Scrapes::Unix(asynchronous, listener))
+        }
+        MetricsListener::Tcp(address) => {
+            let listen = || {
+                let listener = std::net::TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener)
+            };
+            listen().map(Scrapes::Tcp).map_err(|cause| ControlError::Metrics { place: address.to_string(), cause })
+        }
+    }
+}
+
+/// Answers scrapes until cancelled.
+///
+/// # Errors
+/// The kernel refuses the socket.
+pub async fn serve(scrapes: &Scrapes, managed: &Arc<Managed>) -> io::Result<()> {
+    let router = routes::read_only().router(Arc::clone(managed), "there is nothing but /metrics here");
+    match scrapes {
+        Scrapes::Unix(listener, _) => server::serve(listener, router, CONNECTIONS).await,
+        Scrapes::Tcp(listener) => server::serve(listener, router, CONNECTIONS).await,
+    }
+}

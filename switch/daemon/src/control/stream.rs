@@ -1,0 +1,215 @@
+//! Answers that go on for as long as the client reads them: events, captures.
+//!
+//! A client that reads slowly holds up its own answer only. There are [`STREAMS`] of them at most, so that connections are left for commands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::Bytes;
+use memlane_observe::events::{From, Reader, Record};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::managed::Managed;
+use super::problem::Refusal;
+use crate::journal::NetworkEvent;
+
+/// Most answers that go on at a time.
+pub const STREAMS: usize = 16;
+/// Parts of an answer that wait for the client.
+const PARTS: usize = 16;
+/// Events of a part.
+const EVENTS: usize = 64;
+/// Longest time without a part: a client that has gone is noticed then.
+const ALIVE: Duration = Duration::from_secs(10);
+/// How often drops are looked for while somebody follows the events: workers that sleep tell of none.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What an answer that goes on holds on to until it ends.
+pub struct Lease(pub Box<dyn Send>);
+
+/// Which events are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct EventsQuery {
+    /// Number of the first one; by default the oldest that is kept.
+    pub from: Option<u64>,
+    /// End after the last one that is kept, instead of waiting for more.
+    pub end: bool,
+}
+
+/// An event, as programs are told of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct EventReport {
+    /// Its number; each event has the next.
+    pub sequence: u64,
+    /// Seconds since 1970.
+    pub time: f64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: NetworkEvent,
+}
+
+impl EventReport {
+    fn of(record: &Record<NetworkEvent>) -> Self {
+        let time = record.time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let time = (time.as_secs_f64() * 1e6).round() / 1e6;
+        Self { sequence: record.sequence, time, event: record.event.clone() }
+    }
+}
+
+/// What stands for events that were overwritten before the client came to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Missed {
+    /// How many.
+    pub missed: u64,
+}
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Server-sent events, as browsers read them.
+    ServerSent,
+    /// One JSON object a line.
+    JsonLines,
+}
+
+impl Form {
+    /// The content types, in the order of preference.
+    pub const TYPES: [&str; 2] = ["text/event-stream", "application/jsonl"];
+
+    /// The form that a client accepts.
+    pub fn accepted(headers: &HeaderMap) -> Self {
+        let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+        if accept.contains(Self::TYPES[1]) { Self::JsonLines } else { Self::ServerSent }
+    }
+
+    fn content_type(self) -> &'static str {
+        Self::TYPES[self as usize]
+    }
+
+    fn event(self, report: &EventReport) -> String {
+        let json = serde_json::to_string(report).unwrap_or_default();
+        match self {
+            Self::ServerSent => format!("id: {}\nevent: {}\ndata: {json}\n\n", report.sequence, report.event.name()),
+            Self::JsonLines => format!("{json}\n"),
+        }
+    }
+
+    fn missed(self, missed: u64) -> String {
+        let json = serde_json::to_string(&Missed { missed }).unwrap_or_default();
+        match self {
+            Self::ServerSent => format!("event: missed\ndata: {json}\n\n"),
+            Self::JsonLines => format!("{json}\n"),
+        }
+    }
+
+    /// What says nothing, and shows whether the client is there.
+    fn nothing(self) -> &'static str {
+        match self {
+            Self::ServerSent => ":\n\n",
+            Self::JsonLines => "\n",
+        }
+    }
+}
+
+/// The refusal of an answer beyond [`STREAMS`].
+pub fn too_many() -> Refusal {
+    let text = format!("{STREAMS} event streams and captures are read, and no more are at a time: end one");
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+/// An answer that goes on, and where its parts are written.
+pub fn answer(content_type: &'static str) -> (Response, Sender<Bytes>) {
+    let (sender, body) = Channel::new(PARTS);
+    (([(header::CONTENT_TYPE, content_type)], Body::new(body)).into_response(), sender)
+}
+
+/// Answers with the events that `query` asks for.
+pub fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, lease: Lease) -> Result<Response, Refusal> {
+    let form = Form::accepted(headers);
+    // A browser that lost its connection says which event it had last.
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+    let from = query.from.or(last.map(|last| last.saturating_add(1))).map_or(From::Oldest, From::Sequence);
+    let reader = managed.events(from)?;
+    let (response, to) = answer(form.content_type());
+    let feed = Feed { managed: Arc::clone(managed), reader, form, to };
+    let end = query.end;
+    tokio::spawn(async move {
+        // A client that has gone ends it.
+        let _ = if end { feed.kept().await } else { feed.follow().await };
+        drop(lease);
+    });
+    Ok(response)
+}
+
+struct Feed {
+    managed: Arc<Managed>,
+    reader: Reader<NetworkEvent>,
+    form: Form,
+    to: Sender<Bytes>,
+}
+
+impl Feed {
+    async fn kept(mut self) -> Result<(), Gone> {
+        while self.send_batch().await? {}
+        Ok(())
+    }
+
+    async fn follow(mut self) -> Result<(), Gone> {
+        let mut silent = Duration::ZERO;
+        loop {
+            if self.send_batch().await? {
+                silent = Duration::ZERO;
+                continue;
+            }
+            if tokio::time::timeout(LOOK, self.reader.added()).await.is_err() {
+                silent += LOOK;
+                self.managed.tell_first_drops().map_err(|_| Gone)?;
+            }
+            if silent >= ALIVE {
+                silent = Duration::ZERO;
+                self.send(self.form.nothing().into()).await?;
+            }
+        }
+    }
+
+    /// Sends what there is; false if there was nothing.
+    async fn send_batch(&mut self) -> Result<bool, Gone> {
+        let batch = self.reader.take(EVENTS);
+        let mut text = if batch.missed > 0 { self.form.missed(batch.missed) } else { String::new() };
+        text.extend(batch.records.iter().map(|record| self.form.event(&EventReport::of(record))));
+        let is_empty = text.is_empty();
+        if !is_empty {
+            self.send(text).await?;
+        }
+        Ok(!is_empty)
+    }
+
+    async fn send(&mut self, text: String) -> Result<(), Gone> {
+        self.to.send_data(text.into()).await.map_err(|_| Gone)
+    }
+}
+
+/// The client, or the network.
+struct Gone;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_written_as_browsers_and_programs_read_them() {
+        let event = NetworkEvent::PortDetached { port: "a\nb".into() };
+        let report = EventReport { sequence: 7, time: 1.5, event };
+        let json = r#"{"sequence":7,"time":1.5,"event":"port-detached","port":"a\nb"}"#;
+        assert_eq!(Form::ServerSent.event(&report), format!("id: 7\nevent: port-detached\ndata: {json}\n\n"));
+        assert_eq!(Form::JsonLines.event(&report), format!("{json}\n"));
+        assert_eq!(Form::ServerSent.missed(3), "event: missed\ndata: {\"missed\":3}\n\n");
+    }
+}

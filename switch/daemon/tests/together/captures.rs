@@ -1,0 +1,297 @@
+//! Frames of a running network are captured: once where they are transmitted, once where they are received or dropped, and at no guest's cost.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::command::{Running, memlane, told, wait_until, write};
+use crate::common::{GLANCE, PATIENCE, frame, mac};
+use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{BufRead, BufReader};
+
+fn port(name: &str, more: &str) -> String {
+    format!("[[port]]\nname = \"{name}\"\nvhost-user = \"{name}.sock\"\n{more}\n")
+}
+
+fn up(folder: &Path, text: &str) -> Running {
+    write(folder, "net.toml", &format!("control = \"control\"\n{text}"));
+    Running::start(memlane(folder, &["up", "net.toml"]))
+}
+
+fn builder(index: usize) -> memlane_rig::guest::GuestBuilder {
+    ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+}
+
+fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
+    builder(index).connect(folder.join(format!("{name}.sock"))).unwrap()
+}
+
+/// A capture that runs, into the file `c`.
+struct Capture(Child);
+
+impl Capture {
+    /// Returns once the capture has begun.
+    fn start(folder: &Path, arguments: &[&str]) -> Self {
+        let arguments = [&["capture", "net.toml", "-w", "c"], arguments].concat();
+        let mut child = memlane(folder, &arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stderr.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert!(line.contains("the capture has begun"), "{line}");
+        // What else it says is read by nobody, and is short.
+        std::mem::forget(output);
+        Self(child)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    fn wait(mut self) {
+        let mut status = None;
+        wait_until(
+            || {
+                status = self.0.try_wait().unwrap();
+                status.is_some()
+            },
+            "the capture ends",
+        );
+        assert!(status.unwrap().success());
+    }
+
+    /// Ends it as Ctrl-C does.
+    fn end(self) {
+        self.signal(Signal::SIGINT);
+        self.wait();
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// These fields of each frame of the file, as tshark reads them.
+fn tshark(folder: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+    let mut command = Command::new("tshark");
+    command.args(["-r", "c", "-T", "fields"]).current_dir(folder).env("HOME", folder);
+    command.args(fields.iter().flat_map(|field| ["-e", field]));
+    let output = command.output().unwrap_or_else(|error| panic!("tshark (Debian package; lab/install-packages test): {error}"));
+    assert!(output.status.success(), "{}", told(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+}
+
+const SIGHT: [&str; 5] = ["frame.interface_name", "frame.packet_flags_direction", "frame.packet_id", "frame.comment", "frame.len"];
+const OUTBOUND: &str = "0x00000002";
+const INBOUND: &str = "0x00000001";
+
+#[test]
+fn every_frame_is_there_once_at_each_end_with_one_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("workers = 2\n{}{}", port("web", ""), port("db", "")));
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    db.send(&frame(mac(1), [0xff; 6], 60, 0)).unwrap();
+    web.receive(PATIENCE).unwrap();
+    const FRAMES: usize = 2000;
+    let capture = Capture::start(folder, &["-c", &(2 * FRAMES).to_string()]);
+    for number in 0..FRAMES {
+        web.send(&frame(mac(0), mac(1), 60 + number % 1000, number as u64)).unwrap();
+        db.receive(PATIENCE).unwrap();
+    }
+    capture.wait();
+    let seen = tshark(folder, &SIGHT);
+    assert_eq!(seen.len(), 2 * FRAMES);
+    let mut sights: BTreeMap<(&str, &str), Vec<(&str, &str)>> = BTreeMap::new();
+    for sight in &seen {
+        sights.entry((&sight[2], &sight[4])).or_default().push((&sight[0], &sight[1]));
+        assert_eq!(sight[3], "");
+    }
+    assert_eq!(sights.len(), FRAMES, "one number a frame, and its length with it");
+    assert!(sights.values().all(|sights| sights[..] == [("web", OUTBOUND), ("db", INBOUND)]));
+}
+
+#[test]
+fn a_flooded_frame_is_received_by_all_others_and_a_link_delays_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let link = "link = { delay = \"30ms\" }";
+    let _running = up(folder, &format!("{}{}{}", port("web", ""), port("db", ""), port("far", link)));
+    let (mut web, _db, mut far) = (guest(folder, "web", 0), guest(folder, "db", 1), guest(folder, "far", 2));
+    let capture = Capture::start(folder, &["-c", "3"]);
+    web.send(&frame(mac(0), [0xff; 6], 60, 1)).unwrap();
+    far.receive(PATIENCE).unwrap();
+    capture.wait();
+    let seen = tshark(folder, &["frame.interface_name", "frame.packet_id", "frame.time_relative"]);
+    let names: Vec<_> = seen.iter().map(|sight| sight[0].as_str()).collect();
+    assert_eq!(names, ["web", "db", "far"]);
+    assert!(seen.iter().all(|sight| sight[1] == seen[0][1]));
+    assert!(seen[2][2].parse::<f64>().unwrap() >= 0.03, "{seen:?}");
+}
+
+#[test]
+fn a_dropped_frame_has_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let anti_spoof = "mac = \"02:00:00:00:00:00\"\nanti-spoof = \"mac\"";
+    let lossy = "link = { loss = \"100%\" }";
+    let _running = up(folder, &format!("patience-ms = 50\n{}{}{}", port("web", anti_spoof), port("db", ""), port("lossy", lossy)));
+    let (mut web, mut db, mut lossy) = (guest(folder, "web", 0), builder(1), guest(folder, "lossy", 2));
+    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
+    let mut db = {
+        db = db.receive_buffers(few);
+        db.connect(folder.join("db.sock")).unwrap()
+    };
+    // Where they are is learned.
+    lossy.send(&frame(mac(2), mac(9), 60, 0)).unwrap();
+    db.send(&frame(mac(1), mac(9), 60, 0)).unwrap();
+    std::thread::sleep(GLANCE);
+    let capture = Capture::start(folder, &["--drops"]);
+    web.send(&frame(mac(7), mac(1), 60, 1)).unwrap();
+    web.send(&frame(mac(0), mac(0), 61, 1)).unwrap();
+    web.send(&frame(mac(0), mac(2), 62, 1)).unwrap();
+    for _ in 0..20 {
+        web.send(&frame(mac(0), mac(1), 63, 1)).unwrap();
+    }
+    let comments = || {
+        let seen = tshark(folder, &SIGHT);
+        let comments = seen.into_iter().map(|sight| (sight[0].clone(), sight[1].clone(), sight[3].clone(), sight[4].clone()));
+        comments.collect::<std::collections::BTreeSet<_>>()
+    };
+    let of = |name: &str, direction: &str, reason: &str, length: &str| {
+        (name.to_owned(), direction.to_owned(), format!("dropped: {reason}"), length.to_owned())
+    };
+    let expected = [
+        of("web", OUTBOUND, "spoofed-source", "60"),
+        of("web", OUTBOUND, "same-port", "61"),
+        of("lossy", INBOUND, "link-loss", "62"),
+        of("db", INBOUND, "receiver-stalled", "63"),
+    ];
+    wait_until(|| expected.iter().all(|one| comments().contains(one)), "each reason is in the file");
+    capture.end();
+    assert!(comments().iter().all(|sight| sight.2.starts_with("dropped: ")), "nothing but drops");
+}
+
+#[test]
+fn a_filter_and_ports_select_frames_and_the_snaplen_cuts_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    let capture = Capture::start(folder, &["db", "-f", "ether src 02:00:00:00:00:00 and less 100", "--snaplen", "40", "-c", "1"]);
+    for (length, from) in [(200, 0), (90, 0)] {
+        web.send(&frame(mac(from), mac(1), length, 1)).unwrap();
+        db.receive(PATIENCE).unwrap();
+    }
+    capture.wait();
+    let seen = tshark(folder, &["frame.interface_name", "frame.len", "frame.cap_len"]);
+    assert_eq!(seen, [["db", "90", "40"]]);
+}
+
+#[test]
+fn a_reader_that_stands_still_costs_guests_nothing_and_the_file_tells_what_it_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    let capture = Capture::start(folder, &[]);
+    capture.signal(Signal::SIGSTOP);
+    // More than all buffers on the way hold.
+    const FRAMES: u64 = 12_000;
+    const LENGTH: usize = 9000;
+    for number in 0..FRAMES {
+        web.send(&frame(mac(0), mac(1), LENGTH, number)).unwrap();
+        assert_eq!(db.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), LENGTH, number), "no frame is lost");
+    }
+    capture.signal(Signal::SIGCONT);
+    let missed = || {
+        let output = memlane(folder, &["events", "net.toml", "--json"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let line = text.lines().rfind(|line| line.contains("capture-ended")).map(str::to_owned)?;
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        Some((event["frames"].as_u64().unwrap(), event["missed"].as_u64().unwrap()))
+    };
+    wait_until(
+        || {
+            web.send(&frame(mac(0), mac(1), 60, 0)).unwrap();
+            db.receive(PATIENCE).unwrap();
+            tshark(folder, &["frame.drop_count"]).iter().any(|fields| fields[0].parse::<u64>().is_ok_and(|count| count > 0))
+        },
+        "the file tells of missed frames",
+    );
+    capture.end();
+    wait_until(|| missed().is_some(), "the capture has ended");
+    let (frames, missed) = missed().unwrap();
+    assert!(missed > 0 && frames + missed >= 2 * FRAMES, "{frames} captured, {missed} missed");
+}
+
+#[test]
+fn what_cannot_be_captured_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &port("web", ""));
+    let fails = |arguments: &[&str], code: i32| {
+        let output = memlane(folder, &[&["capture", "net.toml"], arguments].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", told(&output));
+        told(&output)
+    };
+    assert!(fails(&["-w", "c", "-f", "udp prt 53"], 2).contains("the filter 'udp prt 53' does not compile"));
+    assert!(fails(&["nobody", "-w", "c"], 1).contains("no port 'nobody'"));
+    assert!(fails(&["-w", "no/such/folder"], 1).contains("cannot write no/such/folder: "));
+    assert!(fails(&["--ring", "3"], 2).contains("ten files of 100 MB"));
+    // Written past the command, a program that loops.
+    let program = serde_json::json!({ "program": [[5, 0, 0, 4_294_967_295_u32]] });
+    let mut stream = std::os::unix::net::UnixStream::connect(folder.join("control")).unwrap();
+    let body = program.to_string();
+    let head = format!("POST /v1/capture HTTP/1.0\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    std::io::Write::write_all(&mut stream, format!("{head}{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.0 422") && answer.contains("instruction 0 of the filter program jumps past the end"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn a_full_disk_ends_the_capture_and_the_network_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let output = memlane(folder, &["capture", "net.toml", "-w", "/dev/full"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        told(&output).contains("cannot write /dev/full: ") && told(&output).contains("the network goes on"),
+        "{}",
+        told(&output)
+    );
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    web.send(&frame(mac(0), mac(1), 60, 1)).unwrap();
+    db.receive(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_port_that_goes_and_another_that_comes_are_two_interfaces() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let mut web = guest(folder, "web", 0);
+    let capture = Capture::start(folder, &["-c", "2"]);
+    web.send(&frame(mac(0), mac(9), 60, 1)).unwrap();
+    std::thread::sleep(GLANCE);
+    drop(web);
+    crate::command::printed(folder, &["detach", "net.toml", "web"]);
+    crate::command::printed(folder, &["attach", "net.toml", "new", "--vhost-user", "new.sock"]);
+    let mut new = guest(folder, "new", 3);
+    new.send(&frame(mac(3), mac(9), 61, 1)).unwrap();
+    capture.wait();
+    let seen = tshark(folder, &["frame.interface_name", "frame.len"]);
+    assert_eq!(seen, [["web", "60"], ["new", "61"]]);
+}

@@ -1,0 +1,199 @@
+//! What happens to a network is told, in order, to as many as ask, and to no more cost than is bounded.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::Duration;
+
+use crate::command::{Running, memlane, network, printed, wait_until, write};
+use crate::common::{PATIENCE, frame, mac};
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
+use serde_json::Value;
+
+const NETWORK: &str = "control = \"control\"\n[[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\n[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n";
+
+fn up(folder: &Path) -> Running {
+    write(folder, "net.toml", NETWORK);
+    Running::start(memlane(folder, &["up", "net.toml"]))
+}
+
+fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
+    let builder = ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20));
+    builder.connect(folder.join(format!("{name}.sock"))).unwrap()
+}
+
+/// The events so far.
+fn events(folder: &Path) -> Vec<Value> {
+    printed(folder, &["events", "net.toml", "--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Names of the events about `port`.
+fn names(folder: &Path, port: &str) -> Vec<String> {
+    let about = events(folder).into_iter().filter(|event| event["port"] == port);
+    about.map(|event| event["event"].as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn a_front_end_that_comes_and_goes_and_the_first_drop_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder);
+    let mut web = guest(folder, "web", 0);
+    // Its own address is behind its own port.
+    web.send(&frame(mac(0), mac(0), 100, 1)).unwrap();
+    wait_until(|| names(folder, "web").iter().any(|name| name == "first-drop"), "the drop is told");
+    drop(web);
+    wait_until(|| names(folder, "web").iter().any(|name| name == "front-end-left"), "the end is told");
+    assert_eq!(names(folder, "web"), ["port-attached", "front-end-connected", "port-running", "first-drop", "front-end-left"]);
+    let all = events(folder);
+    assert!(all.iter().enumerate().all(|(index, event)| event["sequence"] == index && event["time"].as_f64().unwrap() > 1.7e9));
+    let drop = all.iter().find(|event| event["event"] == "first-drop").unwrap();
+    assert_eq!((drop["reason"].as_str(), drop["frames"].as_u64()), (Some("same-port"), Some(1)));
+    let connected = all.iter().find(|event| event["event"] == "front-end-connected").unwrap();
+    assert!(connected["program"].as_str().unwrap().contains(&format!("{}", std::process::id())), "{connected}");
+    let told = printed(folder, &["events", "net.toml"]);
+    assert!(told.contains(" web: first drops for same-port: 1 frames\n"), "{told}");
+}
+
+#[test]
+fn a_network_that_does_not_run_is_told_as_that() {
+    let folder = network("web.sock");
+    let _other = Running::start(memlane(folder.path(), &["up", "--name", "other"]));
+    for arguments in [&["events", "net.toml"], &["capture", "net.toml"]] {
+        let output = memlane(folder.path(), arguments).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.starts_with("memlane: no network answers at "), "{told}");
+    }
+}
+
+#[test]
+fn what_the_operator_changes_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder);
+    printed(folder, &["set", "net.toml", "db", "--enabled", "false"]);
+    printed(folder, &["set", "net.toml", "db", "--enabled", "true"]);
+    printed(folder, &["detach", "net.toml", "db"]);
+    printed(folder, &["reload", "net.toml"]);
+    write(folder, "net.toml", "weight = 1\n");
+    assert!(!memlane(folder, &["reload", "net.toml"]).stderr(Stdio::null()).status().unwrap().success());
+    assert_eq!(names(folder, "db"), ["port-attached", "port-disabled", "port-enabled", "port-detached", "port-attached"]);
+    let reloaded = events(folder).into_iter().rfind(|event| event["event"] == "reloaded").unwrap();
+    assert_eq!(reloaded["added"], serde_json::json!(["db"]));
+}
+
+/// Ends with the test.
+struct Follower(Child);
+
+impl Follower {
+    fn start(folder: &Path, arguments: &[&str]) -> (Self, BufReader<ChildStdout>) {
+        let mut child = memlane(folder, arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        (Self(child), output)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_follows_hears_of_what_happens() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let running = up(folder);
+    let (mut follower, mut output) = Follower::start(folder, &["events", "net.toml", "-f"]);
+    let mut next = || {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line.split_once(' ').map(|(_, told)| told.to_owned()).unwrap_or_default()
+    };
+    assert_eq!([next(), next()], ["web: attached to segment lan\n", "db: attached to segment lan\n"]);
+    let _web = guest(folder, "web", 0);
+    assert!(next().starts_with("web: front end connected: "));
+    assert_eq!(next(), "web: running\n");
+    // The end of the network is the end of its events.
+    drop(running);
+    assert_eq!(next(), "");
+    assert!(follower.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_browser_gets_server_sent_events_from_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let _running = up(folder.path());
+    let mut stream = UnixStream::connect(folder.path().join("control")).unwrap();
+    let request = "GET /v1/events?end=true HTTP/1.0\r\nhost: a\r\naccept: text/event-stream\r\nlast-event-id: 0\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("content-type: text/event-stream"), "{head}");
+    assert!(
+        body.starts_with("id: 1\nevent: port-attached\ndata: {\"sequence\":1,") && body.ends_with("\"segment\":\"lan\"}\n\n"),
+        "{body}"
+    );
+    let mut stream = UnixStream::connect(folder.path().join("control")).unwrap();
+    stream.write_all(b"GET /v1/events?last=7 HTTP/1.0\r\nhost: a\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 422"), "{answer}");
+}
+
+/// Readers that stop reading take neither connections nor memory of others.
+#[test]
+fn readers_that_stop_reading_lock_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder);
+    let readers: Vec<_> = (0..200)
+        .map(|_| {
+            let mut stream = UnixStream::connect(folder.join("control")).unwrap();
+            let _ = stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: a\r\n\r\n");
+            stream
+        })
+        .collect();
+    for _ in 0..5 {
+        assert!(printed(folder, &["ls", "net.toml"]).contains("web"));
+    }
+    drop(readers);
+    // Those that have gone are noticed.
+    let follows = || {
+        let (mut follower, mut output) = Follower::start(folder, &["events", "net.toml", "-f"]);
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let _ = follower.0.kill();
+        !line.is_empty()
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !follows() {
+        assert!(std::time::Instant::now() < deadline, "places are taken for ever");
+    }
+}
+
+/// A front end that reconnects all the time can neither fill the log nor push the events of others out.
+#[test]
+fn a_port_that_reconnects_all_the_time_adds_few_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder);
+    for _ in 0..2000 {
+        drop(UnixStream::connect(folder.join("web.sock")).unwrap());
+    }
+    let all = events(folder);
+    assert!(all.len() < 300, "{} events", all.len());
+    assert_eq!(all[1]["port"], "db", "what was told before is there");
+    wait_until(
+        || {
+            drop(UnixStream::connect(folder.join("web.sock")).unwrap());
+            events(folder).iter().any(|event| event["event"] == "left-out" && event["events"].as_u64().unwrap() > 0)
+        },
+        "it is told how many were left out",
+    );
+}

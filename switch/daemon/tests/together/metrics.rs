@@ -1,0 +1,200 @@
+//! A network's metrics: at its control socket, and at one of their own where nothing can be changed.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::command::{Running, memlane, printed, wait_until, write};
+use crate::common::{PATIENCE, frame, mac};
+use memlane::stats::DropReason;
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const NETWORK: &str = "control = \"control\"\nmetrics = \"unix:metrics\"\nmetrics-access = { mode = \"0666\" }\n\
+                       [[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\n[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n";
+
+fn up(folder: &Path, text: &str) -> Running {
+    write(folder, "net.toml", text);
+    Running::start(memlane(folder, &["up", "net.toml"]))
+}
+
+/// What `stream` answers to a request: head and body.
+fn asked(mut stream: impl Read + Write, request: &str) -> (String, String) {
+    write!(stream, "{request}\r\nhost: memlane\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.into(), body.into())
+}
+
+fn scrape(socket: &Path) -> String {
+    let (head, body) = asked(UnixStream::connect(socket).unwrap(), "GET /metrics HTTP/1.1");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    body
+}
+
+/// The samples of a text in the Prometheus format, by their names with labels.
+fn samples(text: &str) -> BTreeMap<&str, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.rsplit_once(' ').map(|(name, value)| (name, value.parse().unwrap())).unwrap()).collect()
+}
+
+fn promtool(text: &str) -> (Option<i32>, String) {
+    let mut child = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("promtool (Debian package prometheus; lab/install-packages test): {error}"));
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
+    let builder = ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20));
+    builder.connect(folder.join(format!("{name}.sock"))).unwrap()
+}
+
+#[test]
+fn metrics_pass_promtool_and_move_with_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, NETWORK);
+    let text = scrape(&folder.join("control"));
+    assert_eq!(promtool(&text), (Some(0), String::new()));
+    let before = samples(&text);
+    for reason in DropReason::ALL {
+        let name = format!("memlane_port_dropped_frames_total{{network=\"net\",port=\"db\",reason=\"{}\"}}", reason.name());
+        assert_eq!(before.get(&*name), Some(&0.0), "{name} is there from the start");
+    }
+    assert_eq!(before["memlane_port_state{network=\"net\",port=\"web\",state=\"waiting\"}"], 1.0);
+
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    web.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+    db.receive(PATIENCE).unwrap();
+    let counted = |text: &str| samples(text).get("memlane_port_receive_frames_total{network=\"net\",port=\"db\"}") == Some(&1.0);
+    wait_until(|| counted(&scrape(&folder.join("metrics"))), "the frame is counted");
+    let text = scrape(&folder.join("metrics"));
+    let after = samples(&text);
+    assert_eq!(after["memlane_port_receive_bytes_total{network=\"net\",port=\"db\"}"], 100.0);
+    assert_eq!(after["memlane_port_transmit_frames_total{network=\"net\",port=\"web\"}"], 1.0);
+    assert_eq!(after["memlane_port_state{network=\"net\",port=\"web\",state=\"running\"}"], 1.0);
+    assert_eq!(after["memlane_segment_stations{network=\"net\",segment=\"lan\"}"], 1.0);
+    let fallen = |name: &&&str| name.contains("_total") && before[**name] > after[**name];
+    assert_eq!(before.keys().filter(fallen).collect::<Vec<_>>(), [&""; 0], "no counter falls");
+}
+
+#[test]
+fn a_scraper_that_takes_openmetrics_gets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let _running = up(folder.path(), NETWORK);
+    let stream = UnixStream::connect(folder.path().join("metrics")).unwrap();
+    let request = "GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let (head, body) = asked(stream, request);
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(body.contains("# TYPE memlane_port_receive_frames counter\n") && body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn nothing_can_be_changed_where_metrics_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, NETWORK);
+    let socket = folder.join("metrics");
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
+    let status = |request: &str| asked(UnixStream::connect(&socket).unwrap(), request).0.split(' ').nth(1).unwrap().to_owned();
+    assert_eq!(status("PATCH /metrics HTTP/1.1"), "405");
+    for request in ["DELETE /v1/ports/web", "GET /v1/network", "POST /v1/reload", "GET /"] {
+        assert_eq!(status(&format!("{request} HTTP/1.1")), "404", "{request}");
+    }
+    assert!(printed(folder, &["ls", "net.toml"]).contains("web"));
+}
+
+#[test]
+fn metrics_may_be_at_a_tcp_address() {
+    let folder = tempfile::tempdir().unwrap();
+    // One that is free: the kernel gives it to nobody else so soon.
+    let address: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = NETWORK.replace("unix:metrics", &address.to_string()).replace("metrics-access = { mode = \"0666\" }\n", "");
+    let _running = up(folder.path(), &text);
+    let (head, body) = asked(TcpStream::connect(address).unwrap(), "GET /metrics HTTP/1.1");
+    assert!(head.starts_with("HTTP/1.1 200") && body.contains("memlane_build_info{version="), "{head}");
+}
+
+#[test]
+fn a_place_for_metrics_that_is_taken_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    write(folder.path(), "net.toml", &format!("metrics = \"{address}\"\n"));
+    let output = memlane(folder.path(), &["up", "net.toml"]).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told.contains(&format!("cannot listen for scrapes of metrics at {address}: ")), "{told}");
+}
+
+#[test]
+fn a_mistaken_place_for_metrics_is_told_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = |text: &str| {
+        write(folder.path(), "net.toml", text);
+        let output = memlane(folder.path(), &["check", "net.toml"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(told("metrics = \"localhost\"\n").contains("net.toml:1: metrics is \"localhost\"; it must be a Unix socket, as"));
+    assert!(told("metrics-access = { mode = \"0666\" }\n").contains("add one, as metrics ="));
+    assert!(told("metrics = \"127.0.0.1:9\"\nmetrics-access = { group = \"kvm\" }\n").contains("every user of the host reaches"));
+    assert!(
+        told("control = \"here\"\nmetrics = \"unix:here\"\n[[port]]\nname = \"a\"\nvhost-user = \"here\"\n").contains("used twice")
+    );
+    assert!(told("metrics = \"unix:m\"\nmetrics-access = { mode = \"9\" }\n").contains("metrics-access.mode is \"9\""));
+}
+
+#[test]
+fn a_reload_that_fails_is_seen_in_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let running = up(folder, NETWORK);
+    let success = || samples(&scrape(&folder.join("metrics")))["memlane_config_reload_success{network=\"net\"}"];
+    assert_eq!(success(), 1.0);
+    let hang_up = || kill(Pid::from_raw(running.0.id() as i32), Signal::SIGHUP).unwrap();
+    write(folder, "net.toml", &format!("{NETWORK}weight = 0\n"));
+    hang_up();
+    wait_until(|| success() == 0.0, "the failure is seen");
+    write(folder, "net.toml", &format!("{NETWORK}weight = 7\n"));
+    hang_up();
+    wait_until(|| success() == 1.0, "the success is seen");
+}
+
+/// Clients that ask and never read take the places of each other, and nobody's memory for long.
+#[test]
+fn scrapers_that_never_read_lock_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, NETWORK);
+    let stuck: Vec<_> = (0..50)
+        .map(|_| {
+            let mut stream = UnixStream::connect(folder.join("metrics")).unwrap();
+            (0..100).for_each(|_| drop(stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n")));
+            stream
+        })
+        .collect();
+    let scrapes = || {
+        let mut stream = UnixStream::connect(folder.join("metrics")).unwrap();
+        let mut answer = String::new();
+        // One that comes while all are answered is turned away.
+        let asked = stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: a\r\n\r\n").and_then(|()| stream.read_to_string(&mut answer));
+        asked.is_ok() && answer.contains("memlane_build_info")
+    };
+    wait_until(scrapes, "a scraper that reads is answered");
+    assert!(printed(folder, &["ls", "net.toml"]).contains("web"));
+    drop(stuck);
+}
