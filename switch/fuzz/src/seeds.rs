@@ -19,6 +19,7 @@ pub fn seeds() -> Vec<Seed> {
     add("churn", named(churns()));
     add("config", named(CONFIG.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("control", named(CONTROL.map(|(name, text)| (name, text.as_bytes().to_vec()))));
+    add("filter", filters());
     add("frame", frames());
     add("offload", offloads());
     add("messages", conversations());
@@ -136,6 +137,49 @@ const CONFIG: [(&str, &str); 8] = [
     ("broken-syntax", "workers = \n[[port]\nname = 'a\n\"\"\""),
     ("ports-that-are-no-tables", "port = [1, {name = \"a\"}, [[]]]\n"),
 ];
+
+/// Programs as compilers make them, and what breaks a rule, each with a frame.
+fn filters() -> Vec<(String, Vec<u8>)> {
+    let arp: &[Operation] = &[(0x28, 0, 0, 12), (0x15, 0, 1, 0x806), (6, 0, 0, 262_144), (6, 0, 0, 0)];
+    let udp_port: &[Operation] = &[
+        (0x28, 0, 0, 12),
+        (0x15, 0, 8, 0x800),
+        (0x30, 0, 0, 23),
+        (0x15, 0, 6, 17),
+        (0x28, 0, 0, 20),
+        (0x45, 4, 0, 0x1fff),
+        (0xb1, 0, 0, 14),
+        (0x48, 0, 0, 16),
+        (0x15, 0, 1, 53),
+        (6, 0, 0, 262_144),
+        (6, 0, 0, 0),
+    ];
+    let scratch: &[Operation] = &[
+        (0x80, 0, 0, 0),
+        (2, 0, 0, 3),
+        (1, 0, 0, 7),
+        (0x61, 0, 0, 3),
+        (0x3c, 0, 0, 0),
+        (0x87, 0, 0, 0),
+        (0xa4, 0, 0, 9),
+        (0x16, 0, 0, 0),
+    ];
+    let loops: &[Operation] = &[(5, 0, 0, u32::MAX), (6, 0, 0, 0)];
+    let outside: &[Operation] = &[(0x20, 0, 0, 200), (0x40, 0, 0, u32::MAX), (6, 0, 0, 1)];
+    let list =
+        [("arp", arp), ("udp-port", udp_port), ("scratch-memory", scratch), ("a-jump-back", loops), ("outside-the-frame", outside)];
+    let bytes = |&(code, jt, jf, k): &Operation| [code.to_le_bytes().as_slice(), &[jt, jf], &k.to_le_bytes()].concat();
+    let seed = |program: &[Operation]| {
+        let mut frame = [0; 60];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        (frame[14], frame[23], frame[37]) = (0x45, 17, 53);
+        [[program.len() as u8, 20].as_slice(), &program.iter().flat_map(bytes).collect::<Vec<u8>>(), &frame].concat()
+    };
+    list.into_iter().map(|(name, program)| (name.to_owned(), seed(program))).collect()
+}
+
+/// An instruction of classic BPF.
+type Operation = (u16, u8, u8, u32);
 
 const CONTROL: [(&str, &str); 11] = [
     ("smallest", r#"{"name":"a","null":true}"#),
