@@ -1,7 +1,8 @@
-//! The socket of a port that has a front end.
+//! The listening socket of a port that has a front end.
 //!
-//! A port serves one front end at a time. Another that connects meanwhile is turned away at once: its connection ends before a message, and log
-//! and status name the program that has the port. Left in the socket's queue, it would wait for an answer for as long as the first one stays.
+//! A port serves one front end at a time. A second connection is refused at once: it is closed before a message is exchanged, and
+//! log and status name the program that holds the port. If it were left in the listen queue, it would hang for as long as the
+//! first session lasts.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +15,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use crate::port::Port;
 use crate::port::peer::Peer;
 
-/// After one was turned away, the next has to wait for so long, so that connecting again and again gets a small part of a CPU.
+/// Pause after each refused connection, so that a program that reconnects in a loop gets a small part of a CPU.
 pub const PENALTY: Duration = Duration::from_millis(1);
 
 /// The peer of `stream` (SO_PEERCRED, unix(7)).
@@ -27,7 +28,8 @@ pub fn peer(stream: &UnixStream) -> Option<Peer> {
     Some(Peer { pid, uid, program: if program.is_empty() { "a program".into() } else { program } })
 }
 
-/// The socket of a port that has a front end; without a listener, others cannot connect.
+/// The listening socket of a port that has a front end. Without a listener (memlane is the connecting side) there are no further
+/// connections to refuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Door<'p> {
     /// The port.
@@ -37,7 +39,8 @@ pub struct Door<'p> {
 }
 
 impl Door<'_> {
-    /// Waits until `stream` has something to read or has ended, or `most` is over; true unless it is over. What connects meanwhile is turned away.
+    /// Waits until `stream` is readable or closed, or until the timeout `most`; true unless it timed out. Refuses connections
+    /// that arrive meanwhile.
     pub fn wait(&self, stream: &UnixStream, most: Option<Duration>) -> bool {
         let end = most.map(|most| Instant::now() + most);
         let mut resting = false;
@@ -57,7 +60,7 @@ impl Door<'_> {
         }
     }
 
-    /// Ends the next connection that waits at the listener, which does not block.
+    /// Accepts and closes the next pending connection. The listener is non-blocking.
     pub fn turn_away(&self) {
         if let Some(Ok((visitor, _))) = self.listener.map(UnixListener::accept) {
             self.port.turned_away(peer(&visitor));
@@ -71,9 +74,10 @@ enum Ready {
     Nothing,
 }
 
-/// What there is to do first: a message comes before a visitor, so that one whose predecessor has just gone is not turned away for that one's sake.
+/// The next event. A message takes precedence over a new connection: it may be the end of the session, and then the new
+/// connection is not refused.
 fn ready(stream: &UnixStream, listener: Option<&UnixListener>, most: Option<Duration>) -> Ready {
-    // Rounded up, so that the time is over when nothing came.
+    // Rounded up, so that a timeout means that `most` has elapsed.
     let timeout =
         most.map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX));
     let mut files = vec![PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
@@ -81,7 +85,7 @@ fn ready(stream: &UnixStream, listener: Option<&UnixListener>, most: Option<Dura
     match poll(&mut files, timeout) {
         Ok(0) | Err(Errno::EINTR) => Ready::Nothing,
         Ok(_) if files[0].any() == Some(false) => Ready::Listener,
-        // A failure shows when it is read.
+        // An error of the socket is reported by the read that follows.
         _ => Ready::Stream,
     }
 }

@@ -1,8 +1,9 @@
-//! The kinds of ports of memlane: what stands behind each, and the threads that serve it.
+//! The back ends of ports: the other side of each kind of port, and the session threads that serve it.
 //!
-//! - [`vhost_user`]: guests whose memory is shared; their rings go to workers as they are.
-//! - [`tap`], [`stream`], [`xen`]: sides without memory to share. Frames of the first two lie in packet buffers.
-//! - [`null`], [`loopback`]: nobody, for measurements and as examples.
+//! - [`vhost_user`]: guests that share their memory; workers access their virtqueues directly, without a copy in between.
+//! - [`tap`], [`stream`], [`xen`]: other sides that share no memory as virtqueues. Frames of the first two are copied to packet
+//!   buffers.
+//! - [`null`], [`loopback`]: no other side: sinks and echoes for measurements, and examples of a back end.
 
 #![deny(unsafe_code)]
 

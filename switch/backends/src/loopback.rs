@@ -1,5 +1,5 @@
-//! A port behind which one station sends each frame back to where it came from: the shortest example of a kind of port that keeps frames, and
-//! an echo for measurements without a second guest.
+//! A loopback port: one MAC address that sends each unicast frame back to its source. The shortest example of a back end that
+//! keeps frames in flight, and an echo for measurements without a second guest.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -32,7 +32,7 @@ impl Backend for Loopback {
     }
 }
 
-/// Both ends belong to one worker, so nobody ever waits for the lock.
+/// Locks the store. Both ends belong to one worker, so the lock is never contended.
 fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -84,7 +84,7 @@ impl TransmitEnd for LoopbackTransmit {
 struct LoopbackReceive {
     address: MacAddress,
     store: Arc<Mutex<Store>>,
-    /// Wakes the transmit queue.
+    /// Wakes the worker for the transmit queue (an eventfd).
     bell: EventFd,
     /// Scratch.
     bytes: Vec<u8>,
@@ -112,7 +112,7 @@ impl ReceiveEnd for LoopbackReceive {
 
     fn publish(&mut self) {
         if std::mem::take(&mut self.came) {
-            // Full only if it was rung already.
+            // Fails only if the eventfd is signalled already.
             let _ = self.bell.write(1);
         }
     }

@@ -1,4 +1,4 @@
-//! A socket to the kernel's routing and bridging (rtnetlink(7)): one request at a time, or news as it comes.
+//! A routing netlink socket (rtnetlink(7)): requests and dumps, one at a time, or notifications of changes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,13 +14,14 @@ use crate::netns;
 
 /// The kernel puts no more into one datagram.
 const DATAGRAM: usize = 64 << 10;
-/// News that may wait for us, in bytes; the kernel may allow less. What is more is lost, and the whole is asked for again.
+/// Receive buffer for notifications, in bytes; the kernel may allow less. Notifications beyond it are lost, and the whole table
+/// is dumped again.
 const BACKLOG: usize = 1 << 20;
-/// Times that the whole is asked for again because it changed meanwhile.
+/// Most dumps in a row that are repeated because the table changed meanwhile.
 const TRIES: usize = 5;
-/// The group that hears of devices.
+/// Multicast group of changes to network devices.
 pub const LINKS: u32 = 1;
-/// The group that hears of neighbours and of bridges' forwarding tables.
+/// Multicast group of changes to neighbour tables and bridge FDBs.
 pub const NEIGHBOURS: u32 = 3;
 
 /// See the module.
@@ -31,12 +32,12 @@ pub struct Netlink {
     buffer: Vec<u8>,
 }
 
-/// What news there is.
+/// Notifications since the last call of [`Netlink::news`].
 #[derive(Debug)]
 pub enum News {
-    /// These came, maybe none.
+    /// These messages, maybe none.
     Messages(Vec<RouteNetlinkMessage>),
-    /// Some were lost: what is known may be wrong.
+    /// Some notifications were lost, so state built from them may be stale.
     Lost,
 }
 
@@ -54,13 +55,13 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// For news of these `groups`, which never waits.
+    /// Opens a non-blocking socket for notifications of these multicast `groups`.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn listen(netns: Option<&str>, groups: &[u32]) -> io::Result<Self> {
         let netlink = Self::open(netns)?;
-        // The kernel gives what it allows.
+        // The kernel caps the size at net.core.rmem_max, and that is good enough.
         let _ = netlink.socket.set_rx_buf_sz(BACKLOG as libc::c_int);
         for &group in groups {
             netlink.socket.add_membership(group)?;
@@ -69,10 +70,10 @@ impl Netlink {
         Ok(netlink)
     }
 
-    /// Has the kernel do something.
+    /// Sends a request and waits for its acknowledgement.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let sequence = self.send(message, NLM_F_ACK | flags)?;
         loop {
@@ -81,17 +82,17 @@ impl Netlink {
                     NetlinkPayload::Error(error) if answer.header.sequence_number == sequence => {
                         return if error.code.is_none() { Ok(()) } else { Err(error.to_io()) };
                     }
-                    // Of an earlier request that failed half way.
+                    // The answer to an earlier request that failed half way.
                     _ => {}
                 }
             }
         }
     }
 
-    /// All that the kernel has of the kind that `question` asks for.
+    /// Dumps the whole table that `question` asks for.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The error that the kernel answers.
     pub fn dump(&mut self, question: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         for _ in 0..TRIES {
             if let Some(all) = self.dump_once(question.clone())? {
@@ -101,7 +102,7 @@ impl Netlink {
         Err(io::Error::other("it changes faster than it can be read"))
     }
 
-    /// `None` if it changed meanwhile.
+    /// `None` if the table changed during the dump.
     fn dump_once(&mut self, question: RouteNetlinkMessage) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
         let sequence = self.send(question, NLM_F_DUMP)?;
         let (mut all, mut whole) = (Vec::new(), true);
@@ -118,7 +119,7 @@ impl Netlink {
         }
     }
 
-    /// What came since the last time.
+    /// Notifications received since the last call.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -150,7 +151,7 @@ impl Netlink {
         Ok(self.sequence)
     }
 
-    /// The messages of the next datagram. Those that make no sense to us are left out.
+    /// The messages of the next datagram. Messages that cannot be parsed are left out.
     fn receive(&mut self) -> io::Result<Vec<NetlinkMessage<RouteNetlinkMessage>>> {
         self.buffer.clear();
         while let Err(error) = self.socket.recv(&mut self.buffer, 0) {

@@ -1,4 +1,4 @@
-//! A port that sends nothing and takes everything: the shortest example of a kind of port, and a sink for measurements.
+//! A null port: sends nothing and accepts every frame. The shortest example of a back end, and a sink for measurements.
 
 use std::io;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! A parcel's bytes, for ends that bring frames somewhere else than into a guest's ring.
+//! A packet's bytes, for receive ends that write frames to a file or socket instead of a guest's receive queue.
 
 use crate::memory::Piece;
 use crate::offload::checksum::Sum;
 use crate::parcel::{Parcel, Pieces};
 
-/// Where bytes `from..from + length` of `pieces` lie.
+/// The buffer segments that hold bytes `from..from + length` of `pieces`.
 pub(super) fn range(pieces: Pieces<'_>, from: u32, length: u32) -> impl Iterator<Item = Piece> {
     let cut = |(skip, left): &mut (u32, u32), part: Piece| {
         let run = part.skip(*skip).first(*left);

@@ -1,4 +1,5 @@
-//! A port's own thread, which meets the other side again and again: how it is ended, what it waits by, how long it pauses.
+//! A port's session thread, which opens one session after the other: how the thread is stopped, how it waits (epoll) and how it
+//! backs off.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,13 +12,13 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::door::{Door, PENALTY};
 
-/// What lasted longer than this had not failed at once.
+/// A session that lasted longer than this is not counted as a failed attempt.
 pub(super) const HEALTHY: Duration = Duration::from_secs(10);
-/// A session's thread needs little.
+/// Stack of a session thread, which does no work on frames.
 const STACK: usize = 256 * 1024;
-/// Pause where the kernel lets a descriptor not be watched.
+/// Pause where the kernel refuses to add a descriptor to the epoll instance.
 const UNWATCHED: Duration = Duration::from_secs(1);
-/// Tokens of what a thread waits for.
+/// Tokens of the watched descriptors.
 const QUIT: u64 = 0;
 const FILE: u64 = 1;
 const VISITOR: u64 = 2;
@@ -41,9 +42,9 @@ impl Session {
         Ok(Self { quit, thread })
     }
 
-    /// Ends all connections and threads.
+    /// Stops all sessions: ends their connections and joins their threads.
     pub fn stop(sessions: Vec<Self>) {
-        // Full only if it was told already.
+        // Fails only if the eventfd is signalled already.
         sessions.iter().for_each(|session| drop(session.quit.write(1)));
         sessions.into_iter().for_each(|session| drop(session.thread.join()));
     }
@@ -57,11 +58,11 @@ pub(super) enum Woken {
     Otherwise,
 }
 
-/// What the thread waits by.
+/// The epoll instance that a session thread waits on.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Epoll,
-    /// Kept open, since it is watched.
+    /// Kept open for as long as it is watched.
     _quit: EventFd,
 }
 
@@ -72,12 +73,12 @@ impl Watch {
         Ok(Self { epoll, _quit: quit })
     }
 
-    /// Whether the thread is to end.
+    /// Whether the thread has been told to stop.
     pub(super) fn quits(&self) -> bool {
         self.wait(Some(Duration::ZERO)) == Woken::Quit
     }
 
-    /// Waits until something of `what`, or an end, happens at `file`.
+    /// Waits until one of the events `what` occurs at `file`, or the thread is told to stop.
     pub(super) fn wait_for(&self, file: RawFd, what: EventSet) -> Woken {
         if self.epoll.ctl(ControlOperation::Add, file, EpollEvent::new(what, FILE)).is_err() {
             return self.wait(Some(UNWATCHED));
@@ -87,14 +88,14 @@ impl Watch {
         woken
     }
 
-    /// Waits until `stream` ends. What it sends is the worker's to read; here only its end is of interest.
+    /// Waits until `stream` is closed. Its data is the worker's to read; this thread only watches for the hang-up.
     pub(super) fn wait_for_end(&self, stream: &UnixStream, door: &Door) {
         let Some(listener) = door.listener else {
             self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP);
             return;
         };
         let visitors = EpollEvent::new(EventSet::IN, VISITOR);
-        // Without it, others wait until the stream has ended.
+        // If the listener cannot be watched, further connections wait in its queue until this stream ends.
         let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
         while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor {
             door.turn_away();
@@ -103,11 +104,11 @@ impl Watch {
         let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
     }
 
-    /// Waits until something happens, or `pause` is over.
+    /// Waits for an event or the timeout `pause`.
     pub(super) fn wait(&self, pause: Option<Duration>) -> Woken {
         let milliseconds = pause.map_or(-1, |pause| pause.as_millis() as i32);
         let mut events = [EpollEvent::default(); 3];
-        // A signal counts as a time-out: the caller looks again.
+        // EINTR counts as a timeout: the caller checks its state again.
         let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let is_there = |token| events[..count].iter().any(|event| event.data() == token);
         let first =
@@ -116,7 +117,7 @@ impl Watch {
     }
 }
 
-/// Pauses between attempts, each twice as long as the one before, until one lasts.
+/// Exponential backoff between attempts: each pause is twice the one before, until a session lasts.
 #[derive(Debug)]
 pub(super) struct Backoff {
     least: Duration,

@@ -1,8 +1,8 @@
-//! Frames that lie in the switch's own memory while they are on their way, for kinds of ports whose sender has no memory to share.
+//! Packet buffers of one port in the switch's own memory: they hold frames in flight from senders that share no memory.
 //!
-//! 1. A kind [makes room](Store::make_room), fills free buffers, and notes each as [filled](Store::fill).
-//! 2. The worker [opens](Store::open) the oldest one as a parcel, and disposes of it.
-//! 3. What is free [goes back](Store::give_back_spare) to the [`Pool`] when nothing more comes.
+//! 1. A transmit end [allocates buffers](Store::make_room), reads frames into free ones, and marks each as [filled](Store::fill).
+//! 2. The worker [opens](Store::open) the oldest frame as a packet and disposes of it.
+//! 3. When no more frames arrive, free buffers [return](Store::give_back_spare) to the shared [`Pool`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::pool::{Pool, Room, Share};
 use crate::ring::Taken;
 use crate::stats::DropReason;
 
-/// Frames that one port may have read and not yet delivered, however much memory there is.
+/// Most frames of one port that are read and not yet delivered, however much memory there is.
 const FRAMES: u16 = 256;
-/// Buffers that are kept for the next frames while there are none.
+/// Buffers that an idle port keeps for its next frames.
 pub(super) const KEPT: usize = 16;
 
-/// A place for a frame.
+/// A packet buffer.
 #[derive(Debug, Default)]
 struct Buffer {
     room: Option<Room>,
     length: u32,
-    /// Parties that hold it; 0 when it is free or waits to be opened.
+    /// References to the frame; 0 when the buffer is free, or filled and not yet opened.
     holders: u16,
 }
 
@@ -31,11 +31,11 @@ struct Buffer {
 #[derive(Debug)]
 pub(super) struct Store {
     share: Share,
-    /// Never grows or moves: parcels that are out lie in it.
+    /// Never grows or moves: packets in flight point into it.
     buffers: Box<[Buffer]>,
-    /// Free, with room for a frame.
+    /// Free buffers with memory.
     free: Vec<u16>,
-    /// Without room.
+    /// Buffers without memory.
     bare: Vec<u16>,
     /// Filled and not yet opened, the oldest first.
     filled: VecDeque<u16>,
@@ -43,7 +43,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// A store that takes its memory from `pool`.
+    /// A store that allocates its memory from `pool`.
     pub(super) fn new(pool: Arc<Pool>) -> Self {
         let share = Share::new(pool);
         let mut buffers: Box<[Buffer]> = (0..FRAMES).map(|_| Buffer::default()).collect();
@@ -58,13 +58,13 @@ impl Store {
         }
     }
 
-    /// Frames that may be out at most, as things are.
+    /// Most frames that may be in flight, given the memory that is left.
     pub(super) fn size(&self) -> u16 {
         let more = self.share.allowance().min(self.bare.len());
         self.out_count + (self.filled.len() + self.free.len() + more) as u16
     }
 
-    /// Frames that are out.
+    /// Frames in flight.
     pub(super) fn out_count(&self) -> u16 {
         self.out_count
     }
@@ -74,7 +74,7 @@ impl Store {
         self.filled.len()
     }
 
-    /// Makes `count` buffers free, or as many as there may be; returns how many are.
+    /// Allocates memory until `count` buffers are free, or as many as limits allow; returns how many are.
     pub(super) fn make_room(&mut self, count: usize) -> usize {
         while self.free.len() < count
             && let Some(&index) = self.bare.last()
@@ -92,13 +92,14 @@ impl Store {
         self.free.pop()
     }
 
-    /// Takes a free buffer with its room, both to be brought back, then filled or put back.
+    /// Takes a free buffer and its memory, for a read by io_uring; both are to be returned by [`Self::bring_back`], then filled
+    /// or put back.
     pub(super) fn lend_free(&mut self) -> Option<(u16, Room)> {
         let index = self.take_free()?;
         Some((index, self.buffers[usize::from(index)].room.take()?))
     }
 
-    /// Brings the room of buffer `index` back.
+    /// Returns the memory of buffer `index` after the read.
     pub(super) fn bring_back(&mut self, index: u16, room: Room) {
         self.buffers[usize::from(index)].room = Some(room);
     }
@@ -108,7 +109,7 @@ impl Store {
         self.buffers[usize::from(index)].room.as_mut().map_or(&mut [], |room| &mut *room.bytes)
     }
 
-    /// Notes that the first `length` bytes of a buffer that was free hold a frame.
+    /// Marks a free buffer as filled: its first `length` bytes hold a frame.
     pub(super) fn fill(&mut self, index: u16, length: u32) {
         self.buffers[usize::from(index)].length = length;
         self.filled.push_back(index);
@@ -119,15 +120,15 @@ impl Store {
         self.free.push(index);
     }
 
-    /// Gives what is free beyond [`KEPT`] buffers back to the pool. Not in the pass in which a frame was delivered: whoever takes it at another
-    /// port may still refer to it.
+    /// Returns free memory beyond [`KEPT`] buffers to the pool. Not to be called in the poll iteration in which a frame was
+    /// delivered: the receiving port's end may still refer to the buffer.
     pub(super) fn give_back_spare(&mut self) {
         while self.free.len() > KEPT {
             self.give_back_one();
         }
     }
 
-    /// Gives the room of a free buffer back; the port's own goes to where it is used last.
+    /// Frees the memory of one buffer; the port's own reserve goes to the place from which it is used last.
     fn give_back_one(&mut self) {
         let Some(index) = self.free.pop() else { return };
         let buffer = &mut self.buffers[usize::from(index)];
@@ -161,21 +162,21 @@ impl Store {
         self.free.extend(self.filled.pop_front());
     }
 
-    /// Moves on without the opened frame, which `holders` parties hold.
+    /// Moves on from the opened frame, which stays in flight with `holders` references.
     pub(super) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
         self.filled.pop_front();
         self.buffers[usize::from(parcel.head)].holders = holders;
         self.out_count += 1;
     }
 
-    /// So many `more` parties hold the frame `index`.
+    /// Adds `more` references to the frame `index`.
     pub(super) fn hold(&mut self, index: u16, more: u16) {
         if let Some(buffer) = self.buffers.get_mut(usize::from(index)).filter(|buffer| buffer.holders > 0) {
             buffer.holders += more;
         }
     }
 
-    /// One party lets the frame `index` go.
+    /// Drops one reference to the frame `index`.
     pub(super) fn come_back(&mut self, index: u16) {
         let Some(buffer) = self.buffers.get_mut(usize::from(index)).filter(|buffer| buffer.holders > 0) else { return };
         buffer.holders -= 1;

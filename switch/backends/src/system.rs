@@ -1,4 +1,4 @@
-//! What the kernel offers to the kinds of ports and no safe crate wraps.
+//! System calls and ioctls that the back ends need and no safe crate wraps.
 
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 
@@ -9,10 +9,11 @@ use std::os::unix::net::UnixStream;
 
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-/// Reads what `stream` has, up to `bytes.len()` bytes; returns how many. What descriptors came with them, at most `MOST`, goes to `files`.
+/// Reads up to `bytes.len()` bytes from `stream`; returns how many. File descriptors that came with them (SCM_RIGHTS), at most
+/// `MOST`, are appended to `files`.
 ///
 /// # Errors
-/// What the kernel says; ENOBUFS if there were more descriptors.
+/// The error of recvmsg(2); ENOBUFS if there were more descriptors.
 pub fn receive<const MOST: usize>(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> io::Result<usize> {
     let mut vector = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
     let mut descriptors = [-1; MOST];
@@ -38,7 +39,7 @@ pub mod xen {
     pub struct GrantCopy {
         /// The first byte to read.
         pub from: Granted,
-        /// Where it goes.
+        /// Destination of the copy.
         pub to: Granted,
         /// Bytes, within both pages.
         pub length: u16,
@@ -49,22 +50,22 @@ pub mod xen {
     const _: () = assert!(size_of::<GrantCopy>() == 24);
 
     impl GrantCopy {
-        /// GNTCOPY_source_gref and GNTCOPY_dest_gref: both are named.
+        /// GNTCOPY_source_gref and GNTCOPY_dest_gref: both sides are named by grants.
         const BOTH_GRANTED: u16 = 3;
-        /// None of the hypervisor's.
+        /// A status that the hypervisor never returns: the copy was not made.
         const NOT_DONE: i16 = i16::MIN;
 
-        /// To copy `length` bytes.
+        /// A copy of `length` bytes.
         pub fn new(from: Granted, to: Granted, length: u32) -> Self {
             Self { from, to, length: length as u16, flags: Self::BOTH_GRANTED, status: Self::NOT_DONE }
         }
 
-        /// Whether it was done (GNTST_okay).
+        /// Whether the copy succeeded (GNTST_okay).
         pub fn is_done(&self) -> bool {
             self.status == 0
         }
 
-        /// Notes whether it was done.
+        /// Sets whether the copy succeeded.
         pub fn set_done(&mut self, done: bool) {
             self.status = if done { 0 } else { Self::NOT_DONE };
         }
@@ -112,10 +113,10 @@ pub mod xen {
         port: u32,
     }
 
-    /// Makes a request whose argument is a pointer; returns what it answers.
+    /// Makes an ioctl whose argument is a pointer; returns its result.
     ///
     /// # Safety
-    /// `code` must take a pointer to a `T`, and what a `T` points to must be valid for the call.
+    /// `code` must take a pointer to a `T`, and memory that a `T` points to must be valid for the call.
     unsafe fn request<T>(file: &File, code: libc::Ioctl, argument: &mut T) -> io::Result<u32> {
         // SAFETY: the caller's promise.
         match unsafe { libc::ioctl(file.as_raw_fd(), code, std::ptr::from_mut(argument)) } {
@@ -127,41 +128,41 @@ pub mod xen {
     /// Prepares the page that `domain` granted as `reference` to be mapped from `gntdev`; returns the offset to map it at.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the ioctl.
     pub fn prepare_grant(gntdev: &File, domain: u16, reference: u32) -> io::Result<u64> {
         let mut map = Map { count: 1, pad: 0, index: 0, domain: domain.into(), reference };
-        // SAFETY: what IOCTL_GNTDEV_MAP_GRANT_REF takes.
+        // SAFETY: IOCTL_GNTDEV_MAP_GRANT_REF takes this structure.
         unsafe { request(gntdev, code::<Map>(b'G', 0), &mut map) }?;
         Ok(map.index)
     }
 
-    /// Ends what [`prepare_grant`] prepared, once nothing of it is mapped.
+    /// Releases the grant that [`prepare_grant`] prepared, once its page is unmapped.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the ioctl.
     pub fn end_grant(gntdev: &File, index: u64) -> io::Result<()> {
-        // SAFETY: what IOCTL_GNTDEV_UNMAP_GRANT_REF takes.
+        // SAFETY: IOCTL_GNTDEV_UNMAP_GRANT_REF takes this structure.
         unsafe { request(gntdev, code::<Unmap>(b'G', 1), &mut Unmap { index, count: 1, pad: 0 }) }.map(drop)
     }
 
-    /// Has the hypervisor make the `copies`, and notes of each whether it was done.
+    /// Has the hypervisor make the `copies` (grant copy), and sets the status of each.
     ///
     /// # Errors
-    /// What the kernel says; some may be done.
+    /// The error of the ioctl; some copies may have been made.
     pub fn copy_grants(gntdev: &File, copies: &mut [GrantCopy]) -> io::Result<()> {
         let mut argument = Copies { count: copies.len() as u32, segments: copies.as_mut_ptr() };
-        // SAFETY: what IOCTL_GNTDEV_GRANT_COPY takes; the kernel reads and writes so many segments, which are borrowed for the call and name
-        // no memory of ours.
+        // SAFETY: IOCTL_GNTDEV_GRANT_COPY takes this structure; the kernel reads and writes so many segments, which are borrowed
+        // for the call and name no memory of ours.
         unsafe { request(gntdev, code::<Copies>(b'G', 8), &mut argument) }.map(drop)
     }
 
     /// Makes a page of `gntalloc` and grants it, writable, to `domain`; returns the offset to map it at, and the grant.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the ioctl.
     pub fn grant_page(gntalloc: &File, domain: u16) -> io::Result<(u64, u32)> {
         let mut allocate = Allocate { domain, flags: 1, count: 1, index: 0, reference: 0 };
-        // SAFETY: what IOCTL_GNTALLOC_ALLOC_GREF takes, for one page.
+        // SAFETY: IOCTL_GNTALLOC_ALLOC_GREF takes this structure, for one page.
         unsafe { request(gntalloc, code::<Allocate>(b'G', 5), &mut allocate) }?;
         Ok((allocate.index, allocate.reference))
     }
@@ -169,19 +170,19 @@ pub mod xen {
     /// Binds `evtchn` to the event channel `port` of `domain`; returns our port.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the ioctl.
     pub fn bind_channel(evtchn: &File, domain: u16, port: u32) -> io::Result<u32> {
-        // SAFETY: what IOCTL_EVTCHN_BIND_INTERDOMAIN takes.
+        // SAFETY: IOCTL_EVTCHN_BIND_INTERDOMAIN takes this structure.
         unsafe { request(evtchn, code::<Bind>(b'E', 1), &mut Bind { domain: domain.into(), port }) }
     }
 
-    /// Sends an event through our `port`.
+    /// Sends an event (notification) through our `port`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the ioctl.
     pub fn notify_channel(evtchn: &File, port: u32) -> io::Result<()> {
         let mut port = port;
-        // SAFETY: what IOCTL_EVTCHN_NOTIFY takes.
+        // SAFETY: IOCTL_EVTCHN_NOTIFY takes a port number.
         unsafe { request(evtchn, code::<u32>(b'E', 4), &mut port) }.map(drop)
     }
 }

@@ -1,5 +1,6 @@
-//! Checksums of TCP and UDP in frames that come without a virtio-net header: a sender that leaves them to the device, as guests of libkrun do
-//! behind its passt interface, cannot say so. Either all are computed here, or those that were left undone are counted.
+//! TCP and UDP checksums of frames that arrive without a virtio-net header. A sender that relies on checksum offload, as guests
+//! of libkrun do behind its passt interface, cannot say so without this header. Depending on the configuration, all checksums are
+//! computed here, or the incomplete ones are counted and reported.
 
 use std::sync::Arc;
 
@@ -11,26 +12,27 @@ use crate::offload::checksum::Sum;
 use crate::payload::complete_checksum;
 use crate::port::Port;
 
-/// Undone checksums, one frame after the other, that are no accident: a right checksum looks like an undone one once in 65536 frames.
+/// Incomplete checksums in a row that are no coincidence: a correct checksum equals the pseudo-header's sum once in 65536 frames.
 const NO_ACCIDENT: u8 = 4;
-/// The routing header of IPv6, behind which the destination in the pseudo-header is another (RFC 8200, section 8.1).
+/// The routing header of IPv6: behind it, the pseudo-header holds the final destination, not that of the IPv6 header (RFC 8200,
+/// section 8.1).
 const ROUTING: u8 = 43;
-/// What the operator is told.
+/// The advice to the operator in the log.
 const ADVICE: &str = "the other side of its stream leaves checksums to the device, so receivers drop its TCP and UDP frames; \
                       set checksums = \"complete\" for this port";
 
-/// What is done with the checksums of frames that come in.
+/// Treatment of the checksums of arriving frames (configuration key `checksums`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Checksums {
-    /// They are left as they are.
+    /// Checksums are left as they are.
     #[default]
     Keep,
-    /// Those of TCP and UDP are computed.
+    /// TCP and UDP checksums are computed.
     Complete,
 }
 
-/// Looks after the checksums of one connection's frames.
+/// Checksum state of one connection.
 #[derive(Debug)]
 pub(super) struct Keeper {
     checksums: Checksums,
@@ -62,20 +64,21 @@ impl Keeper {
     }
 }
 
-/// Where the TCP or UDP part of an IP frame lies.
+/// The TCP or UDP part of an IP frame.
 #[derive(Clone, Copy, Debug)]
 struct Transport {
     start: usize,
-    /// Where its checksum lies.
+    /// Offset of its checksum.
     field: usize,
-    /// Where the IP packet ends; padding may follow.
+    /// End of the IP packet; padding may follow.
     end: usize,
-    /// Sum of the pseudo-header: what is in the field if the checksum was left undone.
+    /// Sum of the pseudo-header, which stands in the field if the sender left the checksum to offload.
     pseudo: [u8; 2],
 }
 
 impl Transport {
-    /// That of `frame`; `None` without one, in fragments, behind a routing header, and for UDP without a checksum (RFC 768).
+    /// The transport part of `frame`; `None` without one, in fragments, behind a routing header, and for UDP without a checksum
+    /// (RFC 768).
     fn find(frame: &[u8]) -> Option<Self> {
         let layers = Layers::find(frame)?;
         let word = |at: usize| Some(usize::from(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?)));
@@ -154,7 +157,7 @@ mod tests {
         for packet in packets() {
             let whole = packet.frame();
             for mut frame in [packet.partial().1, whole.clone()] {
-                // What pads a frame to the length of a wire is no part of the packet.
+                // Ethernet padding is no part of the IP packet.
                 frame.extend([0x11; 7]);
                 keeper(Checksums::Complete).look_after(&mut frame);
                 assert!(frame[..whole.len()] == whole && frame[whole.len()..] == [0x11; 7]);

@@ -1,10 +1,11 @@
-//! Stream ports: frames over a Unix stream socket, each behind its length; what QEMU's `-netdev stream` speaks, and passt.
+//! Stream ports: length-prefixed Ethernet frames over a Unix stream socket, the protocol of QEMU's `-netdev stream` and of passt.
 //!
-//! 1. [`session`]: meets whoever is on the other side, or starts [`passt`], again and again.
-//! 2. [`wire`]: where one frame ends and the next begins.
-//! 3. [`StreamTransmit`](transmit): frames read from the socket into buffers of ours; [`checksums`]: what their sender left to the device.
-//! 4. [`StreamReceive`](receive): parcels written to it as plain frames, since the protocol has no virtio-net header: checksums are completed and
-//!    large frames cut.
+//! 1. [`session`]: connects to, or accepts, the other side, or starts [`passt`], again and again.
+//! 2. [`wire`]: the length prefix, and where a frame ends.
+//! 3. [`StreamTransmit`](transmit) (TX): frames read from the socket into packet buffers; [`checksums`] completes checksums that
+//!    the sender left to offload.
+//! 4. [`StreamReceive`](receive) (RX): packets written as plain frames. The protocol has no virtio-net header, so checksums are
+//!    completed and GSO frames are segmented here.
 
 pub mod checksums;
 mod passt;
@@ -25,12 +26,12 @@ use checksums::Keeper;
 use receive::StreamReceive;
 use transmit::StreamTransmit;
 
-/// A connection, shared by its ends and its session.
+/// A connection, shared by its ends and its session thread.
 #[derive(Debug)]
 struct Connection {
-    /// Never blocks.
+    /// Non-blocking.
     socket: UnixStream,
-    /// The rule that the other side broke, if it did.
+    /// The protocol violation of the other side, if any.
     fault: OnceLock<wire::TooLong>,
 }
 

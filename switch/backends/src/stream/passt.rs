@@ -1,4 +1,5 @@
-//! passt(1): a user-space translation between a stream of frames and the host's own sockets, for a way out of the network without root.
+//! passt(1): translates between a stream of Ethernet frames and the host's own sockets in user space, for guests' access to the
+//! network without root.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,30 +9,30 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long it may take to tell its version, and how often to look whether it has.
+/// Timeout of `passt --version`, and the interval at which its exit is polled.
 const PATIENCE: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(1);
 /// The program.
 const PROGRAM: &str = "passt";
-/// Bytes of a line of its that are kept.
+/// Most bytes of one line of its log that are kept.
 const LINE: u64 = 200;
-/// How long its last line is waited for once it has ended; a process of its own may hold the pipe longer.
+/// How long to wait for the last line of its log once it has exited; a child process may hold the pipe open for longer.
 const LAST_LINE: Duration = Duration::from_millis(200);
 
-/// What the operator set for a port that passt is behind.
+/// Configuration of a port behind which passt runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Passt {
-    /// Arguments beside ours.
+    /// Arguments beside memlane's own.
     pub arguments: Vec<OsString>,
-    /// MTU that it tells guests; its own choice if there is none.
+    /// MTU that passt announces to guests; passt's default if there is none.
     pub mtu: Option<u16>,
 }
 
 impl Passt {
-    /// Finds out whether it is there.
+    /// Checks that passt can be started.
     ///
     /// # Errors
-    /// It cannot be started, or does not end.
+    /// passt cannot be started, or does not exit in time.
     pub fn probe() -> io::Result<()> {
         let mut command = Command::new(PROGRAM);
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -39,7 +40,7 @@ impl Passt {
         while child.try_wait()?.is_none() {
             if Instant::now() > end {
                 let _ = child.kill();
-                // The kernel may hold it, and is not waited for here.
+                // Reaping may block in the kernel, so a thread does that.
                 std::thread::spawn(move || child.wait());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "`passt --version` does not end"));
             }
@@ -48,7 +49,7 @@ impl Passt {
         Ok(())
     }
 
-    /// Starts it for the port called `port`; returns our end of the stream.
+    /// Starts passt for the port called `port`; returns our end of the stream.
     ///
     /// # Errors
     /// The kernel refuses a process, a thread or a socket.
@@ -66,14 +67,14 @@ impl Passt {
         let started = Started { child, last };
         let port = port.to_owned();
         std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
-            // The receiver is gone if the port was taken away.
+            // The receiving half is gone if the port was removed.
             let _ = sender.send(stderr.map(|stderr| last_line(stderr, &port)).unwrap_or_default());
         })?;
         Ok((ours, started))
     }
 }
 
-/// Reads what passt says until it ends, and returns the last line. The log has all of it at level debug, under the port's name.
+/// Logs the lines of passt's standard error, under the port's name and at level debug, until it exits; returns the last line.
 fn last_line(stderr: ChildStderr, port: &str) -> String {
     let mut reader = BufReader::new(stderr);
     let (mut last, mut line) = (String::new(), Vec::new());
@@ -88,29 +89,30 @@ fn last_line(stderr: ChildStderr, port: &str) -> String {
     last
 }
 
-/// The text in `line`, without what would move a terminal's cursor.
+/// The text in `line`, with control characters replaced, for they could move a terminal's cursor.
 fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// What the operator is told once passt has ended so many times in a row, `last` with this line, and is started again after `pause`.
+/// The log message after passt exited `times` times in a row, with the last line of its log and the pause before it is started
+/// again.
 pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
     let last = if last.is_empty() { "it said nothing" } else { last };
     let times = if times == 1 { "ended".to_owned() } else { format!("ended at once {times} times in a row") };
     format!("passt {times}: {last} (started again in {:.1} s; all that it says: MEMLANE_LOG=debug)", pause.as_secs_f64())
 }
 
-/// A running passt, which ends with this.
+/// A running passt process, which is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Started {
     child: Child,
-    /// Its last line, once it has ended.
+    /// The last line of its log, once it has exited.
     last: Receiver<String>,
 }
 
 impl Started {
-    /// Ends it, if it has not ended; returns the last line that it said.
+    /// Kills the process if it still runs; returns the last line of its log.
     pub(super) fn end(mut self) -> String {
         self.reap();
         self.last.recv_timeout(LAST_LINE).unwrap_or_default()

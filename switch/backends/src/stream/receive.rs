@@ -1,5 +1,5 @@
-//! Where frames leave to a stream socket: copied behind each other during a pass, written when it ends, and as soon as the socket has room
-//! again for the rest.
+//! The receive end (RX) of a stream port: copies frames behind each other during a poll iteration, writes them when it ends, and
+//! writes the rest when the socket has room again.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::port::end::ReceiveEnd;
 use crate::ring::Placed;
 use crate::stats::DropReason;
 
-/// Bytes that wait for the socket: a few of the longest frames.
+/// Most bytes buffered for the socket: a few of the longest frames.
 const MOST: usize = 4 * (PREFIX + MAX_FRAME as usize);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct StreamReceive {
     connection: Arc<Connection>,
-    /// Frames behind their lengths; the first `sent` bytes are written.
+    /// Frames with their length prefixes; the first `sent` bytes are written.
     bytes: Vec<u8>,
     sent: usize,
-    /// The frames in `bytes`, in case that nobody takes them.
+    /// Frames in `bytes`, to be counted as dropped if the connection is lost.
     frames: u32,
-    /// The socket took less than it was offered: it tells when there is room.
+    /// The last write was short: epoll reports when the socket has room (backpressure).
     full: bool,
     refused: u32,
 }
@@ -39,7 +39,7 @@ impl StreamReceive {
         Self { connection, bytes: Vec::with_capacity(MOST), sent: 0, frames: 0, full: false, refused: 0 }
     }
 
-    /// Begins a frame of `length` bytes, if there is room for it.
+    /// Starts a frame of `length` bytes if there is room for it in the buffer.
     fn begin(&mut self, length: u32) -> bool {
         if self.bytes.len() + PREFIX + length as usize > MOST {
             self.write();
@@ -53,11 +53,11 @@ impl StreamReceive {
         true
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     fn write(&mut self) {
         let socket = SockRef::from(&self.connection.socket);
         while self.sent < self.bytes.len() {
-            // The process may have been told to die of broken pipes.
+            // MSG_NOSIGNAL: the default action of SIGPIPE would end the process.
             match socket.send_with_flags(&self.bytes[self.sent..], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
                 Ok(length) => self.sent += length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -66,7 +66,7 @@ impl StreamReceive {
                     return;
                 }
                 Err(_) => {
-                    // Nobody is there any more; the session ends this port's session.
+                    // The connection is closed; its session thread ends the session.
                     self.refused += self.frames;
                     break;
                 }
@@ -89,7 +89,7 @@ impl StreamReceive {
         Placed::Whole(1)
     }
 
-    /// Cuts the frame and takes as many segments as there is room for.
+    /// Segments the frame (TSO in software) and buffers as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel) -> Placed {
         let Some(mut cutter) = Cutter::new(parcel, false) else { return Placed::Refused(DropReason::BadSegmentation) };
         while u32::from(parcel.segments_done) < cutter.count() {

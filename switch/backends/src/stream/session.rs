@@ -1,4 +1,4 @@
-//! Sessions: whoever is on the other side of the stream, from its beginning to its end, again and again.
+//! Sessions of a stream port: one connection after the other, each from its beginning to its end.
 
 use std::fmt;
 use std::io;
@@ -22,27 +22,27 @@ use crate::session::{Backoff, Session, Watch, Woken};
 use crate::vhost_user::access::Access;
 use crate::vhost_user::socket::{self, Listener};
 
-/// How long to wait before trying again, at first and at most.
+/// First and longest pause before the next attempt to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Longest pause before passt is started again.
 const MOST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Where the other side is met.
+/// How the other side of the stream is reached.
 #[derive(Debug)]
 pub enum Other {
-    /// We listen; it connects. The socket is removed in the end.
+    /// memlane listens and the other side connects. The socket is removed in the end.
     Listen(Listener),
-    /// It listens; we connect, and keep trying.
+    /// The other side listens; memlane connects, and retries until it succeeds.
     Connect(PathBuf),
-    /// We start it, and start it again when it ends.
+    /// memlane starts passt, and restarts it when it exits.
     Passt(Passt),
 }
 
 impl Other {
-    /// Listens at `path`, in place of a socket that nobody listens at any more, for those to whom `access` is given.
+    /// Listens at `path`, replacing a stale socket that has no listener any more; `access` says which users may connect.
     ///
     /// # Errors
-    /// Somebody listens there, or something else is in the way; or access cannot be given.
+    /// Another process listens there, or the path is another kind of file, or the access rights cannot be set.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
         let listener = socket::bind(path, Access::PRIVATE)?;
         listener.socket().set_nonblocking(true)?;
@@ -58,7 +58,8 @@ impl Other {
     }
 }
 
-/// Serves `port` to whoever is met at `other`, one after the other, in a thread of its own; does with `checksums` of their frames what is said.
+/// Serves `port` in a session thread: one connection of `other` after the other, whose frames' checksums are treated as
+/// `checksums` says.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
@@ -87,7 +88,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
             }
             let pause = backoff.after(begun.elapsed());
             let pause = match (&other, ended) {
-                // Whoever comes by itself is met again at once.
+                // The other side reconnects by itself: accept at once.
                 (Other::Listen(..), _) if !failed => PENALTY,
                 (Other::Listen(..), _) => RETRY.0,
                 (Other::Passt(_), Some(last)) => {
@@ -110,7 +111,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
     })
 }
 
-/// The next connection, with the process behind it if it is ours.
+/// Waits for the next connection; returns passt's process with it if memlane started one.
 fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Option<Started>)> {
     match other {
         Other::Listen(listener) => {
@@ -122,7 +123,7 @@ fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Opt
     }
 }
 
-/// Serves one connection to its end; others that connect meanwhile are turned away.
+/// Serves one connection to its end; refuses further connections meanwhile.
 fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch, other: &Other, checksums: Checksums) {
     let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
         return network.note_shortage(port);

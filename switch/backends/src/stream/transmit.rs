@@ -1,4 +1,5 @@
-//! Where frames come in from a stream socket: read in large pieces, then copied to a buffer each.
+//! The transmit end (TX) of a stream port: reads large chunks from the socket and copies each frame to a packet buffer of its
+//! own.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -14,7 +15,7 @@ use crate::port::end::TransmitEnd;
 use crate::ring::Taken;
 use crate::store::Store;
 
-/// Bytes that are read and not yet parted into frames: two of the longest.
+/// Bytes that are read and not yet split into frames: two of the longest.
 const STAGE: usize = 2 * (PREFIX + MAX_FRAME as usize);
 
 /// See the module.
@@ -24,10 +25,10 @@ pub(super) struct StreamTransmit {
     keeper: Keeper,
     store: Store,
     stage: Box<[u8]>,
-    /// Where in `stage` the bytes are that were read and not parted.
+    /// The range of `stage` that is read and not yet split into frames.
     begin: usize,
     end: usize,
-    /// The socket had nothing more when last asked, or has ended.
+    /// The last read found the socket empty or closed.
     drained: bool,
 }
 
@@ -37,7 +38,7 @@ impl StreamTransmit {
         Self { connection, keeper, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
     }
 
-    /// Parts what was read into frames, until `most` can be opened or there is no buffer for another.
+    /// Splits the bytes read into frames, until `most` can be opened or no buffer is free.
     fn part(&mut self, most: usize) -> Result<(), TooLong> {
         while self.store.filled() < most {
             let Some(frame) = wire::first(&self.stage[self.begin..self.end])? else { break };
@@ -55,7 +56,7 @@ impl StreamTransmit {
         Ok(())
     }
 
-    /// Reads once. Whatever ends the connection is its session's to find.
+    /// Reads once. The session thread detects the end of the connection and its cause.
     fn read(&mut self) {
         self.stage.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
@@ -75,7 +76,7 @@ impl StreamTransmit {
 
     fn fail(&mut self, fault: TooLong) {
         let _ = self.connection.fault.set(fault);
-        // The session sees this, and says why.
+        // The session thread sees the hang-up and reports the cause.
         let _ = self.connection.socket.shutdown(Shutdown::Both);
         (self.begin, self.end, self.drained) = (0, 0, true);
     }

@@ -1,22 +1,23 @@
-//! The protocol: each frame stands behind its length, four bytes, the highest first (QEMU, `net/stream.c`; passt(1)).
+//! The stream protocol: each frame follows its length, a prefix of four bytes in network byte order (QEMU, `net/stream.c`;
+//! passt(1)).
 
 use crate::frame::MAX_FRAME;
 
-/// Bytes of a length.
+/// Bytes of the length prefix.
 pub const PREFIX: usize = 4;
 
-/// A frame that is longer than any may be: what comes after it cannot be told from it any more.
+/// A length beyond the longest frame: the stream is out of step, and the next frame cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of {0} bytes over a stream, where one has {MAX_FRAME} at most")]
 pub struct TooLong(pub u32);
 
-/// What stands before a frame of `length` bytes.
+/// The length prefix of a frame of `length` bytes.
 #[inline]
 pub fn prefix(length: u32) -> [u8; PREFIX] {
     length.to_be_bytes()
 }
 
-/// The first frame in `bytes`, if all of it is there; [`PREFIX`] bytes and its own are then done with.
+/// The first frame in `bytes`, if it is complete; the caller then skips [`PREFIX`] bytes and the frame.
 ///
 /// # Errors
 /// [`TooLong`].

@@ -1,4 +1,5 @@
-//! Many reads or writes of one file in one system call, by io_uring where the kernel allows it; else one call each.
+//! Batches of reads or writes of one file: one io_uring system call for all where the kernel allows it, else a readv(2) or
+//! writev(2) each.
 
 #![expect(unsafe_code, reason = "the kernel is told where bytes lie")]
 
@@ -15,25 +16,25 @@ use crate::memory::Piece;
 /// Operations of one batch.
 pub(super) const MOST: usize = 64;
 
-/// Parts that one operation takes (`IOV_MAX`).
+/// Buffer segments that one operation takes (`IOV_MAX`).
 const PARTS_OF_ONE: usize = 1024;
-/// Parts of all frames of a batch: enough for any one frame, and for a batch of usual ones.
+/// Buffer segments of all frames of a batch: enough for any one frame, and for a batch of usual ones.
 const PARTS: usize = 4 * PARTS_OF_ONE;
-/// Most that is copied of a usual frame: headers, and as much payload as the parcel holds itself.
+/// Most bytes copied of a usual frame: headers, and as much payload as the packet structure holds.
 const HEAD: usize = NetHeader::SIZE + 2 * START;
-/// Most that is copied of any frame.
+/// Most bytes copied of any frame.
 const LONGEST_HEAD: usize = NetHeader::SIZE + LONGEST_HEADERS + START;
-/// Bytes that are copied of all frames of a batch.
+/// Bytes copied of all frames of a batch.
 const HEADS: usize = MOST * HEAD + LONGEST_HEAD;
 
-/// Buffers of one operation.
+/// The iovec array of one operation.
 #[derive(Clone, Copy, Debug)]
 struct Vectors {
     first: *const libc::iovec,
     count: u32,
 }
 
-/// Which way bytes go.
+/// Direction of an operation.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Read,
@@ -52,17 +53,17 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// Frames that are to be written together: their headers, copied, and where their other parts lie.
+/// Frames to be written together: copies of their headers, and the iovecs of their payload.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// Never more than its capacity, so that they stay where they are.
+    /// Never grows beyond its capacity, so iovecs into it stay valid.
     heads: Vec<u8>,
     /// Likewise.
     parts: Vec<libc::iovec>,
     frames: Vec<Vectors>,
 }
 
-// SAFETY: the vectors' addresses lead into memory of ours, or are those of pieces, and are used by the kernel only.
+// SAFETY: the iovecs point into memory of ours, or to buffer segments of guests, and only the kernel dereferences them.
 unsafe impl Send for Gathered {}
 
 impl Gathered {
@@ -75,7 +76,8 @@ impl Gathered {
         self.frames.len() == MOST || self.parts.len() + PARTS_OF_ONE > PARTS || self.heads.len() + LONGEST_HEAD > HEADS
     }
 
-    /// Adds a frame: a head of these bytes, at most [`LONGEST_HEAD`], then the `pieces`. False if it has too many parts; nothing is added then.
+    /// Adds a frame: a head of these bytes, at most [`LONGEST_HEAD`], then the `pieces`. False, and nothing is added, if it has
+    /// too many buffer segments.
     ///
     /// # Panics
     /// [`Self::is_full`].
@@ -96,7 +98,7 @@ impl Gathered {
         true
     }
 
-    /// Keeps these bytes as one part.
+    /// Copies these bytes and returns them as one iovec.
     fn push_head(&mut self, bytes: [&[u8]; 3]) -> libc::iovec {
         let begin = self.heads.len();
         assert!(begin + bytes.iter().map(|bytes| bytes.len()).sum::<usize>() <= HEADS, "heads that stay where they are");
@@ -115,42 +117,43 @@ impl Gathered {
 }
 
 impl Batch {
-    /// Where io_uring is forbidden or unknown, batches are slower and otherwise the same.
+    /// Sets io_uring up. Where it is forbidden or unknown, batches are slower and otherwise the same.
     pub(super) fn new() -> Self {
         Self { uring: IoUring::new(MOST as u32).ok(), results: Vec::with_capacity(MOST) }
     }
 
-    /// Reads a frame into each of `rooms`, at most [`MOST`], from `file`, which never blocks. Returns what became of each: bytes, or a negated error
-    /// number.
+    /// Reads a frame into each of `rooms`, at most [`MOST`], from the non-blocking `file`. Returns the result of each read: its
+    /// length in bytes, or a negated error number.
     pub(super) fn read(&mut self, file: &File, rooms: &mut [IoSliceMut<'_>]) -> &[i32] {
         let count = rooms.len().min(MOST);
         let mut operations = [Vectors { first: ptr::null(), count: 1 }; MOST];
         for (operation, room) in operations[..count].iter_mut().zip(rooms) {
-            // A slice of that kind is a vector of the kernel's, as its page says.
+            // An IoSliceMut has the layout of an iovec, as its documentation guarantees.
             operation.first = ptr::from_mut(room).cast_const().cast();
         }
         // SAFETY: the rooms are borrowed for the call.
         unsafe { self.run(file, Way::Read, &operations[..count]) }
     }
 
-    /// Writes the frames that were gathered to `file`, which never blocks, and forgets them. Returns what became of each: bytes, or a negated error
-    /// number.
+    /// Writes the gathered frames to the non-blocking `file` and clears them. Returns the result of each write: its length in
+    /// bytes, or a negated error number.
     pub(super) fn write(&mut self, file: &File, gathered: &mut Gathered) -> &[i32] {
-        // SAFETY: heads and parts have stayed where they are since they were pushed, for the vectors never grow; whoever has pieces gives them up
-        // after the pass only (see `Piece`). Guests may write there meanwhile, which is their own affair.
+        // SAFETY: heads and iovecs have not moved since they were pushed, for the vectors never grow; the owner of buffer
+        // segments releases them only after the poll iteration (see `Piece`). A guest that writes there meanwhile changes only
+        // its own frame.
         let results = unsafe { self.run(file, Way::Write, &gathered.frames) };
         gathered.clear();
         results
     }
 
-    /// Carries out `operations`, at most [`MOST`], on `file`, which never blocks, one after the other. Returns what each did: bytes, or a negated
-    /// error number.
+    /// Carries out `operations`, at most [`MOST`], on the non-blocking `file`, one after the other. Returns the result of each:
+    /// its length in bytes, or a negated error number.
     ///
     /// # Safety
-    /// What the vectors point to must be valid for the call: to be read by others for writes, to be written for reads.
+    /// The memory that the iovecs point to must be valid for the call: readable for writes, writable for reads.
     unsafe fn run(&mut self, file: &File, way: Way, operations: &[Vectors]) -> &[i32] {
         self.results.clear();
-        // A lone operation is cheaper as a call of its own.
+        // A single operation is cheaper as a plain system call.
         if operations.len() > 1
             && let Some(uring) = &mut self.uring
         {
@@ -169,10 +172,10 @@ impl Batch {
     }
 }
 
-/// All operations by one call; false if the kernel does not do it, in which case the results say so.
+/// Carries out all operations by one io_uring call; false if the kernel refuses it, in which case the results say so.
 ///
-/// Each says itself that it must not wait: for a file that is merely open as non-blocking, io_uring would wait until it is ready, and the
-/// worker with it.
+/// Each operation carries RWF_NOWAIT: for a file that is merely opened with O_NONBLOCK, io_uring would wait until it is ready,
+/// and block the worker.
 ///
 /// # Safety
 /// As for [`Batch::run`].

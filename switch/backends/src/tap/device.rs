@@ -19,20 +19,20 @@ use crate::frame::{MacAddress, NetHeader};
 use crate::netns;
 use crate::offload::Offloads;
 
-/// What the operator set for a TAP port.
+/// Configuration of a TAP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapSettings {
     /// Name of the interface.
     pub name: String,
-    /// Namespace, by its name under `/run/netns`.
+    /// Network namespace, by its name under `/run/netns`.
     pub netns: Option<String>,
-    /// Address of the interface; the kernel's choice if there is none.
+    /// MAC address of the interface; chosen by the kernel if there is none.
     pub mac: Option<MacAddress>,
     /// MTU of the interface.
     pub mtu: Option<u16>,
 }
 
-/// Why a TAP cannot be had.
+/// Why a TAP device cannot be opened.
 #[derive(Debug, Error)]
 #[error("{what}: {cause}. {remedy}")]
 pub struct TapError {
@@ -41,12 +41,12 @@ pub struct TapError {
     remedy: &'static str,
 }
 
-/// An open TAP: reads and writes are frames behind virtio-net headers of twelve bytes.
+/// An open TAP device: reads and writes are frames with a virtio-net header of twelve bytes.
 #[derive(Debug)]
 pub struct Tap {
-    /// Never blocks.
+    /// Non-blocking.
     pub file: File,
-    /// What the kernel takes undone.
+    /// The offloads that the kernel accepts in frames written to it.
     pub offloads: Offloads,
 }
 
@@ -71,7 +71,7 @@ impl Tap {
         })
     }
 
-    /// Opens the device, makes it if needed, and leaves it as it is otherwise: somebody else brings it up.
+    /// Attaches to the device, or creates it, but does not bring it up: the program that manages it does.
     ///
     /// # Errors
     /// A [`TapError`] with its remedy.
@@ -79,7 +79,8 @@ impl Tap {
         in_namespace(netns, || Self::attach_here(name))
     }
 
-    /// Whether the device behind `file`, a descriptor of a TAP, was deleted. One that was renamed, or moved to another namespace, was not.
+    /// Whether the device behind `file`, a descriptor of a TAP, was deleted. Renaming it, or moving it to another namespace, does
+    /// not count.
     pub(super) fn is_gone(file: &File) -> bool {
         // SAFETY: ifreq is plain data, for which all zeroes is a value.
         let mut request: libc::ifreq = unsafe { zeroed() };
@@ -117,7 +118,7 @@ fn failed_at(what: String, cause: io::Error, remedy: &'static str) -> TapError {
     TapError { what, cause, remedy }
 }
 
-/// Runs `action` where the device is to be.
+/// Runs `action` in the device's network namespace.
 fn in_namespace<T: Send>(netns: Option<&str>, action: impl FnOnce() -> Result<T, TapError> + Send) -> Result<T, TapError> {
     let Some(netns) = netns else { return action() };
     let remedy = "Make it with `ip netns add`, and run memlane as root to enter it.";
@@ -138,7 +139,7 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// An ioctl whose argument is a pointer to `argument`.
+/// Makes an ioctl with a pointer to `argument`.
 fn control<T>(file: &impl AsRawFd, code: libc::Ioctl, argument: &mut T) -> io::Result<()> {
     // SAFETY: callers pair each code with the type that the kernel expects; it outlives the call.
     match unsafe { libc::ioctl(file.as_raw_fd(), code, std::ptr::from_mut(argument)) } {
@@ -155,7 +156,7 @@ fn attach(file: &File, name: &str) -> io::Result<()> {
     control(file, libc::TUNSETVNETHDRSZ, &mut length)
 }
 
-/// Has the kernel leave undone what it can; USO since Linux 6.2.
+/// Enables every offload that the kernel knows (TUNSETOFFLOAD); USO since Linux 6.2.
 fn set_offloads(file: &File) -> io::Result<Offloads> {
     let all = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
     let set = |flags: libc::c_uint| {

@@ -1,10 +1,10 @@
 //! TAP ports: network devices of the host's kernel.
 //!
-//! - [`device`]: the device is made or attached to, and told what it may leave undone.
-//! - [`batch`]: many reads or writes in one system call.
-//! - [`session`]: the device is watched, and made anew if another program deletes it.
-//! - [`TapTransmit`]: frames read from the kernel into buffers of ours.
-//! - [`TapReceive`]: parcels written to the kernel straight from guests' memory, all of a pass together.
+//! - [`device`]: creates the device or attaches to it, and negotiates offloads.
+//! - [`batch`]: many reads or writes in one system call (io_uring).
+//! - [`session`]: watches the device, and creates it again if another program deletes it.
+//! - [`TapTransmit`]: TX, frames read from the kernel into packet buffers.
+//! - [`TapReceive`]: RX, packets written to the kernel straight from guests' memory, one batch for each poll iteration.
 
 mod batch;
 mod device;

@@ -1,7 +1,7 @@
-//! Where frames leave to the kernel: gathered during a pass, written together when it ends.
+//! The receive end (RX) of a TAP port: gathers frames during a poll iteration and writes them as one batch when it ends.
 //!
-//! A frame's payload stays in the guest's memory until it is written: its chain goes back to the guest when the pass ends, and the worker writes
-//! before it shows that. The headers are copied.
+//! A frame's payload is not copied: it stays in the guest's memory until it is written. Its descriptor chain is completed when
+//! the poll iteration ends, and the worker writes the batch before it publishes the used ring. The headers are copied.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) struct TapReceive {
     batch: Batch,
     gathered: Gathered,
     refused: u32,
-    /// Frames for a device that was down.
+    /// Frames dropped because the device was down or deleted.
     absent: u32,
 }
 
@@ -53,7 +53,8 @@ impl TapReceive {
         self.add(segment.header, segment.headers, parcel, from, segment.payload_length)
     }
 
-    /// Gathers a frame: `header`, `headers`, then `length` bytes of the parcel's frame from byte `from` on. False if it has too many parts.
+    /// Gathers a frame: `header`, `headers`, then `length` bytes of the packet's frame from byte `from` on. False if it has too
+    /// many buffer segments.
     fn add(&mut self, header: NetHeader, headers: &[u8], parcel: &Parcel, from: u32, length: u32) -> bool {
         if self.gathered.is_full() {
             self.flush();
@@ -65,11 +66,11 @@ impl TapReceive {
         self.gathered.add([&header.bytes(), headers, own], rest)
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered frames.
     fn flush(&mut self) {
         let results = self.batch.write(&self.tap.file, &mut self.gathered);
         for &result in results.iter().filter(|&&result| result < 0) {
-            // What tun says while its device is down, and once it was deleted (drivers/net/tun.c).
+            // Errors of tun while its device is down, and after it was deleted (drivers/net/tun.c).
             *(if [-libc::EIO, -libc::EBADFD].contains(&result) { &mut self.absent } else { &mut self.refused }) += 1;
         }
     }
@@ -79,7 +80,7 @@ impl ReceiveEnd for TapReceive {
     fn place(&mut self, parcel: &mut Parcel) -> Placed {
         match plan(parcel, &self.tap.offloads) {
             Plan::Segment { partial } => self.place_segments(parcel, partial),
-            // The kernel takes partial checksums always.
+            // The kernel always accepts partial checksums.
             Plan::AsIs | Plan::Checksum => self.place_whole(parcel),
         }
     }

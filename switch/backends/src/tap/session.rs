@@ -1,6 +1,7 @@
-//! Sessions: a TAP's device from the moment it is there until another program deletes it, again and again.
+//! Sessions of a TAP port: each lasts from the creation of the device until another program deletes it.
 //!
-//! Deleting a device wakes its reader before reading fails, so the worker may not notice. The kernel tells of it (rtnetlink(7)).
+//! Deleting a device wakes its reader before reads begin to fail, so the worker may miss it. The session thread hears of it by
+//! netlink notifications (rtnetlink(7)).
 
 use std::fs::File;
 use std::io;
@@ -16,12 +17,13 @@ use crate::network::Network;
 use crate::port::{Port, State};
 use crate::session::{Backoff, Session, Watch, Woken};
 
-/// Pause before a device is made anew, at first and at most.
+/// First and longest pause before a device is created again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
-/// How often it is looked after a device where the kernel does not tell.
+/// Interval at which the device is checked where netlink is not available.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Serves `port` by `tap`, and by another device of the same `settings` whenever it is deleted, watched over by a thread of its own.
+/// Serves `port` by `tap`. A session thread watches the device and, whenever it is deleted, creates another of the same
+/// `settings`.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
@@ -45,7 +47,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, settings: TapSettings, tap: T
     })
 }
 
-/// Has a worker serve the port by `tap`; returns a descriptor of the device.
+/// Has a worker serve the port by `tap`; returns another descriptor of the device.
 fn begin(network: &Arc<Network>, port: &Arc<Port>, tap: Tap) -> io::Result<File> {
     let device = tap.file.try_clone()?;
     port.begin_session();
@@ -54,7 +56,7 @@ fn begin(network: &Arc<Network>, port: &Arc<Port>, tap: Tap) -> io::Result<File>
 }
 
 fn wait_until_gone(device: &File, settings: &TapSettings, watch: &Watch) -> Woken {
-    // Listening first: what happens after the look is news.
+    // Subscribe before the check: a deletion after the check is then reported.
     let mut news = Netlink::listen(settings.netns.as_deref(), &[LINKS]).ok();
     while !Tap::is_gone(device) {
         let woken = match &news {
@@ -64,7 +66,7 @@ fn wait_until_gone(device: &File, settings: &TapSettings, watch: &Watch) -> Woke
         if woken == Woken::Quit {
             return Woken::Quit;
         }
-        // What it says matters less than that something has changed. Lost news is news.
+        // The messages are not examined: any of them, a lost one included, leads to another check of the device.
         if news.as_mut().is_some_and(|news| news.news().is_err()) {
             news = None;
         }
@@ -72,7 +74,7 @@ fn wait_until_gone(device: &File, settings: &TapSettings, watch: &Watch) -> Woke
     Woken::Otherwise
 }
 
-/// Makes the device anew as soon as that can be; `None` if the thread is to end. The last one was there from `begun`.
+/// Creates the device again as soon as that succeeds; `None` if the thread is to end. The previous device existed since `begun`.
 fn make_anew(
     network: &Arc<Network>,
     port: &Arc<Port>,

@@ -1,4 +1,4 @@
-//! Where frames come in from a TAP: read many at a time into buffers of ours.
+//! The transmit end (TX) of a TAP port: reads frames into packet buffers, many in one batch.
 
 use std::array;
 use std::io::IoSliceMut;
@@ -17,12 +17,12 @@ use crate::store::Store;
 pub(super) struct TapTransmit {
     tap: Arc<Tap>,
     store: Store,
-    /// The kernel had nothing more when last asked.
+    /// The last read found the device's queue empty.
     drained: bool,
-    /// Frames to ask for next: as many as are likely to be there.
+    /// Frames to read in the next batch: an estimate of how many are queued.
     burst: usize,
     batch: Batch,
-    /// What is being read into.
+    /// The buffers of the batch under way.
     taken: Vec<(u16, Room)>,
 }
 
@@ -31,7 +31,7 @@ impl TapTransmit {
         Self { tap, store: Store::new(pool), drained: false, burst: 1, batch: Batch::new(), taken: Vec::with_capacity(MOST) }
     }
 
-    /// Reads up to `count` frames, for which there is room, and learns from their number how many to ask for the next time.
+    /// Reads up to `count` frames, for which there are buffers, and adapts the size of the next batch to how many there were.
     fn read_many(&mut self, count: usize) {
         self.taken.clear();
         self.taken.extend((0..count).map_while(|_| self.store.lend_free()));
@@ -42,14 +42,14 @@ impl TapTransmit {
         let before = self.store.filled();
         for ((index, room), &result) in self.taken.drain(..).zip(results) {
             self.store.bring_back(index, room);
-            // A frame may come between a read that finds nothing and the next.
+            // A frame may arrive between a read that finds nothing and the next.
             match u32::try_from(result) {
                 Ok(length @ 1..) => self.store.fill(index, length),
                 _ => self.store.put_back(index),
             }
         }
         let filled = self.store.filled() - before;
-        // A read that failed for another reason than emptiness is tried again with the next frame's wake-up.
+        // After an error other than EAGAIN, the next frame's wake-up leads to another read.
         self.drained = filled < count;
         self.burst = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
     }

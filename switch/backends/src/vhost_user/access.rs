@@ -1,4 +1,4 @@
-//! Access: who may connect to a port's socket. Whoever may is that port's guest.
+//! Access rights of a port's socket: every user who may connect to it can act as that port's guest.
 
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -16,15 +16,15 @@ use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid, getgrouplist};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How long the name service may take.
+/// Timeout of a request to the name service (NSS).
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most threads that wait for it.
+/// Most threads blocked in the name service.
 const MOST_HELD: usize = 16;
 
-/// How long an answer of it is good.
+/// How long an answer of the name service is cached.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// What the name service said of a user or group; no number if it did not answer.
+/// A cached answer of the name service on a user or group; no number if it timed out.
 struct Known {
     what: &'static str,
     name: String,
@@ -34,27 +34,27 @@ struct Known {
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// Owner, group and mode of a socket; without any, only who runs memlane may connect.
+/// Owner, group and mode of a port's socket; by default only the user that runs memlane may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 #[schemars(extend("examples" = [{ "group": "kvm" }]))]
 pub struct Access {
-    /// User that the socket belongs to, by name or number; by default who runs memlane.
+    /// User that owns the socket, by name or number; by default the user that runs memlane.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Group that it belongs to, by name or number.
+    /// Group of the socket, by name or number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Permissions in octal; by default "0660" with a group, "0600" without. To connect is to write.
+    /// Permissions in octal; by default "0660" with a group, "0600" without. Write permission is the right to connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }
 
 impl Access {
-    /// Only who runs memlane.
+    /// Mode that lets only the user that runs memlane connect.
     pub const PRIVATE: u32 = 0o600;
 
-    /// What is stated here, and for the rest what `general` says.
+    /// These rights, completed by those of `general` where they are not configured.
     pub fn or(&self, general: &Self) -> Self {
         let either = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
         Self {
@@ -64,13 +64,13 @@ impl Access {
         }
     }
 
-    /// True if nobody beside who runs memlane is let in.
+    /// True if only the user that runs memlane may connect.
     pub fn is_private(&self) -> bool {
         self.owner.is_none() && self.mode().is_ok_and(|mode| mode & 0o022 == 0)
     }
 
-    /// The outermost folder of the socket `path` that users who may connect cannot enter, and which users: as far as permissions tell, an ACL may
-    /// let them in.
+    /// The outermost folder of the socket `path` that entitled users cannot enter, and which users these are. Judged by the mode
+    /// alone: an ACL may let them in.
     pub fn shut_folder(&self, path: &Path) -> Option<(PathBuf, String)> {
         if self.is_private() {
             return None;
@@ -84,7 +84,7 @@ impl Access {
         })
     }
 
-    /// Users who may connect and cannot enter the folder with this `metadata`.
+    /// The users entitled to connect that cannot enter the folder with this `metadata`.
     fn shut_out(&self, metadata: &Metadata) -> Option<String> {
         let mode = metadata.mode();
         if mode & 0o001 != 0 {
@@ -105,7 +105,7 @@ impl Access {
         owner.map(|name| format!("user {name}")).or_else(|| named.map(|name| format!("group {name}"))).or(others)
     }
 
-    /// What is wrong with it, as far as can be said without asking this machine for users and groups.
+    /// The mistake in these settings that shows without a request to the name service, if any.
     pub fn mistake(&self) -> Option<String> {
         self.mode().err()
     }
@@ -121,22 +121,22 @@ impl Access {
         }
     }
 
-    /// Asks the name service for what is stated by name, so that [`Self::apply`] need not wait for it soon after.
+    /// Resolves user and group names now, so that [`Self::apply`] soon after finds them in the cache.
     pub fn look_up(&self) {
-        // What cannot be found is told when it is needed.
+        // A failure is reported when the number is needed.
         let _ = self.numbers();
     }
 
-    /// Numbers of the owner and the group, where they are stated.
+    /// Numbers of the owner and the group, where they are configured.
     fn numbers(&self) -> io::Result<(Option<u32>, Option<u32>)> {
         Ok((self.owner.as_deref().map(user).transpose()?, self.group.as_deref().map(group).transpose()?))
     }
 
-    /// Gives the socket at `path`, which we have just made and is [`Self::PRIVATE`] so far, to whom it is for. Whoever may write to its folder
-    /// may have put a link or another file there: nothing but a socket of ours is changed.
+    /// Applies the rights to the socket at `path`, which this process has just created with mode [`Self::PRIVATE`]. A user with
+    /// write access to its folder may have put a link or another file there: only a socket of this process is changed.
     ///
     /// # Errors
-    /// There is no such user or group here, it may not be given to them, or something else is at `path`.
+    /// No such user or group exists, the ownership cannot be changed, or another file is at `path`.
     pub fn apply(&self, path: &Path) -> io::Result<()> {
         let (owner, group) = self.numbers()?;
         let mode = self.mode().map_err(io::Error::other)?;
@@ -150,7 +150,7 @@ impl Access {
     }
 }
 
-/// The socket at `path` as a descriptor that names it and nothing else, whatever happens to the path meanwhile.
+/// The socket at `path` as an O_PATH descriptor, which keeps naming the same file when the path is replaced.
 fn own_socket(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)?;
     let meta = file.metadata()?;
@@ -162,7 +162,7 @@ fn user(name: &str) -> io::Result<u32> {
     number("user", name, |name| Ok(User::from_name(name)?.map(|user| user.uid.as_raw())))
 }
 
-/// Whether `user` enters a folder of `mode` as a member of its group, as far as the name service tells in time.
+/// Whether `user` enters a folder of `mode` as a member of its group, as far as the name service answers in time.
 fn is_member(user: u32, folder: u32, mode: u32) -> bool {
     let groups = move || {
         let found = User::from_uid(Uid::from_raw(user)).ok().flatten()?;
@@ -175,8 +175,8 @@ fn group(name: &str) -> io::Result<u32> {
     number("group", name, |name| Ok(Group::from_name(name)?.map(|group| group.gid.as_raw())))
 }
 
-/// The number of the user or group called `name`, or that it is. The name service may ask other hosts: it has [`PATIENCE`], and what it answered,
-/// or that it did not, is good for [`FRESH`].
+/// The number of the user or group called `name`, which may be a number itself. The name service may ask other hosts: its timeout
+/// is [`PATIENCE`], and its answer, or its failure to answer, is cached for [`FRESH`].
 fn number(what: &'static str, name: &str, find: fn(&str) -> io::Result<Option<u32>>) -> io::Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -207,7 +207,8 @@ fn no_such(what: &str, name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("there is no {what} '{name}'"))
 }
 
-/// What `question` answers within `most`. Its thread is left to itself after that; while there are [`MOST_HELD`] such, nothing is asked.
+/// The result of `question` if it is there within `most`. Later its thread is abandoned; while there are [`MOST_HELD`] such
+/// threads, nothing is asked.
 fn within<A: Send + 'static>(most: Duration, question: impl FnOnce() -> A + Send + 'static) -> Option<A> {
     static HELD: AtomicUsize = AtomicUsize::new(0);
     if HELD.fetch_add(1, Ordering::Relaxed) >= MOST_HELD {

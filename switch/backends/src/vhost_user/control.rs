@@ -1,9 +1,10 @@
-//! The control queue of guests whose front end leaves it to the back end (UML, crosvm), in a thread of its own.
+//! The control virtqueue of guests whose front end leaves it to the back end (UML, crosvm), served by a thread of its own.
 //!
-//! A **kick** or an **order** of the session wakes the thread; it answers what waits and sleeps again. It answers at most one ring of commands
-//! a millisecond, so that no guest can burn a CPU here. An order waits for one command at most, so the thread ends with its session.
+//! A **kick** from the guest or an **order** from the session wakes the thread; it answers the pending commands and sleeps again.
+//! It answers at most one queue full of commands per millisecond, so that no guest can use up a CPU here. An order waits for one
+//! command at most, so the thread ends with its session.
 //!
-//! Queues are served once they start, enabled or not: what a command changes is settings, which a disabled queue does not protect from.
+//! Queues are served once they start, enabled or not: commands change settings, from which disabling a queue does not protect.
 
 use std::fs::File;
 use std::io;
@@ -22,22 +23,22 @@ use crate::network::fatal::{caught, defect};
 use crate::port::Port;
 use crate::ring::{Answer, Call, Control, RingFault, SplitRing};
 
-/// How long a thread may take to answer an order; one that its guest holds up longer is left to itself.
+/// Timeout of an order; a thread that its guest holds up for longer is abandoned.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Least time between two rings of commands.
+/// Least time between two batches of commands, of one queue size each.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often to try whether a call that is kept may be made.
+/// How often a deferred interrupt is tried again.
 const KEPT: Duration = Duration::from_millis(50);
 
 type Order = Box<dyn FnOnce(&mut Control) -> Then + Send>;
 
-/// What follows an order.
+/// Whether the thread goes on after an order.
 enum Then {
     GoOn,
     End,
 }
 
-/// What a command may do.
+/// Objects that commands act on.
 #[derive(Debug)]
 pub(super) struct Commands {
     pub network: Arc<Network>,
@@ -71,16 +72,16 @@ impl Commands {
     }
 }
 
-/// A running control queue.
+/// A running control virtqueue.
 pub(super) struct ControlQueue {
     orders: Sender<Order>,
-    /// Whether orders wait: commands make way for them.
+    /// Whether orders are pending: commands let them go first.
     waiting: Arc<AtomicBool>,
     bell: Arc<EventFd>,
 }
 
 impl ControlQueue {
-    /// Serves `control`, which `kick` announces commands on, by `commands`.
+    /// Serves the control virtqueue `control`, whose kicks arrive at `kick`, by `commands`.
     ///
     /// # Errors
     /// The kernel refuses a thread or descriptor.
@@ -104,7 +105,7 @@ impl ControlQueue {
         Ok(Self { orders, waiting, bell })
     }
 
-    /// Has the thread carry out `order` and waits for what it returns; `None` if it is gone or held up.
+    /// Has the thread carry out `order` and waits for the result; `None` if the thread is gone or timed out.
     fn ask<R: Send + 'static>(&self, then: Then, order: impl FnOnce(&mut Control) -> R + Send + 'static) -> Option<R> {
         let (reply, answer) = channel();
         let order = move |control: &mut Control| {
@@ -119,12 +120,12 @@ impl ControlQueue {
     fn order(&self, order: Order) -> Option<()> {
         self.orders.send(order).ok()?;
         self.waiting.store(true, Ordering::Release);
-        // Fails only when the counter is at its maximum, in which case the thread is being woken already.
+        // Fails only when the eventfd's counter is at its maximum, and then the thread is being woken already.
         let _ = self.bell.write(1);
         Some(())
     }
 
-    /// Ends it; returns where another device would continue.
+    /// Stops the thread; returns the ring index at which another device would continue.
     pub(super) fn stop(&self) -> Option<u16> {
         self.ask(Then::End, |control| control.base())
     }
@@ -134,7 +135,7 @@ impl ControlQueue {
         self.ask(Then::GoOn, move |control| control.set_call(call));
     }
 
-    /// Moves the ring to other memory.
+    /// Moves the virtqueue to other memory.
     pub(super) fn set_memory(&self, split: SplitRing, memory: Arc<crate::memory::MemoryMap>) {
         self.ask(Then::GoOn, move |control| control.set_memory(split, memory));
     }
@@ -158,7 +159,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Until it is told to end, or whoever could tell it is gone.
+    /// Runs until it is told to end, or until the session that could tell it is gone.
     fn run(mut self) {
         let mut events = [EpollEvent::default(); 2];
         loop {
@@ -181,7 +182,7 @@ impl Thread {
                     } else {
                         -1
                     };
-                    // Without a kick descriptor we poll. Interrupted is as good as woken.
+                    // Without a kick eventfd the queue is polled. EINTR counts as a wake-up.
                     let _ = self.epoll.wait(most, &mut events);
                 }
                 Err(fault) => return self.give_up(fault),
@@ -189,16 +190,16 @@ impl Thread {
         }
     }
 
-    /// Stops the port, unless this was to end: then somebody else may be behind the port by now.
+    /// Quarantines the port, unless this thread was to end: another session may own the port by now.
     fn give_up(&mut self, fault: RingFault) {
         if self.take_orders() {
             self.commands.network.quarantine(&self.commands.port, &fault.to_string());
         }
     }
 
-    /// Carries out what was ordered; false if that was to end.
+    /// Carries out pending orders; false if one of them ends the thread.
     fn take_orders(&mut self) -> bool {
-        // Before they are taken: who sends another meanwhile says so again.
+        // Cleared before the orders are taken: the sender of a later one sets it again.
         self.waiting.store(false, Ordering::Release);
         loop {
             match self.orders.try_recv() {
