@@ -15,7 +15,8 @@ use crate::pool::Pool;
 use crate::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
 use crate::ring::{Placed, Taken};
 
-/// The station with this address. Frames to it lie in packet buffers until they are back; others are taken and forgotten.
+/// The MAC address that echoes. Unicast frames to it stay in packet buffers until they are echoed; others are accepted and
+/// dropped.
 #[derive(Debug)]
 pub struct Loopback(pub MacAddress);
 

@@ -113,7 +113,7 @@ pub mod xen {
         port: u32,
     }
 
-    /// Makes an ioctl whose argument is a pointer; returns its result.
+    /// Makes an ioctl with a pointer as its argument; returns its result.
     ///
     /// # Safety
     /// `code` must take a pointer to a `T`, and memory that a `T` points to must be valid for the call.

@@ -42,7 +42,7 @@ impl Connection {
     }
 }
 
-/// A connection, and what looks after the checksums of frames from it.
+/// A connection, and the state of its frames' checksums.
 struct Stream(Arc<Connection>, Keeper);
 
 impl Backend for Stream {

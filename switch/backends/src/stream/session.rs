@@ -58,7 +58,7 @@ impl Other {
     }
 }
 
-/// Serves `port` in a session thread: one connection of `other` after the other, whose frames' checksums are treated as
+/// Serves `port` in a session thread: one connection of `other` after the other, with checksums of their frames treated as
 /// `checksums` says.
 ///
 /// # Errors

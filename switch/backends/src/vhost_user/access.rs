@@ -1,4 +1,4 @@
-//! Access rights of a port's socket: every user who may connect to it can act as that port's guest.
+//! Access rights of a port's socket: a user with the right to connect can act as that port's guest.
 
 use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions, Permissions};

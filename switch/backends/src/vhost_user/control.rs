@@ -81,7 +81,7 @@ pub(super) struct ControlQueue {
 }
 
 impl ControlQueue {
-    /// Serves the control virtqueue `control`, whose kicks arrive at `kick`, by `commands`.
+    /// Serves the control virtqueue `control`, with kicks from `kick`, by `commands`.
     ///
     /// # Errors
     /// The kernel refuses a thread or descriptor.

@@ -1,4 +1,4 @@
-//! What each vhost-user message does to a port.
+//! The vhost-user messages, and the effect of each on a port.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ use crate::port::Offer;
 use crate::port::State;
 use crate::ring::{Call, Control, Notifier, Ring};
 
-/// Rings of a port: two for each pair, and a control ring after them.
+/// Virtqueues of a port: a pair of receive and transmit queue for each queue pair, and a control virtqueue after them.
 const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
 /// Memory slots offered (QEMU asks for up to 509).
 const SLOTS: u64 = 509;
@@ -36,7 +36,7 @@ const SLOTS: u64 = 509;
 pub struct Device {
     network: Arc<Network>,
     settings: PortSettings,
-    /// What the guest is offered for as long as this connection lasts.
+    /// The features offered to the guest, fixed for as long as this connection lasts.
     offer: Offer,
     protocol: u64,
     features: Agreed,
@@ -46,21 +46,21 @@ pub struct Device {
     status: u8,
     /// SET_OWNER came.
     owned: bool,
-    /// What was offered; once asked, it stays.
+    /// The protocol features offered; fixed once the front end has asked for them.
     protocol_offer: Option<VhostUserProtocolFeatures>,
-    /// The ring that the guest broke. None starts until it is set up anew.
+    /// The virtqueue that the guest broke. No queue starts until this one is set up again.
     broken: Option<u32>,
-    /// What the guest did wrong, until the session has heard of it.
+    /// The guest's violation of the protocol, until the session has reported it.
     fault: Option<String>,
     /// Kept open for messages to the front end.
     backend_channel: Option<Backend>,
-    /// What the port's account holds for each descriptor that the front end sent and that is open.
+    /// Permits of the port's descriptor quota, one for each open descriptor that the front end sent.
     held: HashMap<Held, Permit>,
-    /// The account had not enough for what it sent.
+    /// The quota did not suffice for the descriptors that the front end sent.
     short: bool,
 }
 
-/// What a descriptor that the front end sent is for.
+/// Purpose of a descriptor that the front end sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Held {
     Kick(u32),
@@ -76,7 +76,7 @@ fn refuse(cause: impl ToString) -> Error {
 }
 
 impl Device {
-    /// A device that nothing is known of yet.
+    /// A device without memory, features or queues.
     pub fn new(network: Arc<Network>, settings: PortSettings) -> Self {
         Self {
             network,
@@ -98,12 +98,12 @@ impl Device {
         }
     }
 
-    /// Whether the port may hold fewer descriptors than its front end has sent. That is no fault of the front end's.
+    /// Whether the port's descriptor quota is too small for its front end. That is no violation by the front end.
     pub(super) fn is_short(&self) -> bool {
         self.short
     }
 
-    /// Notes whether a descriptor is open for `what`, in place of the one before.
+    /// Accounts for the descriptor `what`, open or closed, in place of the one before.
     fn hold(&mut self, what: Held, is_open: bool) -> Result<()> {
         let count = if what == Held::ControlQueue { OF_CONTROL_QUEUE } else { 1 };
         if !is_open {
@@ -116,19 +116,20 @@ impl Device {
         Ok(())
     }
 
-    /// Maps a region beside `others`.
+    /// Maps a memory region; `others` are mapped already.
     fn map(&mut self, table: RegionTable, file: File, others: &[Arc<Region>]) -> Result<Arc<Region>> {
         let region = Region::map_within(table, file, &self.settings.port.mapped, others);
         self.short |= matches!(region, Err(RegionError::Descriptors));
         region.map(Arc::new).map_err(refuse)
     }
 
-    /// What the guest did wrong since this was asked last: its port is to be in quarantine, but its front end, which only passed it on, goes on.
+    /// Takes the guest's violation since the last call. It quarantines the port, but its front end, which only passed it on,
+    /// stays connected.
     pub fn take_fault(&mut self) -> Option<String> {
         self.fault.take()
     }
 
-    /// What speaks against the guest's memory being shared; `kicked` if somebody has kicked in this session.
+    /// The evidence that the guest's memory is not shared; `kicked` if a kick has arrived in this session.
     pub(super) fn doubt(&self, kicked: bool) -> Option<Doubt> {
         if self.memory.regions().is_empty() {
             return self.rings.iter().any(Vring::is_complete).then_some(Doubt::Missing);
@@ -140,12 +141,12 @@ impl Device {
         blank.then_some(if kicked { Doubt::Private } else { Doubt::Silence })
     }
 
-    /// Whether there is one to take.
+    /// Whether there is a violation to take.
     pub fn has_fault(&self) -> bool {
         self.fault.is_some()
     }
 
-    /// The guest broke ring `index`, which has to be set up anew.
+    /// Marks virtqueue `index` as broken by the guest; it has to be set up again.
     fn broke(&mut self, index: u32, cause: impl ToString) -> Error {
         let ring = &mut self.rings[index as usize];
         (ring.size, ring.kick) = (0, None);
@@ -159,33 +160,34 @@ impl Device {
         VhostUserProtocolFeatures::from_bits_truncate(self.protocol)
     }
 
-    /// NET_SET_MTU: the front end tells the guest's MTU; what we offered is the most.
+    /// NET_SET_MTU: the front end states the guest's MTU; the offered MTU is the maximum.
     ///
     /// # Errors
-    /// Below 68 (RFC 791) or above what is offered.
+    /// Below 68 (RFC 791) or above the offered MTU.
     pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
         let most = u64::from(self.offer.mtu.unwrap_or(u16::MAX));
         if (68..=most).contains(&mtu) { Ok(()) } else { Err(refuse(format!("an MTU of {mtu}, where 68 to {most} are offered"))) }
     }
 
-    /// IOTLB_MSG: the guest's addresses are translated, which is more than ACCESS_PLATFORM alone says.
+    /// IOTLB_MSG: the guest's addresses go through a vIOMMU, which is not supported; ACCESS_PLATFORM alone does not mean that.
     ///
     /// # Errors
-    /// Always. The port is to be in quarantine; the front end goes on.
+    /// Always. The port goes to quarantine; the front end stays connected.
     pub fn refuse_translation(&mut self) -> Result<()> {
         self.broken = Some(0);
         self.fault = Some(VringError::Translated.to_string());
         Err(refuse(VringError::Translated))
     }
 
-    /// SEND_RARP: announces the guest's address on its segment, so that others learn where it is now (after a migration).
+    /// SEND_RARP: broadcasts the guest's MAC address on its segment, so that MAC learning finds its new place (after a
+    /// migration).
     pub fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
         self.pace();
         self.network.announce(&self.settings.port, MacAddress::new([a, b, c, d, e, f]));
     }
 
-    /// To be called before workers are asked for something.
+    /// Rate limit of requests to workers; to be called before each.
     fn pace(&self) {
         self.settings.port.pace();
     }
@@ -208,7 +210,7 @@ impl Device {
         *self.protocol_offer.get_or_insert_with(|| features::protocol(config))
     }
 
-    /// What calls through `fd`, behind the port's gate.
+    /// The interrupt through `fd`, behind the port's interrupt circuit breaker.
     fn call_through(&self, fd: Option<File>) -> Result<Option<Call>> {
         let call = fd.map(Call::new).transpose().map_err(refuse)?;
         Ok(call.map(|call| call.behind(&self.settings.port.calls)))
@@ -223,13 +225,13 @@ impl Device {
         self.rings.get_mut(index as usize).ok_or_else(|| refuse(format!("ring {index}, where {RINGS} exist")))
     }
 
-    /// The ring `index` while it may still be changed.
+    /// Virtqueue `index`, which may be changed only while it is stopped.
     fn stopped_ring(&mut self, index: u32) -> Result<&mut Vring> {
         let ring = self.ring(index)?;
         if ring.running { Err(refuse("a ring changed while it runs")) } else { Ok(ring) }
     }
 
-    /// Starts ring `index` if everything is known.
+    /// Starts virtqueue `index` if its setup is complete.
     fn start_if_complete(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
         let ring = &mut self.rings[index as usize];
@@ -254,7 +256,7 @@ impl Device {
         Ok(())
     }
 
-    /// Tells the log that ring `index` starts; before the first, what was agreed.
+    /// Logs that virtqueue `index` starts, and before the first one the negotiated features.
     fn log_start(&self, index: u32) {
         let (port, size) = (&self.settings.port, self.rings[index as usize].size);
         if port.state() != State::Running {
@@ -269,7 +271,8 @@ impl Device {
         }
     }
 
-    /// True if ring `index` is the control queue of a guest that was offered one: it follows the pairs (virtio 1.4, section 5.1.2).
+    /// True if `index` is the control virtqueue of a guest that was offered one: it follows the queue pairs (virtio 1.4, section
+    /// 5.1.2).
     fn is_control(&self, index: u32) -> bool {
         let pairs = if self.features.multiqueue() { self.settings.pairs } else { 1 };
         self.features.control_queue() && index == 2 * u32::from(pairs)
@@ -279,8 +282,8 @@ impl Device {
         let mut ring = Ring::new(parts.split, parts.memory, parts.options, parts.base);
         ring.set_call(parts.call);
         if !parts.start.at_once {
-            // Until the driver asks for more, it uses the first pair (virtio 1.2, section 5.1.6.5.5). What it asked for before this process began is
-            // not known: then the pairs that have buffers count.
+            // Until the driver asks for more, it uses the first pair (virtio 1.2, section 5.1.6.5.5). A request made before this
+            // process began is not known: then the pairs with buffers in their receive queues count.
             self.network.set_active_pairs(&self.settings.port, 1);
         }
         let commands =
@@ -290,12 +293,12 @@ impl Device {
         Ok(())
     }
 
-    /// Stops ring `index` and returns its base.
+    /// Stops virtqueue `index` and returns its base.
     fn stop_ring(&mut self, index: u32) -> Result<u16> {
         let key = self.key(index as usize);
         self.broken = None;
         let ring = self.ring(index)?;
-        // It starts with the next kick descriptor, whether it has run or only waited for something.
+        // A virtqueue starts again with the next kick descriptor, whether it has run or its setup was incomplete.
         ring.kick = None;
         if !ring.running {
             return Ok(ring.base);
@@ -313,7 +316,7 @@ impl Device {
         Ok(self.rings[index as usize].base)
     }
 
-    /// Without rings, a port speaks.
+    /// A port without running virtqueues is in negotiation.
     fn settle_state(&self) {
         if self.rings.iter().all(|ring| !ring.running) {
             self.settings.port.set_state(State::Speaking);
@@ -333,14 +336,14 @@ impl Device {
         self.features = Agreed::default();
     }
 
-    /// Whether the guest may have memory of `wanted` bytes. A table that takes the place of another is there together with it for a moment, which
-    /// is no reason to refuse it here.
+    /// Whether the guest may have memory of `wanted` bytes. While a memory table replaces another, both exist for a moment; that
+    /// is no reason to refuse the new one.
     fn check_length(&self, wanted: u64) -> Result<()> {
         let most = self.network.shared().settings.port_memory;
         if wanted <= most { Ok(()) } else { Err(refuse(RegionError::TooMuchForPort { wanted, most })) }
     }
 
-    /// Makes `map` the memory of this port, rings that run included.
+    /// Makes `map` the guest memory of this port, for running virtqueues too.
     fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
         let map = Arc::new(map);
         self.pace();
@@ -370,7 +373,8 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// The front end is gone. All that ask what is offered agree to some of it, but for one that misses CONFIG.
+    /// The front end has disconnected. Every front end that asks for the offer agrees to a part of it, except for one that needs
+    /// CONFIG.
     fn drop(&mut self) {
         if self.protocol_offer.is_some() && self.protocol == 0 {
             self.settings.port.set_offers_config(true);
@@ -378,7 +382,7 @@ impl Drop for Device {
     }
 }
 
-/// As the message has it.
+/// The region as the message describes it.
 fn table(region: &VhostUserMemoryRegion) -> RegionTable {
     RegionTable {
         guest_start: region.guest_phys_addr,
@@ -443,7 +447,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(None)
     }
 
-    /// QEMU before 8.2 tells of each region once for every queue pair; once is enough.
+    /// QEMU before 8.2 sends each region once for every queue pair; the repetitions are ignored.
     fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, _postcopy: Option<bool>) -> Result<Option<u64>> {
         let table = table(region);
         if self.memory.regions().iter().any(|known| *known.table() == table) {
@@ -459,7 +463,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(None)
     }
 
-    /// As when it is added: what is gone already, or never was, is no fault.
+    /// As when it is added: removing a region that is not there is no error (QEMU before 8.2 repeats the message for each queue
+    /// pair).
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let table = table(region);
         let is_it = |known: &Arc<Region>| {
@@ -598,7 +603,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_backend_req_fd(&mut self, backend: Backend) {
-        // Nothing is said through it, so it is of no use without a place.
+        // No message is sent through this channel, so without quota for its descriptor it is closed.
         self.backend_channel = self.hold(Held::Channel, true).is_ok().then_some(backend);
     }
 

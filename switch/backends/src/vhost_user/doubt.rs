@@ -1,8 +1,9 @@
-//! Doubt: whether a guest's memory is shared with us at all.
+//! Shared-memory check: whether a guest's memory is shared with the switch at all.
 //!
-//! A front end without shared memory says nothing of it. Some send no memory, so that no ring ever starts; others send a file that their guest
-//! has only a private copy of: its rings run, kicks come, and nothing is ever in them. Who finds no network has to be told why. So a session
-//! whose rings have shown nothing yet looks now and then, until they have.
+//! A front end without shared memory does not report that. Some send no memory, so that no virtqueue ever starts; others send a
+//! file of which the guest uses only a private copy: its queues run and kicks arrive, but the rings in the file stay empty. The
+//! guest then has no network, and the operator needs the cause. So a session whose queues were never used checks from time to
+//! time, until they are.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,23 +12,23 @@ use std::time::Duration;
 use super::device::Device;
 use crate::door::Door;
 
-/// How long to wait for what would end the doubt, at first and at most. QEMU kicks when a ring starts, and the guest fills it when its interface goes
-/// up, which takes a slow guest seconds.
+/// First and longest pause before the next check. QEMU kicks when a queue starts, and the guest fills the receive queue when its
+/// interface goes up, which takes seconds in a slow guest.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(40));
 
-/// What speaks against shared memory.
+/// The evidence against shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubt {
-    /// Rings run, but nothing was in them yet, nor has anybody kicked.
+    /// Queues run, but their rings are empty and no kick has arrived. An idle guest looks the same.
     Silence,
-    /// Kicks came, and nothing is in the rings.
+    /// Kicks arrived, and the rings are empty.
     Private,
-    /// Rings are set up, and there is no memory.
+    /// Queues are set up, and there is no memory.
     Missing,
 }
 
 impl Doubt {
-    /// What the operator is told.
+    /// The advice to the operator.
     fn advice(self) -> Option<&'static str> {
         match self {
             Self::Silence => None,
@@ -44,7 +45,7 @@ impl Doubt {
     }
 }
 
-/// Returns when there is no doubt that needs looking at again, or the next message is there. `kicks` came before this session.
+/// Returns when no further check is needed, or the next message is readable. `kicks` were counted before this session.
 pub(super) fn look_until_message(door: &Door, device: &Arc<Mutex<Device>>, stream: &UnixStream, kicks: u64) {
     let port = door.port;
     let doubt = || {
@@ -59,7 +60,7 @@ pub(super) fn look_until_message(door: &Door, device: &Arc<Mutex<Device>>, strea
         let Some(doubt) = doubt() else { break };
         port.set_advice(doubt.advice());
         if doubt == Doubt::Missing {
-            // Only a message can bring it.
+            // Memory can come only by a message.
             return;
         }
         pause = (pause * 2).min(PAUSE.1);

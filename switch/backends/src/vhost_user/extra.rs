@@ -1,6 +1,7 @@
-//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, which it does not know;
-//! IOTLB_MSG, which ends in a sentence for the operator; SET_VRING_ENABLE, which it takes only after SET_FEATURES, while QEMU sends it before; and
-//! SET_VRING_ADDR, where it takes for a broken message what the guest alone decides.
+//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, which it does not
+//! know; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
+//! SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where the crate reports a wrong address, which is the guest's
+//! fault, as a broken message of the front end.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -26,7 +27,7 @@ const OURS: [FrontendReq; 7] = [
     FrontendReq::IOTLB_MSG,
 ];
 
-/// What `message` asks, if it is one of ours.
+/// The request of `message`, if it is served here.
 pub(super) fn is_ours(message: &Message) -> Option<FrontendReq> {
     OURS.into_iter().find(|&ours| u32::from(ours) == message.request)
 }
@@ -69,10 +70,10 @@ fn needed(request: FrontendReq) -> Protocol {
     }
 }
 
-/// Does what is asked. The inner result is what the front end is told if it wants to know; the outer one ends the connection.
+/// Serves the request. The inner result is the reply to the front end if it asked for one; the outer error ends the connection.
 fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<Result<(), vhost::vhost_user::Error>> {
     let (number, rest) = first_number(payload);
-    // Where there are two words instead of the number, they lie in this order in memory.
+    // Two 32-bit words in place of the number lie in this order in memory.
     let [index, second] = words(number);
     match request {
         FrontendReq::SET_VRING_ADDR => {
@@ -98,7 +99,7 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
     Ok(Ok(()))
 }
 
-/// The first eight bytes of `payload`, whose length was checked, and the others.
+/// The first eight bytes of `payload`, of a checked length, and the rest.
 fn first_number(payload: &[u8]) -> (u64, &[u8]) {
     payload.split_first_chunk().map_or((0, &[]), |(bytes, rest)| (u64::from_ne_bytes(*bytes), rest))
 }

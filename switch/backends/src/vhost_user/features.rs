@@ -1,4 +1,5 @@
-//! What memlane offers, and what a driver made of it (virtio 1.4, sections 2.2, 5.1.3 and 6; vhost-user, "Protocol features").
+//! Feature negotiation: the features that memlane offers, and those that a driver accepted (virtio 1.4, sections 2.2, 5.1.3 and
+//! 6; vhost-user, "Protocol features").
 
 use std::fmt;
 
@@ -27,7 +28,7 @@ const ACCESS_PLATFORM: u64 = bit(config::VIRTIO_F_ACCESS_PLATFORM);
 const IN_ORDER: u64 = bit(config::VIRTIO_F_IN_ORDER);
 const INDIRECT: u64 = bit(ring::VIRTIO_RING_F_INDIRECT_DESC);
 
-/// Offered to everybody.
+/// Offered to every guest.
 const ALWAYS: u64 = VERSION_1
     | EVENT_INDEX
     | INDIRECT
@@ -48,7 +49,7 @@ const ALWAYS: u64 = VERSION_1
     | bit(net::VIRTIO_NET_F_GUEST_USO4)
     | bit(net::VIRTIO_NET_F_GUEST_USO6);
 
-/// What lets frames come to a driver with work left undone.
+/// Receive offloads: with these, a driver accepts GSO frames and partial checksums.
 const RECEIVE_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
     | bit(net::VIRTIO_NET_F_GUEST_TSO4)
     | bit(net::VIRTIO_NET_F_GUEST_TSO6)
@@ -110,41 +111,43 @@ const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::CONFIGURE_MEM_SLOTS)
     .union(Protocol::STATUS);
 
-/// Protocol features to offer a front end: with CONFIG, if it may want that (`config`).
+/// Protocol features to offer a front end: with CONFIG if it may need it (`config`).
 ///
-/// CONFIG is for front ends that show the guest our configuration space: UML takes the address from there. Most of these begin with SET_OWNER.
-/// QEMU, whose network device has a space of its own, asks before, and warns of a CONFIG that it does not use once for every queue pair. QEMU's
-/// generic vhost-user device asks at the same place, and hangs up if there is no CONFIG: so the next front end after one that hung up there is offered
-/// it.
+/// CONFIG is for front ends that show the guest our configuration space: UML takes the MAC address from there. Most of these
+/// begin with SET_OWNER. QEMU's network device has a configuration space of its own: it asks before SET_OWNER, and logs a warning
+/// for every queue pair about a CONFIG that it does not use. QEMU's generic vhost-user device asks at the same point, and
+/// disconnects if CONFIG is missing: so the next front end after such a disconnect is offered it.
 pub fn protocol(config: bool) -> Protocol {
     if config { PROTOCOL | Protocol::CONFIG } else { PROTOCOL }
 }
 
-/// What decides on the offer beside the port's configuration.
+/// The circumstances that decide on the offer beside the port's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     /// Queue pairs configured.
     pub pairs: u16,
     /// An MTU is configured.
     pub has_mtu: bool,
-    /// Frames may come to the guest with work left undone.
+    /// The guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
     pub receive_offloads: bool,
-    /// IN_ORDER is wanted, see [`crate::settings::Settings::in_order`].
+    /// Offer IN_ORDER, see [`crate::settings::Settings::in_order`].
     pub in_order: bool,
-    /// Protocol features that the front end agreed to, so far.
+    /// Protocol features that the front end has agreed to so far.
     pub protocol: u64,
 }
 
 /// Virtio features to offer.
 ///
-/// A front end such as QEMU serves the guest's control queue itself and wants MQ, GUEST_ANNOUNCE and MTU offered by the back
-/// end whose own configuration space the guest never sees. It shows itself by agreeing to the protocol features NET_MTU or RARP before it
-/// asks for virtio features again. Others (UML, crosvm) hand every offered bit to the guest: for them the port serves a control queue
-/// itself, and only if more than one queue pair is configured. Cloud Hypervisor wants it offered too, and serves it itself.
+/// A front end such as QEMU serves the guest's control virtqueue itself and wants MQ, GUEST_ANNOUNCE and MTU offered by a back
+/// end whose own configuration space the guest never sees. It shows itself by agreeing to the protocol features NET_MTU or RARP
+/// before it asks for virtio features again. Others (UML, crosvm) hand every offered bit to the guest: for them the port serves a
+/// control virtqueue, and only if more than one queue pair is configured. Cloud Hypervisor wants it offered too, and serves it
+/// itself.
 ///
-/// ACCESS_PLATFORM is for guests whose front end says `iommu_platform=on`, as confidential guests need it: their buffers lie in ordinary shared
-/// memory, and the front end does not translate addresses unless the machine has a vIOMMU, which shows itself by IOTLB messages. Only front ends
-/// that manage memory slots (QEMU, Cloud Hypervisor) are offered it: UML hands it to its guest, which has no use for it.
+/// ACCESS_PLATFORM is for guests with `iommu_platform=on`, as confidential guests need it: their buffers lie in ordinary shared
+/// memory, and the front end does not translate addresses unless the machine has a vIOMMU, which shows itself by IOTLB messages.
+/// Only front ends that manage memory slots (QEMU, Cloud Hypervisor) are offered it: UML hands it to its guest, which has no use
+/// for it.
 pub fn offer(circumstances: Circumstances) -> u64 {
     let serves_control_itself = circumstances.protocol & (Protocol::MTU | Protocol::RARP).bits() != 0;
     let mut offer = ALWAYS;
@@ -165,12 +168,12 @@ pub fn offer(circumstances: Circumstances) -> u64 {
     if circumstances.receive_offloads { offer } else { offer & !RECEIVE_OFFLOADS }
 }
 
-/// A driver's choice of features.
+/// The features negotiated with a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed(pub u64);
 
 impl fmt::Display for Agreed {
-    /// Their names.
+    /// The features by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |number| {
             NAMES.iter().find(|(known, _)| *known == number).map_or_else(|| format!("bit {number}"), |(_, name)| (*name).into())
@@ -186,7 +189,7 @@ impl Agreed {
         self.0 & feature == feature
     }
 
-    /// Ring options.
+    /// The negotiated options of virtqueues.
     pub fn ring(self) -> RingOptions {
         let long = self.0 & (VERSION_1 | MERGEABLE) != 0;
         RingOptions {
@@ -197,12 +200,12 @@ impl Agreed {
         }
     }
 
-    /// Whether frames may fill several receive buffers.
+    /// Whether a frame may span several receive buffers (mergeable receive buffers).
     pub fn mergeable(self) -> bool {
         self.has(MERGEABLE)
     }
 
-    /// Whether rings must be enabled by message.
+    /// Whether virtqueues must be enabled by message.
     pub fn protocol(self) -> bool {
         self.has(PROTOCOL_FEATURES)
     }
@@ -212,17 +215,18 @@ impl Agreed {
         self.has(MQ)
     }
 
-    /// Whether the driver has a control queue that we serve.
+    /// Whether the driver has a control virtqueue that this back end serves.
     pub fn control_queue(self) -> bool {
         self.has(CTRL_VQ)
     }
 
-    /// Whether the front end may have the device's addresses translated.
+    /// Whether the front end may translate the device's addresses (vIOMMU).
     pub fn access_platform(self) -> bool {
         self.has(ACCESS_PLATFORM)
     }
 
-    /// What the driver may leave undone in frames that it sends. Segmentation needs checksums (virtio 1.4, section 5.1.3.1).
+    /// Transmit offloads: the driver may send GSO frames and partial checksums. Segmentation offload requires checksum offload
+    /// (virtio 1.4, section 5.1.3.1).
     pub fn sender(self) -> Offloads {
         let checksum = self.has(bit(net::VIRTIO_NET_F_CSUM));
         let udp = checksum && self.has(bit(net::VIRTIO_NET_F_HOST_USO));
@@ -236,7 +240,7 @@ impl Agreed {
         }
     }
 
-    /// What the driver takes undone in frames that it receives.
+    /// Receive offloads: the GSO frames and partial checksums that the driver accepts.
     pub fn receiver(self) -> Offloads {
         let checksum = self.has(bit(net::VIRTIO_NET_F_GUEST_CSUM));
         Offloads {

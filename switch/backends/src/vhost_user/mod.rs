@@ -1,15 +1,15 @@
 //! A vhost-user port (QEMU, "Vhost-user Protocol").
 //!
 //! 1. [`session`]: a thread for each port accepts (or makes) the connection and answers one message after the other.
-//! 2. [`wire`]: a message, whole, with its descriptors.
-//! 3. [`features`]: what is offered, what was agreed.
-//! 4. [`device`], [`extra`]: what each message does.
+//! 2. [`wire`]: a complete message, with its file descriptors.
+//! 3. [`features`]: feature negotiation.
+//! 4. [`device`], [`extra`]: the effect of each message.
 //!    [`doubt`]: whether the guest's memory is shared at all.
-//! 5. [`control`]: the control queue, where the front end leaves it to us.
-//! 6. [`vring`]: a ring's particulars, until all are known and it is handed to a worker.
+//! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
+//! 6. [`vring`]: the setup of a virtqueue, until it is complete and a worker takes the queue over.
 //!
-//! The front end is as little trusted as its guest: what breaks a rule ends the connection and puts the port in quarantine, and
-//! no message can hold up another port, because each has a thread of its own.
+//! The front end is trusted as little as its guest: a violation of the protocol ends the connection and quarantines the port, and
+//! no message can block another port, because each has a session thread of its own.
 
 pub mod access;
 mod control;
@@ -28,13 +28,13 @@ use std::sync::Arc;
 
 use crate::port::Port;
 
-/// What the operator set for a vhost-user port.
+/// Configuration of a vhost-user port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {
     /// The port.
     pub port: Arc<Port>,
-    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    /// Whether the guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
     pub receive_offloads: bool,
-    /// Queue pairs offered to guests whose front end does not decide that itself.
+    /// Queue pairs offered to guests whose front end does not limit them itself.
     pub pairs: u16,
 }

@@ -1,4 +1,4 @@
-//! Sessions: the connection with a front end, from its beginning to its end, again and again.
+//! Sessions of a vhost-user port: one connection with a front end after the other, each from its beginning to its end.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -23,31 +23,31 @@ use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::{Port, State};
 
-/// How long to wait before trying to connect again, at first and at most.
+/// First and longest pause before the next attempt to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long a front end that broke a rule waits before the next may speak.
+/// Pause after a front end's protocol violation, before the next front end is served.
 const PENALTY: Duration = Duration::from_millis(1);
-/// How long sessions that are to end may take to answer their last messages.
+/// Timeout for sessions that are to end to deliver their last replies.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often to look whether one has.
+/// Polling interval while they end.
 const GLANCE: Duration = Duration::from_micros(200);
-/// A session's thread needs little.
+/// Stack of a session thread, which does no work on frames.
 const STACK: usize = 256 * 1024;
 
-/// Where the front end is met.
+/// How the front end is reached.
 #[derive(Debug)]
 pub enum Endpoint {
-    /// We listen; the front end connects.
+    /// memlane listens and the front end connects.
     Listen(Listener),
-    /// The front end listens; we connect, and keep trying.
+    /// The front end listens; memlane connects, and retries until it succeeds.
     Connect(PathBuf),
 }
 
 impl Endpoint {
-    /// Listens at `path`, in place of a socket that nobody listens at any more, for those to whom `access` is given.
+    /// Listens at `path`, replacing a stale socket that has no listener any more; `access` says which users may connect.
     ///
     /// # Errors
-    /// Somebody listens there, or something else is in the way; or access cannot be given.
+    /// Another process listens there, or the path is another kind of file, or the access rights cannot be set.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
         let listener = socket::bind(path, Access::PRIVATE)?;
         access.apply(path)?;
@@ -71,7 +71,7 @@ pub struct Session {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// Serves front ends at `endpoint`, one after the other, in a thread of its own.
+/// Serves front ends at `endpoint`, one after the other, in a session thread.
 ///
 /// # Errors
 /// The kernel refuses a thread or descriptors.
@@ -91,7 +91,7 @@ pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) ->
                 serve(&network, &settings, connection, endpoint.listener());
             }
             their_stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // Connecting and hanging up again and again gets a small part of a CPU.
+            // A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
             std::thread::sleep(PENALTY);
         }
     })?;
@@ -99,19 +99,19 @@ pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) ->
 }
 
 impl Session {
-    /// Ends all conversations, then the rings, then the connections and the threads. In this order: a front end that sees the connection end
-    /// takes the used indices that it finds then for where the next back end goes on. Those that do not read their last answer delay
-    /// this by a second, all together; those whose thread the kernel holds, because it waits for a file of theirs, by another, and are left
-    /// behind: they end with the process.
+    /// Ends all conversations, then the virtqueues, then the connections and the threads. In this order: a front end that sees
+    /// the connection end takes the used indices at that moment as the place where the next back end resumes. Front ends that do
+    /// not read their last reply delay this by a second, all together; threads that are blocked in the kernel on a front end's
+    /// file delay it by another and are abandoned: they end with the process.
     pub fn stop(sessions: Vec<Self>) {
         sessions.iter().for_each(Self::end_conversation);
         await_all(&sessions);
-        // Whoever goes on is in an answer that its front end does not read.
+        // The threads left are blocked in a reply that the front end does not read.
         sessions.iter().for_each(|session| session.shut(Shutdown::Both));
         await_all(&sessions);
         for session in sessions {
             if session.thread.is_finished() {
-                // A thread that panicked has said so on standard error; the others still end.
+                // A thread that panicked has logged it on standard error; the others still end.
                 let _ = session.thread.join();
             } else {
                 let name = session.thread.thread().name().unwrap_or_default().to_owned();
@@ -133,7 +133,7 @@ impl Session {
     }
 }
 
-/// Waits until all threads have ended, but no longer than a moment.
+/// Waits until all threads have ended, or the timeout.
 fn await_all(sessions: &[Session]) {
     let deadline = Instant::now() + PATIENCE;
     while sessions.iter().any(|session| !session.thread.is_finished()) && Instant::now() < deadline {
@@ -141,7 +141,7 @@ fn await_all(sessions: &[Session]) {
     }
 }
 
-/// The next connection; `None` when told to quit.
+/// Waits for the next connection; `None` when told to quit.
 fn meet(network: &Network, port: &Port, endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixStream> {
     let mut pause = RETRY.0;
     while !quit.load(Ordering::Acquire) {
@@ -179,7 +179,7 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
     port.front_end_came(door::peer(&stream));
     port.set_state(State::Speaking);
     let mut short = false;
-    // A defect that its messages find costs the port, not the thread that serves those who come after.
+    // A panic in the message handling costs the port, not the session thread, which serves later front ends.
     let result =
         caught(|| converse(network, settings, stream, listener)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
     match result {
@@ -188,7 +188,7 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
             port.set_state(State::Waiting);
             port.front_end_left(format_args!("the connection ended"));
         }
-        // What was lost for want of descriptors was ours to take.
+        // Descriptors ran out: a shortage of memlane's, no violation by the front end.
         Err(error) if descriptors::is_shortage(&error) => {
             network.stop_port(port);
             port.set_state(State::Waiting);
@@ -206,17 +206,17 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
     }
 }
 
-/// Whoever breaks rules again and again gets a small part of a CPU for it.
+/// Quarantines the port and pauses, so that a front end that keeps breaking rules gets a small part of a CPU.
 fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
     network.quarantine(&settings.port, cause);
     std::thread::sleep(PENALTY);
 }
 
-/// Answers messages until the front end goes. What it started is then still to be stopped. Others that connect at `listener` meanwhile are turned
-/// away. For sessions, and for fuzzers, which bring a connection of their own.
+/// Serves messages until the front end disconnects; the caller then stops the virtqueues that were started. Refuses further
+/// connections at `listener` meanwhile. For sessions, and for fuzzers, which bring a connection of their own.
 ///
 /// # Errors
-/// The front end broke a rule, or the connection failed.
+/// The front end violated the protocol, or the connection failed.
 pub fn converse(
     network: &Arc<Network>,
     settings: &PortSettings,
@@ -251,20 +251,20 @@ pub fn converse(
             return Err(descriptors::ran_out());
         }
         if let Some(cause) = fault {
-            // Its guest broke a rule, not the front end.
+            // The guest violated the protocol, not the front end.
             quarantine(network, settings, &cause);
             continue;
         }
         match served {
             Ok(()) => {}
-            // It was killed, or rebooted, before it could read the answer: that breaks no rule.
+            // The front end was killed, or its machine rebooted, before it could read the reply: no violation.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// The `vhost` crate's handler, behind a socket pair of ours.
+/// The `vhost` crate's handler, behind a socket pair.
 struct Crates {
     handler: BackendReqHandler<Mutex<Device>>,
     ours: UnixStream,
@@ -277,8 +277,8 @@ impl Crates {
         Ok(Self { handler: BackendReqHandler::from_stream(theirs, Arc::clone(device)), ours })
     }
 
-    /// Has the handler serve `message`, and passes its answer on to `stream`. None of its answers carries descriptors, because no feature that
-    /// would is offered.
+    /// Has the handler serve `message`, and forwards its reply to `stream`. No reply carries file descriptors, because no feature
+    /// is offered that would.
     fn serve(&mut self, message: &Message, stream: &UnixStream) -> io::Result<()> {
         message.send(&self.ours)?;
         let result = self.handler.handle_request();

@@ -1,4 +1,4 @@
-//! Unix sockets at which nobody is made to wait: connect(2) and accept(2) wait as long as the other side pleases.
+//! Unix sockets without unbounded waits: connect(2) and accept(2) block for as long as the other side pleases.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io;
@@ -17,7 +17,8 @@ use crate::descriptors::is_shortage;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening socket and its file, which is removed with it. A file of another process that has taken the path meanwhile stays.
+/// A listening socket and its file, which is removed with it. If another process has replaced the file at the path, that file
+/// stays.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -51,11 +52,11 @@ fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// A listening socket at `path`, in place of one that nobody listens at any more; with the permissions `mode`, less the process's umask, from
-/// its first moment.
+/// Binds a listening socket to `path`, replacing a stale one that has no listener any more. Its permissions are `mode`, less the
+/// process's umask, from its first moment.
 ///
 /// # Errors
-/// Somebody listens there, or something else is in the way.
+/// Another process listens there, or the path is another kind of file.
 pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
         Ok(file) if file.file_type().is_socket() && is_left(path)? => remove_left(path, &file)?,
@@ -77,19 +78,19 @@ fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")
 }
 
-/// Removes the socket `left`, unless another process that found it too has put its own in its place. The inode of a file that is gone may be
-/// that of a new one, the moment of its making is not.
+/// Removes the stale socket `left`, unless another process that found it too has already replaced it. The inode number of a
+/// deleted file may be used again; the time of creation is not.
 fn remove_left(path: &Path, left: &Metadata) -> io::Result<()> {
     let present = std::fs::symlink_metadata(path)?;
     let made = |file: &Metadata| (identity(file), file.ctime(), file.ctime_nsec());
     if made(&present) == made(left) { std::fs::remove_file(path) } else { Err(in_use()) }
 }
 
-/// Whether the process that listened at the socket `path` is gone, which a refused connection alone shows: a full queue, a lack of permission and
-/// a socket of another type show a process that is there.
+/// Whether the socket `path` is stale: its listener's process is gone. Only a refused connection shows that: a full queue, a lack
+/// of permission and a socket of another type belong to a running process.
 ///
 /// # Errors
-/// The process has no descriptor left for finding out.
+/// The process has no descriptor left for the attempt.
 pub fn is_left(path: &Path) -> io::Result<bool> {
     match connect(path) {
         Err(error) if is_shortage(&error) => Err(error),
@@ -97,10 +98,10 @@ pub fn is_left(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// A connection with whoever listens at `path`.
+/// Connects to the listener at `path`.
 ///
 /// # Errors
-/// Nobody does, or too many wait to be accepted there.
+/// There is no listener, or its queue of pending connections is full.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -109,14 +110,14 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(OwnedFd::from(socket).into())
 }
 
-/// What a thread waits by that may be told to quit.
+/// Waits that can be interrupted by a signal to quit (an eventfd).
 #[derive(Debug)]
 pub(super) struct Waiter {
     bell: EventFd,
 }
 
 impl Waiter {
-    /// One whose bell has not been rung.
+    /// A waiter that has not been told to quit.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -124,18 +125,18 @@ impl Waiter {
         Ok(Self { bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)? })
     }
 
-    /// Ends all waiting for good.
+    /// Ends all waits, present and future.
     pub(super) fn ring(&self) {
         // Fails only when the counter is at its maximum, in which case it was rung already.
         let _ = self.bell.write(1);
     }
 
-    /// Waits until a connection comes to `listener`, the bell rings, or `most` is over.
+    /// Waits until a connection arrives at `listener`, until [`Self::ring`], or until the timeout `most`.
     pub(super) fn wait(&self, listener: Option<&UnixListener>, most: Option<Duration>) {
         let timeout = most.map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX));
         let mut files = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         files.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
-        // Interrupted is as good as woken: whoever waits looks.
+        // EINTR counts as a wake-up: callers check their state again.
         let _ = poll(&mut files, timeout);
     }
 }
@@ -204,7 +205,7 @@ mod tests {
         let second = bind(&path, 0o600).unwrap();
         drop(first);
         assert!(path.exists() && connect(&path).is_ok(), "the second one's is there");
-        // Whatever else has the path stays too.
+        // A file that is not this listener's stays too.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "a file").unwrap();
         drop(second);

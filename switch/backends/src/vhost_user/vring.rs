@@ -1,4 +1,4 @@
-//! What is known of one ring, message by message.
+//! The setup of one virtqueue, collected message by message.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::ring::shared::Misplaced;
 use crate::ring::{Call, SplitRing, shared};
 use crate::worker::Start;
 
-/// The front end's own addresses of the three areas.
+/// The front end's own addresses of descriptor table, available ring and used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub descriptors: u64,
@@ -21,7 +21,7 @@ pub(super) struct Addresses {
     pub used: u64,
 }
 
-/// Why a ring cannot be.
+/// Why a virtqueue cannot start.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum VringError {
     #[error("a ring of {0} descriptors: a power of two up to 32768 works; for QEMU set rx_queue_size and tx_queue_size")]
@@ -37,12 +37,12 @@ pub(super) enum VringError {
     Translated,
 }
 
-/// How the driver kicks.
+/// How the driver notifies the device.
 #[derive(Debug)]
 pub(super) enum Kick {
-    /// Through a descriptor.
+    /// By kicks, through an eventfd.
     File(File),
-    /// Not at all: we are to poll.
+    /// Not at all: the device is to poll the available ring.
     Poll,
 }
 
@@ -50,22 +50,23 @@ pub(super) enum Kick {
 pub(super) struct Vring {
     pub size: u16,
     pub addresses: Option<Addresses>,
-    /// Where the front end, or the ring when it stopped, says to go on. What a ring starts at is the used index in its memory.
+    /// Where the front end, or the queue when it stopped, says to resume. The queue actually resumes at the used index in its
+    /// memory.
     pub base: u16,
     pub kick: Option<Kick>,
     pub call: Option<Call>,
-    /// Enabled by message; without protocol features a ring needs none.
+    /// Enabled by message; without protocol features a virtqueue needs no such message.
     pub enabled: bool,
     pub running: bool,
 }
 
 impl Vring {
-    /// Whether enough is known to run. A ring of no descriptors is one that is not used: DPDK tells of those too.
+    /// Whether the setup is complete. A queue of size zero is an unused one: DPDK announces those too.
     pub(super) fn is_complete(&self) -> bool {
         self.size > 0 && self.addresses.is_some() && self.kick.is_some()
     }
 
-    /// Checks a size that the front end asks for; 0 for a ring that is not used.
+    /// Checks a queue size from the front end; 0 for an unused queue.
     pub(super) fn check_size(size: u32) -> Result<u16, VringError> {
         match u16::try_from(size) {
             Ok(good) if good == 0 || good.is_power_of_two() && good <= shared::MAX_SIZE => Ok(good),
@@ -73,7 +74,7 @@ impl Vring {
         }
     }
 
-    /// The ring in `memory`.
+    /// The virtqueue's rings in `memory`.
     pub(super) fn locate(&self, memory: &MemoryMap) -> Result<SplitRing, VringError> {
         let addresses = self.addresses.ok_or(VringError::Address)?;
         SplitRing::locate(memory, [addresses.descriptors, addresses.available, addresses.used], self.size).map_err(|misplaced| {
@@ -84,15 +85,17 @@ impl Vring {
         })
     }
 
-    /// What the network needs to start the ring; takes kick and call.
+    /// The parts from which the network starts the virtqueue; takes the kick and interrupt descriptors.
     pub(super) fn parts(&mut self, key: RingKey, agreed: Agreed, memory: &Arc<MemoryMap>) -> Result<RingParts, VringError> {
         let translated =
             |error| if error == VringError::Address && agreed.access_platform() { VringError::Translated } else { error };
         let split = self.locate(memory).map_err(translated)?;
-        // The ring itself tells where to go on: nothing is in flight in one that begins, so what is used is what was taken. Front ends tell
-        // other bases: Cloud Hypervisor the available index, which counts buffers that are posted still; DPDK's virtio-user 0.
+        // The used index says where to resume: a queue that starts has no descriptor chain in flight, so as many were taken as
+        // were used. Front ends state other bases: Cloud Hypervisor the available index, which counts buffers that are still
+        // posted; DPDK's virtio-user 0.
         let base = split.used_index();
-        // A ring that ran before, or was filled before it started, may never be kicked again: its driver was told when it filled it.
+        // A virtqueue that ran before, or was filled before it started, may get no further kick: its driver kicked when it filled
+        // the available ring.
         let resumed = self.base != 0 || base != 0;
         let (kick, polled) = match self.kick.take() {
             Some(Kick::File(file)) => (Some(file), false),

@@ -1,10 +1,10 @@
-//! Messages as bytes: read whole, whatever pieces they come in, with the descriptors that came along.
+//! The vhost-user wire format: messages are read complete, however they are split on the stream, with their file descriptors.
 //!
-//! The `vhost` crate gives messages their meaning, but takes a body that comes in two pieces for a broken one. So messages are put together
-//! here, and those that are not ours to serve are handed to the crate over a socket pair of our own; its answers come back the same way.
+//! The `vhost` crate gives messages their meaning, but rejects a body that arrives in two parts. So messages are reassembled
+//! here, and those that are not served here are handed to the crate over a socket pair; its replies come back the same way.
 //!
 //! A message is a header of twelve bytes (request, flags, size; native order), `size` bytes of payload, and up to
-//! [`MAX_DESCRIPTORS`] descriptors (vhost-user, "Message specification").
+//! [`MAX_DESCRIPTORS`] file descriptors (vhost-user, "Message specification").
 
 use std::fmt;
 use std::fs::File;
@@ -20,26 +20,26 @@ use crate::system;
 
 /// Bytes of a header.
 pub const HEADER: usize = 12;
-/// Most bytes of a payload; all that is defined is far shorter.
+/// Most bytes of a payload; all defined messages are far shorter.
 pub const MAX_PAYLOAD: usize = 4096 - HEADER;
-/// Most descriptors of a message: a region each in SET_MEM_TABLE.
+/// Most file descriptors of a message: one for each region of SET_MEM_TABLE.
 pub const MAX_DESCRIPTORS: usize = 32;
 
-/// A message of the front end.
+/// A message from the front end.
 #[derive(Debug)]
 pub struct Message {
-    /// What is asked.
+    /// Number of the request.
     pub request: u32,
     /// Version, reply, need-reply.
     pub flags: u32,
-    /// With what.
+    /// Arguments of the request.
     pub payload: Vec<u8>,
-    /// Descriptors that came along.
+    /// File descriptors of the message (SCM_RIGHTS).
     pub files: Vec<File>,
 }
 
 impl fmt::Display for Message {
-    /// Its name, and how much came with it.
+    /// Its name, and the size of its payload and files.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match FrontendReq::try_from(self.request) {
             Ok(name) => write!(f, "{name:?}")?,
@@ -49,16 +49,16 @@ impl fmt::Display for Message {
     }
 }
 
-/// Why there is no message.
+/// Why no message was read.
 #[derive(Debug, Error)]
 pub enum WireError {
-    /// The front end hung up, between messages.
+    /// The front end disconnected between messages.
     #[error("the front end hung up")]
     HungUp,
-    /// It hung up within one.
+    /// The front end disconnected within a message.
     #[error("the connection ended in the middle of a message")]
     Partial,
-    /// A size that no message has.
+    /// A payload size that no message has.
     #[error("a message of {0} bytes")]
     Size(usize),
     /// More descriptors than a message may bring.
@@ -70,15 +70,15 @@ pub enum WireError {
 }
 
 impl Message {
-    /// Waits for a message and reads it whole.
+    /// Waits for a message and reads all of it.
     ///
     /// # Errors
-    /// A [`WireError`]; the connection is of no further use then.
+    /// A [`WireError`]; the connection cannot be used any more then.
     pub fn receive(stream: &UnixStream) -> Result<Self, WireError> {
         Self::receive_after(stream, &|| {})
     }
 
-    /// As [`Self::receive`]; calls `wait` before each read, which returns when there is something to read.
+    /// As [`Self::receive`]; calls `wait` before each read, which returns when the stream is readable.
     ///
     /// # Errors
     /// As [`Self::receive`].
@@ -103,7 +103,7 @@ impl Message {
         Ok(Self { request, flags, payload, files })
     }
 
-    /// Sends the message in one piece.
+    /// Sends the message by one system call.
     ///
     /// # Errors
     /// The socket failed.
@@ -119,8 +119,8 @@ impl Message {
     }
 }
 
-/// Bytes of `payload` that its own count of regions stands for, or all of them where that is no less: User Mode Linux before 6.13 sends
-/// SET_MEM_TABLE with room for two regions and says that there is one. A payload that is too short is left to fail.
+/// Bytes of `payload` that its own count of regions implies, or all if that is not less: User Mode Linux before 6.13 sends
+/// SET_MEM_TABLE with room for two regions and a count of one. A payload that is too short is left as it is and fails later.
 fn stated_length(request: u32, payload: &[u8]) -> usize {
     const REGIONS: usize = 8;
     let count = payload.first_chunk().map_or(0, |count| u32::from_ne_bytes(*count) as usize);
@@ -134,7 +134,7 @@ pub fn words(header: [u8; HEADER]) -> [u32; 3] {
     [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
 }
 
-/// Reads until `bytes` are full or the stream ends; returns how many came. Descriptors go to `files`.
+/// Reads until `bytes` are full or the stream ends; returns how many bytes were read. File descriptors are appended to `files`.
 fn fill(stream: &UnixStream, wait: &dyn Fn(), bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
     let mut done = 0;
     while done < bytes.len() {
@@ -152,7 +152,7 @@ fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Resu
         Ok(count) => count,
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => return receive(stream, bytes, files),
         Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return Ok(0),
-        // The control buffer was too small: the kernel closed what did not fit.
+        // The control buffer was too small: the kernel closed the descriptors that did not fit.
         Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Err(WireError::Descriptors),
         Err(error) => return Err(WireError::Socket(error)),
     };

@@ -1,4 +1,4 @@
-//! Xen as the kernel offers it: `/dev/xen/gntdev`, `/dev/xen/gntalloc`, `/dev/xen/evtchn`.
+//! The Xen layer on the kernel's devices: `/dev/xen/gntdev`, `/dev/xen/gntalloc`, `/dev/xen/evtchn`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::system::xen;
 /// Why Xen cannot be used here.
 #[derive(Debug, Error)]
 pub enum XenError {
-    /// The kernel's own back end would take every interface.
+    /// xen-netback, the kernel's own back end, is loaded and would take every interface.
     #[error(
         "the module xen-netback is loaded and would take every guest's interface from memlane. \
          Keep it away: echo 'blacklist xen-netback' > /etc/modprobe.d/memlane.conf, and rmmod xen-netback or start the host anew"
@@ -28,17 +28,17 @@ pub enum XenError {
     Device {
         /// The device.
         path: &'static str,
-        /// What the kernel says.
+        /// The error of open(2).
         cause: io::Error,
-        /// What makes the device.
+        /// The kernel module that creates the device.
         module: &'static str,
     },
-    /// xenstored cannot be asked.
+    /// xenstored does not answer.
     #[error(
         "xenstore cannot be reached: {0}. Start xenstored (systemctl start xenstored), and run memlane as root in dom0 or a driver domain"
     )]
     Store(io::Error),
-    /// The kernel refuses something else.
+    /// Another error of the kernel.
     #[error("memlane cannot serve Xen guests here: {0}")]
     System(#[from] io::Error),
 }
@@ -47,7 +47,7 @@ const GNTDEV: (&str, &str) = ("/dev/xen/gntdev", "xen-gntdev");
 const GNTALLOC: (&str, &str) = ("/dev/xen/gntalloc", "xen-gntalloc");
 const EVTCHN: (&str, &str) = ("/dev/xen/evtchn", "xen-evtchn");
 
-/// What refuses to be opened, of all that a back end needs; nothing if all is well. Without Xen there is nothing at all.
+/// Opens everything that a Xen back end needs, to find errors early. Outside of Xen, nothing can be opened.
 ///
 /// # Errors
 /// The first [`XenError`].
@@ -58,21 +58,23 @@ pub fn probe() -> Result<(), XenError> {
     [GNTDEV, GNTALLOC, EVTCHN].into_iter().try_for_each(|device| open(device).map(drop))
 }
 
-/// Whether this kernel runs on Xen.
+/// Whether this kernel runs under Xen.
 pub fn is_there() -> bool {
     std::fs::read_to_string("/sys/hypervisor/type").is_ok_and(|kind| kind.trim() == "xen")
 }
 
 fn is_netback_loaded() -> bool {
-    // Built in, it has a driver and perhaps no module.
+    // Built into the kernel, xen-netback has a driver but perhaps no module.
     Path::new("/sys/module/xen_netback").exists() || Path::new("/sys/bus/xen-backend/drivers/vif").exists()
 }
 
-/// Pages that all programs together may grant by gntalloc: the module allows 1024 of itself, too few for twenty interfaces.
+/// Limit of pages that all programs together may grant by gntalloc: the module's default of 1024 is too low for twenty
+/// interfaces.
 const OWN_PAGES: u32 = 1 << 16;
 const OWN_PAGES_PARAMETER: &str = "/sys/module/xen_gntalloc/parameters/limit";
 
-/// Raises the limit of pages of ours, if it is lower. Where that is refused, the log says so, and the first interface without pages.
+/// Raises gntalloc's limit of granted pages, if it is lower. If that is refused, the log says so, and so does the first interface
+/// without pages.
 fn allow_own_pages() {
     let allowed = std::fs::read_to_string(OWN_PAGES_PARAMETER).ok().and_then(|text| text.trim().parse().ok());
     if allowed.is_some_and(|allowed: u32| allowed < OWN_PAGES)
@@ -90,16 +92,16 @@ fn open((path, module): (&'static str, &'static str)) -> Result<File, XenError> 
 /// See the module.
 #[derive(Debug)]
 pub struct Devices {
-    /// Our own number.
+    /// Number of our own domain.
     domain: Domain,
     gntdev: File,
 }
 
 impl Devices {
-    /// The devices of this domain, which has this number.
+    /// Opens the devices; `domain` is our own number.
     ///
     /// # Errors
-    /// xen-netback is loaded, or a device is not there.
+    /// xen-netback is loaded, or a device is missing.
     pub fn open(domain: Domain) -> Result<Self, XenError> {
         probe()?;
         allow_own_pages();
@@ -116,7 +118,7 @@ impl Layer for Devices {
     }
 
     fn own_pages(&self, count: u16) -> io::Result<Vec<OwnPage>> {
-        // A device of their own: what it made goes when it is closed and they are unmapped.
+        // A descriptor of their own: the pages and their grants are freed when it is closed and they are unmapped.
         let gntalloc = Arc::new(open(GNTALLOC).map_err(io::Error::other)?);
         let own_page = |_| {
             let (offset, reference) = xen::grant_page(&gntalloc, self.domain)?;
@@ -128,14 +130,14 @@ impl Layer for Devices {
     }
 
     fn bind(&self, domain: Domain, port: u32) -> io::Result<Box<dyn Channel>> {
-        // A device of its own, so that its descriptor tells of this channel only.
+        // A descriptor of its own, which becomes readable by events of this channel only.
         let evtchn = open(EVTCHN).map_err(io::Error::other)?;
         let port = xen::bind_channel(&evtchn, domain, port)?;
         Ok(Box::new(EventChannel { evtchn, port }))
     }
 
     fn copy(&self, copies: &mut [GrantCopy]) {
-        // Those that were not done say so.
+        // A failed copy says so in its status.
         let _ = xen::copy_grants(&self.gntdev, copies);
     }
 }
@@ -172,7 +174,7 @@ impl Channel for EventChannel {
     }
 
     fn clear(&self) {
-        // What is read are ports, ours at most once; writing it unmasks it.
+        // Reads the numbers of pending ports, ours at most once; writing it back unmasks it.
         let mut port = [0; 4];
         if (&self.evtchn).read(&mut port).is_ok_and(|count| count == port.len()) {
             let _ = (&self.evtchn).write(&port);
@@ -180,7 +182,7 @@ impl Channel for EventChannel {
     }
 
     fn notify(&self) {
-        // A channel whose other end is closed takes nothing.
+        // Fails if the other end of the channel is closed; the event is then of no use.
         let _ = xen::notify_channel(&self.evtchn, self.port);
     }
 }

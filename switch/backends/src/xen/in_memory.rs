@@ -1,4 +1,5 @@
-//! A hypervisor in memory, for tests and fuzzers: grants, event channels and xenstore of domains that are all in this process.
+//! A Xen hypervisor in memory, for tests and fuzzers: grants, event channels and xenstore of domains that are all in this
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::File;
@@ -13,7 +14,7 @@ use super::layer::{Channel, Domain, GrantCopy, Layer, Mapped, OwnPage, PAGE};
 use super::store::{Event, Store};
 use crate::memory::{Granted, SharedPage};
 
-/// Who serves: dom0.
+/// The domain of the back end: dom0.
 const BACK: Domain = 0;
 
 /// See the module.
@@ -75,7 +76,7 @@ fn is_at_or_below(path: &str, top: &str) -> bool {
 }
 
 impl Hypervisor {
-    /// One without domains.
+    /// A hypervisor without domains.
     ///
     /// # Panics
     /// The kernel has no memory left.
@@ -117,22 +118,22 @@ impl Hypervisor {
         (own, reference)
     }
 
-    /// Takes a grant back: copies that name it fail from now on.
+    /// Revokes a grant: grant copies that name it fail from now on.
     pub fn revoke(&self, domain: Domain, reference: u32) {
         self.state().grants.remove(&(domain, reference));
     }
 
-    /// Grants that there are, of all domains.
+    /// Number of grants of all domains.
     pub fn grants(&self) -> usize {
         self.state().grants.len()
     }
 
-    /// Requests to copy so far.
+    /// Grant copy requests so far.
     pub fn copy_requests(&self) -> usize {
         self.state().copy_requests
     }
 
-    /// Copies that were asked for so far.
+    /// Grant copies in these requests so far.
     pub fn copies(&self) -> usize {
         self.state().copies
     }
@@ -142,14 +143,15 @@ impl Hypervisor {
         self.state().reads
     }
 
-    /// Offers the event channel `port` of `domain`; returns the domain's end of it: rung by us, and to ring us.
+    /// Offers the event channel `port` of `domain`; returns the domain's end of it: the eventfd signalled by memlane, and the one
+    /// that signals memlane.
     pub fn channel(&self, domain: Domain, port: u32) -> (Arc<EventFd>, Arc<EventFd>) {
         let ends = Ends { front: Arc::new(bell()), back: Arc::new(bell()) };
         self.state().channels.insert((domain, port), ends.clone());
         (ends.front, ends.back)
     }
 
-    /// Writes to xenstore, as some other domain does.
+    /// Writes to xenstore as another domain.
     pub fn write(&self, path: &str, text: &str) {
         let path = whole(path);
         let mut state = self.state();
@@ -165,7 +167,7 @@ impl Hypervisor {
         state.tell(&path);
     }
 
-    /// What xenstore has at `path`.
+    /// The text at `path` in xenstore.
     pub fn read(&self, path: &str) -> Option<String> {
         self.state().tree.get(&whole(path)).cloned()
     }
@@ -239,7 +241,7 @@ impl Layer for Hypervisor {
 
     fn bind(&self, domain: Domain, port: u32) -> io::Result<Box<dyn Channel>> {
         let ends = self.state().channels.get(&(domain, port)).cloned().ok_or(ErrorKind::NotFound)?;
-        // A newly bound channel is pending.
+        // A newly bound event channel is pending.
         let _ = ends.back.write(1);
         Ok(Box::new(BackEnd(ends)))
     }
@@ -272,7 +274,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Something was read. As from a real xenstore, events that came before the answer are received with it: nothing rings for them any more.
+    /// A read was answered. As with a real xenstore, events that came before the answer are received with it, so the descriptor
+    /// does not become readable for them again.
     fn asked(&self) {
         self.hypervisor.state().reads += 1;
         let _ = self.inbox.bell.read();

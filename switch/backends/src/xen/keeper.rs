@@ -1,8 +1,8 @@
-//! The keeper: the thread that watches xenstore and serves the vifs that ports are for.
+//! Xenstore watcher: the thread that watches xenstore and serves the vifs of configured ports.
 //!
-//! It knows who is **wanted**: for each port a domain, by name or number, and which of its interfaces. When the toolstack makes a back end for
-//! one, a [`Vif`](super::vif) stands for it until it goes. Of others that are memlane's by their script it sends [`News`], if it is asked to:
-//! whoever hears of them makes a port.
+//! It holds the list of **wanted** vifs: for each port a domain, by name or number, and the number of its interface. When the
+//! toolstack creates a back end for such a vif, a [`Vif`](super::vif) serves it until it is removed. For other vifs whose hotplug
+//! script names memlane it sends [`News`], if it is asked to, and the receiver of the news creates a port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,59 +26,59 @@ use crate::memory::Fetch;
 use crate::network::Network;
 use crate::port::Port;
 
-/// Where back ends stand in xenstore.
+/// Path of back ends in xenstore.
 const BACK: &str = "backend/vif";
-/// The token of the watch that tells of them.
+/// Token of the watch on that path.
 const BACK_ENDS: &str = "back ends";
-/// The hotplug script by which the toolstack says that an interface is memlane's.
+/// The hotplug script by which the toolstack assigns an interface to memlane.
 const SCRIPT: &str = "vif-memlane";
-/// What the thread waits between two rounds at least, so that guests that write without end cost little.
+/// Least time between two rounds, as a rate limit for guests that write to xenstore without end.
 const PAUSE: Duration = Duration::from_millis(1);
 const STACK: usize = 512 * 1024;
 
-/// Whom a port is for.
+/// The vif that a port serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Name or number of the domain.
     pub domain: String,
-    /// Which of its interfaces, from 0 on.
+    /// Number of the domain's interface, from 0 on.
     pub vif: u16,
-    /// Most queues.
+    /// Most queues (pairs of transmit and receive ring).
     pub queues: u16,
-    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    /// Whether the guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
     pub receive_offloads: bool,
-    /// The operator ties an address to the port; else it is the toolstack's.
+    /// The operator ties a MAC address to the port; otherwise it is the toolstack's.
     pub has_address: bool,
 }
 
-/// An interface that no port is for.
+/// A vif that no port is configured for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newcomer {
     /// Number of its domain.
     pub domain: Domain,
-    /// Which of the domain's interfaces it is.
+    /// Number of the domain's interface.
     pub vif: u16,
-    /// The segment that it is to be on: what the toolstack calls its bridge, if anything.
+    /// The segment for its port: the toolstack's name of the bridge, if there is one.
     pub segment: Option<String>,
-    /// Its address.
+    /// Its MAC address.
     pub mac: Option<MacAddress>,
 }
 
-/// What is told of interfaces that memlane is to take as they come.
+/// Notifications of vifs for which memlane is to create ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// One has come.
+    /// A vif was created.
     Came(Newcomer),
-    /// That of this domain with this number has gone.
+    /// The vif of this domain with this number was removed.
     Gone(Domain, u16),
 }
 
 #[derive(Debug)]
 enum Order {
     Serve(Wanted, Arc<Port>),
-    /// From now on there is somebody to be told.
+    /// Sends news through this channel from now on.
     Tell(Sender<News>),
-    /// Done when the sender is dropped.
+    /// Complete when the sender is dropped.
     Release(PortId, Sender<()>),
     Quit,
 }
@@ -95,7 +95,7 @@ impl Keeper {
     /// Serves vifs of this host's guests on `network`.
     ///
     /// # Errors
-    /// A [`XenError`]: this is no Xen host, or the kernel's own back end is loaded.
+    /// A [`XenError`]: this is no Xen host, or xen-netback is loaded.
     pub fn start(network: &Arc<Network>) -> Result<Self, XenError> {
         super::device::probe()?;
         let mut store = Xenstore::connect()?;
@@ -103,7 +103,7 @@ impl Keeper {
         Ok(Self::start_on(network, Arc::new(layer), Box::new(store))?)
     }
 
-    /// As [`Self::start`], on any kind of Xen.
+    /// As [`Self::start`], on any implementation of the Xen layer.
     ///
     /// # Errors
     /// The kernel refuses a thread, pages or descriptors.
@@ -125,29 +125,29 @@ impl Keeper {
         Ok(Self { orders, bell, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Serves `port` to whom it is for, whenever that is there.
+    /// Serves `port` to the vif `wanted`, whenever it exists.
     pub fn serve(&self, wanted: Wanted, port: &Arc<Port>) {
         self.order(Order::Serve(wanted, Arc::clone(port)));
     }
 
-    /// Tells `who` of interfaces that no port is for and whose script is memlane's, those that are there included.
+    /// Sends news of vifs with memlane's hotplug script and no configured port through `who`, existing ones included.
     pub fn tell(&self, who: Sender<News>) {
         self.order(Order::Tell(who));
     }
 
-    /// Serves `port` to nobody any more. Its guest is left as it is, to be served by another port or process.
+    /// Ends the service of `port`. Its vif stays as it is, to be served by another port or process.
     pub fn release(&self, port: &Port) {
         let (done, wait) = channel();
         self.order(Order::Release(port.id, done));
-        // Ended one way or the other.
+        // An error means that the thread has ended, and the service with it.
         let _ = wait.recv();
     }
 
-    /// Serves nobody any more; guests are left as they are.
+    /// Ends the service of all ports; their vifs stay as they are.
     pub fn stop(&self) {
         self.order(Order::Quit);
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // If it panicked, it has said so.
+            // A thread that panicked has logged it.
             let _ = thread.join();
         }
     }
@@ -166,25 +166,25 @@ impl Drop for Keeper {
     }
 }
 
-/// What the thread works with.
+/// State of the thread.
 struct Rounds {
     host: Host,
     store: Box<dyn Store>,
     inbox: Receiver<Order>,
     wanted: Vec<(Wanted, Arc<Port>)>,
     vifs: BTreeMap<(Domain, u16), Vif>,
-    /// Who hears of newcomers.
+    /// Receiver of news.
     told: Option<Sender<News>>,
-    /// What was told of and is there still.
+    /// Vifs that were reported as new and still exist.
     newcomers: BTreeSet<(Domain, u16)>,
 }
 
-/// What there is to look at: what a guest writes has nobody else looked at.
+/// The vifs to examine in the next round: a guest's writes lead to an examination of its own vif only.
 #[derive(Debug, Default)]
 struct Looks {
-    /// Which vifs there are: some came or went.
+    /// The list of vifs: some were created or removed.
     which: bool,
-    /// These.
+    /// These vifs.
     vifs: BTreeSet<(Domain, u16)>,
 }
 
@@ -195,7 +195,7 @@ enum Then {
     Quit,
 }
 
-/// Where a vif's back end stands below [`BACK`]; watches of its front end have that for a token.
+/// Path of a vif's back end below [`BACK`], which is also the token of the watch on its front end.
 fn place((domain, vif): (Domain, u16)) -> String {
     format!("{domain}/{vif}")
 }
@@ -223,7 +223,7 @@ impl Rounds {
         result
     }
 
-    /// Waits until something comes, and looks at what it concerns.
+    /// Waits for events, and examines the vifs that they concern.
     fn round(&mut self) -> io::Result<Then> {
         std::thread::sleep(PAUSE);
         self.wait()?;
@@ -245,7 +245,8 @@ impl Rounds {
         Ok(Then::GoOn)
     }
 
-    /// Notes what `event` has looked at: the vif whose front or back end has changed, or which there are if this is none that is served.
+    /// Notes the vif to examine after `event`: the one whose front or back end has changed, or the list of vifs if it is one that
+    /// is not served.
     fn note(&self, event: &Event, looks: &mut Looks) {
         if event.token != BACK_ENDS {
             looks.vifs.extend(vif_at(&event.token).map(|(key, _)| key));
@@ -300,7 +301,7 @@ impl Rounds {
         self.store.unwatch(&vif.watched(), &place(key))
     }
 
-    /// Meets vifs that are new and wanted, and forgets those that are gone.
+    /// Finds vifs that are new and wanted, and forgets those that were removed.
     fn find(&mut self) -> io::Result<()> {
         let there = self.there()?;
         let left: Vec<_> = self.newcomers.iter().filter(|key| !there.contains(key)).copied().collect();
@@ -318,7 +319,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// All back ends that the toolstack made: domain and number.
+    /// All back ends that the toolstack created: domain and number of each.
     fn there(&mut self) -> io::Result<Vec<(Domain, u16)>> {
         let mut found = Vec::new();
         for domain in self.store.list(BACK)? {
@@ -331,12 +332,12 @@ impl Rounds {
 
     fn say(&self, news: News) {
         if let Some(told) = &self.told {
-            // Whoever was told may have ended before us.
+            // The receiver may have ended before this thread.
             let _ = told.send(news);
         }
     }
 
-    /// Tells of an interface that no port is for, once, if it is memlane's.
+    /// Sends news of a vif that no port is configured for, once, if its script is memlane's.
     fn announce(&mut self, (domain, vif): (Domain, u16), back: &str) -> io::Result<()> {
         if self.told.is_none() || self.newcomers.contains(&(domain, vif)) {
             return Ok(());
@@ -354,7 +355,7 @@ impl Rounds {
 
     fn meet(&mut self, (domain, number): (Domain, u16)) -> io::Result<()> {
         let back = format!("{BACK}/{domain}/{number}");
-        // It is written together with the rest of what the toolstack writes.
+        // The toolstack writes this key together with the others.
         let Some(front) = self.store.read(&format!("{back}/frontend"))? else { return Ok(()) };
         let name = self.store.read(&format!("/local/domain/{domain}/name"))?;
         let is_it = |wanted: &Wanted| {
@@ -364,7 +365,7 @@ impl Rounds {
             return self.announce((domain, number), &back);
         };
         if self.vifs.values().any(|vif| vif.port().id == port.id) {
-            // A domain that is being moved has two for a moment; the old one goes.
+            // A domain in migration exists twice for a moment; the old one is about to end.
             return Ok(());
         }
         let terms = Terms {
@@ -374,7 +375,7 @@ impl Rounds {
             has_address: wanted.has_address,
         };
         let vif = Vif::new(domain, back, front, terms);
-        // It is looked at when the watch tells that it is there.
+        // The first event of the watch leads to an examination.
         self.store.watch(&vif.watched(), &place((domain, number)))?;
         self.vifs.insert((domain, number), vif);
         Ok(())

@@ -1,5 +1,5 @@
-//! What a back end asks of Xen, as a trait: the kernel's devices answer it ([`super::device`]), and for tests and fuzzers a hypervisor in memory
-//! (`super::in_memory`).
+//! The Xen operations that a back end needs, as a trait: the kernel's devices implement it ([`super::device`]), and for tests and
+//! fuzzers a hypervisor in memory (`super::in_memory`).
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -12,7 +12,7 @@ pub use crate::system::xen::GrantCopy;
 /// Number of a domain.
 pub type Domain = u16;
 
-/// Bytes of a page, and so of a grant.
+/// Bytes of a page, the unit of a grant.
 pub const PAGE: u32 = SharedPage::SIZE;
 
 /// Grants and event channels.
@@ -23,19 +23,20 @@ pub trait Layer: Debug + Send + Sync {
     /// There is no such grant, or the kernel refuses.
     fn map(&self, domain: Domain, reference: u32) -> io::Result<Box<dyn Mapped>>;
 
-    /// So many pages of ours, zeroed, that copies reach by grants of their own.
+    /// Allocates `count` zeroed pages, with grants by which grant copies reach them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     fn own_pages(&self, count: u16) -> io::Result<Vec<OwnPage>>;
 
     /// Binds to the event channel `port` of `domain`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     fn bind(&self, domain: Domain, port: u32) -> io::Result<Box<dyn Channel>>;
 
-    /// Makes the `copies` in one request; each notes whether it was done. Who asks has seen to it that they stay within their pages.
+    /// Makes the `copies` by one request (grant copy) and sets the status of each. The caller has checked that they stay within
+    /// their pages.
     fn copy(&self, copies: &mut [GrantCopy]);
 }
 
@@ -50,23 +51,23 @@ pub trait Mapped: Debug + Send + Sync {
 pub struct OwnPage {
     /// The page.
     pub page: SharedPage,
-    /// Where copies find its first byte.
+    /// The page's first byte, as grant copies name it.
     pub place: Granted,
-    /// What keeps the grant.
+    /// The open file that keeps the grant.
     pub(super) _keeper: Option<Arc<File>>,
 }
 
 /// Our end of an event channel.
 pub trait Channel: Debug + Send + Sync {
-    /// Becomes readable with each event that comes after [`Self::clear`].
+    /// Becomes readable by each event after [`Self::clear`].
     ///
     /// # Errors
     /// The kernel refuses another descriptor.
     fn readable(&self) -> io::Result<File>;
 
-    /// Forgets the events that came, so that the next one tells again.
+    /// Clears pending events, so that the next one makes the descriptor readable again.
     fn clear(&self);
 
-    /// Sends an event.
+    /// Sends an event to the other end.
     fn notify(&self);
 }

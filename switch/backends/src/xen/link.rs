@@ -1,4 +1,5 @@
-//! What the ends of one queue share with each other and with the keeper: whom they serve, and the rule that was broken.
+//! State that both ends of one queue share with each other and with the xenstore watcher: the domain that they serve, and its
+//! violation of the protocol.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,19 +13,19 @@ use crate::memory::{Fetch, Foreign, Granted, Piece};
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) layer: Arc<dyn Layer>,
-    /// Whose front end it is.
+    /// The domain of the front end.
     pub(super) domain: Domain,
-    /// The rule that it broke, if it did.
+    /// The front end's violation of the protocol, if any.
     pub(super) fault: Arc<OnceLock<Fault>>,
-    /// Has the keeper look.
+    /// Wakes the xenstore watcher (an eventfd).
     pub(super) bell: Arc<EventFd>,
 }
 
 impl Link {
-    /// Notes that a rule was broken; the keeper ends the session.
+    /// Records a violation of the protocol; the xenstore watcher then ends the session.
     pub(super) fn fail(&self, fault: Fault) {
         if self.fault.set(fault).is_ok() {
-            // Full only if it was rung already.
+            // Fails only if the eventfd is signalled already.
             let _ = self.bell.write(1);
         }
     }
@@ -34,10 +35,11 @@ impl Link {
     }
 }
 
-/// An event channel that one or both ends are told by.
+/// An event channel by which one or both ends of a queue are notified.
 pub(super) type SharedChannel = Arc<Box<dyn Channel>>;
 
-/// Pages of ours that copies read from or write to, used from the first on until it is [emptied](Self::empty).
+/// Granted pages of ours that grant copies read from or write to, allocated from the first byte on until it is
+/// [emptied](Self::empty).
 #[derive(Debug)]
 pub(super) struct Stage {
     pages: Vec<OwnPage>,
@@ -45,35 +47,36 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// So many pages.
+    /// A stage of so many pages.
     ///
     /// # Errors
-    /// There are no more to be had.
+    /// Pages or grants have run out.
     pub(super) fn new(layer: &dyn Layer, pages: u16) -> std::io::Result<Self> {
         Ok(Self { pages: layer.own_pages(pages)?, used: 0 })
     }
 
-    /// Bytes that are left.
+    /// Bytes left.
     pub(super) fn left(&self) -> u32 {
         self.pages.len() as u32 * PAGE - self.used
     }
 
-    /// All of it is free again.
+    /// Frees all of it.
     pub(super) fn empty(&mut self) {
         self.used = 0;
     }
 
-    /// Bytes in use, to go back to.
+    /// Bytes in use, as an argument for [`Self::go_back`].
     pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    /// What was taken after there were so many `used` is free again.
+    /// Frees the bytes allocated after `used` was taken.
     pub(super) fn go_back(&mut self, used: u32) {
         self.used = used;
     }
 
-    /// Takes up to `length` bytes, at least one, that lie in one page: where copies find them, and where we do. `None` if nothing is left.
+    /// Allocates up to `length` bytes, at least one, within one page: the grant by which copies name them, and their address
+    /// here. `None` if nothing is left.
     pub(super) fn take(&mut self, length: u32) -> Option<(Granted, Piece)> {
         let page = self.pages.get((self.used / PAGE) as usize)?;
         let offset = self.used % PAGE;
@@ -82,21 +85,21 @@ impl Stage {
         Some((page.place.after(offset), piece))
     }
 
-    /// What is taken next lies in one page up to `length` bytes, at most a page.
+    /// Has the next `length` bytes, at most a page, lie in one page.
     pub(super) fn keep_together(&mut self, length: u32) {
         if PAGE - self.used % PAGE < length {
             self.used = self.used.next_multiple_of(PAGE);
         }
     }
 
-    /// Takes `length` bytes, at most a page, that lie in one page.
+    /// Allocates `length` bytes, at most a page, within one page.
     pub(super) fn take_whole(&mut self, length: u32) -> Option<(Granted, Piece)> {
         self.keep_together(length);
         self.take(length)
     }
 }
 
-/// Places of half a page each, in pages of ours, taken and given back one by one.
+/// Places of half a page each, in granted pages of ours, allocated and freed one by one.
 #[derive(Debug)]
 pub(super) struct Shelf {
     pages: Vec<OwnPage>,
@@ -108,26 +111,26 @@ impl Shelf {
     pub(super) const PLACE: u32 = PAGE / 2;
     const PLACES_A_PAGE: u16 = (PAGE / Self::PLACE) as u16;
 
-    /// So many pages.
+    /// A shelf of so many pages.
     ///
     /// # Errors
-    /// There are no more to be had.
+    /// Pages or grants have run out.
     pub(super) fn new(layer: &dyn Layer, pages: u16) -> std::io::Result<Self> {
         let free = (0..pages * Self::PLACES_A_PAGE).rev().collect();
         Ok(Self { pages: layer.own_pages(pages)?, free })
     }
 
-    /// Takes a place; `None` if all are taken.
+    /// Allocates a place; `None` if all are in use.
     pub(super) fn take(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// The place is free again.
+    /// Frees the place.
     pub(super) fn give_back(&mut self, place: u16) {
         self.free.push(place);
     }
 
-    /// Where copies find the place, and where we do.
+    /// The grant by which copies name the place, and its address here.
     pub(super) fn at(&self, place: u16) -> (Granted, Piece) {
         let page = &self.pages[usize::from(place / Self::PLACES_A_PAGE)];
         let offset = u32::from(place % Self::PLACES_A_PAGE) * Self::PLACE;
@@ -135,7 +138,7 @@ impl Shelf {
     }
 }
 
-/// Fetches what other domains granted by way of pages of ours, for receivers that reach frames by address.
+/// Fetches memory granted by other domains to pages of ours, for receive ends that need an address.
 #[derive(Debug)]
 pub(super) struct Fetcher {
     layer: Arc<dyn Layer>,
@@ -143,7 +146,7 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Pages, so that most frames are fetched by one request.
+    /// Pages enough to fetch most frames by one request.
     const PAGES: u16 = 18;
 
     pub(super) fn new(layer: Arc<dyn Layer>) -> std::io::Result<Self> {

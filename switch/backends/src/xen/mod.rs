@@ -6,12 +6,12 @@
 //!
 //! In the order in which they take part:
 //!
-//! 1. [`layer`]: what is asked of Xen, as a trait; [`device`] has the kernel's devices answer, `in_memory` tests.
-//! 2. [`store`]: xenstore, as a trait and as it is spoken; [`keeper`]: the thread that watches it, for all vifs.
-//! 3. [`vif`]: the states of one back end and its front end, and what is agreed.
-//! 4. [`netif`] and [`ring`]: what lies in the shared rings. [`link`]: what the ends of a queue share.
-//! 5. [`XenTransmit`](transmit) and [`XenReceive`](receive): where frames come in and leave. Between two Xen guests the hypervisor copies the payload
-//!    from page to page; of short frames it comes here on the way.
+//! 1. [`layer`]: the Xen operations, as a trait; [`device`] implements it on the kernel's devices, `in_memory` for tests.
+//! 2. [`store`]: the xenstore protocol, and a trait for it; [`keeper`]: the xenstore watcher, one thread for all vifs.
+//! 3. [`vif`]: the states of one back end and its front end, and their negotiation.
+//! 4. [`netif`] and [`ring`]: the contents of the shared rings. [`link`]: state that the ends of a queue share.
+//! 5. [`XenTransmit`](transmit) (TX) and [`XenReceive`](receive) (RX). Between two Xen guests the hypervisor copies the payload
+//!    from page to page (grant copy); short frames are copied to pages of ours on the way.
 
 pub mod device;
 #[cfg(any(test, feature = "testing"))]

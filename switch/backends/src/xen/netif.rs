@@ -1,19 +1,20 @@
-//! The network protocol between front end and back end (`xen/include/public/io/netif.h`): what lies in the rings, read into frames and checked.
+//! The network protocol between front end and back end (`xen/include/public/io/netif.h`): the entries of the rings, parsed to
+//! frames and checked.
 //!
-//! A **request** of the transmit ring names part of a page. A frame is one request or several, each but the last with
-//! [`MORE_DATA`](tx_flag::MORE_DATA); behind the first may stand **extras**, which take a place in the ring each. The first request tells the
-//! length of the whole frame, the others their own.
+//! A **request** of the transmit ring names part of a granted page. A frame is one request or several, each but the last with
+//! [`MORE_DATA`](tx_flag::MORE_DATA); behind the first may stand **extras**, which take a slot of the ring each. The first
+//! request states the length of the whole frame, the others their own.
 
 use thiserror::Error;
 
 use super::layer::{Domain, PAGE};
 use crate::memory::{Foreign, Granted};
 
-/// Places of a ring of one page, of either kind.
+/// Slots of a ring of one page, of either kind.
 pub const RING: u32 = 256;
-/// Most requests of a frame (XEN_NETIF_NR_SLOTS_MIN): what every front end must do with, and every Linux does with.
+/// Most requests of a frame (XEN_NETIF_NR_SLOTS_MIN): the number that every front end can keep to, and every Linux does.
 pub const MOST_SLOTS: usize = 18;
-/// Kinds of extras (XEN_NETIF_EXTRA_TYPE_MAX): no frame has more of them.
+/// Kinds of extras (XEN_NETIF_EXTRA_TYPE_MAX): a frame has one of each at most.
 const EXTRA_KINDS: u8 = 6;
 /// Bytes of a transmit request.
 pub const TX_REQUEST: usize = 12;
@@ -22,7 +23,7 @@ pub const RX_SLOT: usize = 8;
 
 /// Flags of transmit requests.
 pub mod tx_flag {
-    /// The checksum is the pseudo-header's only.
+    /// The checksum is partial: the sum of the pseudo-header only.
     pub const CSUM_BLANK: u16 = 1;
     /// The frame goes on in the next request.
     pub const MORE_DATA: u16 = 4;
@@ -32,9 +33,9 @@ pub mod tx_flag {
 
 /// Flags of receive responses.
 pub mod rx_flag {
-    /// The checksum is good, or will be.
+    /// The checksum is correct, or will be once it is completed.
     pub const DATA_VALIDATED: u16 = 1;
-    /// The checksum is the pseudo-header's only.
+    /// The checksum is partial: the sum of the pseudo-header only.
     pub const CSUM_BLANK: u16 = 2;
     /// The frame goes on in the next response.
     pub const MORE_DATA: u16 = 4;
@@ -42,17 +43,17 @@ pub mod rx_flag {
     pub const EXTRA_INFO: u16 = 8;
 }
 
-/// Answers to transmit requests.
+/// Status of transmit responses.
 pub mod status {
-    /// It could not be sent.
+    /// The frame was not sent.
     pub const ERROR: i16 = -1;
-    /// It was sent.
+    /// The frame was sent.
     pub const OKAY: i16 = 0;
-    /// There was no request, but an extra.
+    /// The slot held an extra, not a request.
     pub const NULL: i16 = 1;
 }
 
-/// How a frame is to be cut (XEN_NETIF_GSO_TYPE_*).
+/// Kind of segmentation (XEN_NETIF_GSO_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -61,7 +62,7 @@ pub enum GsoKind {
     Tcp6 = 2,
 }
 
-/// Segmentation of a frame: its kind, and the payload of each segment in bytes.
+/// GSO metadata of a frame: the kind, and the payload of each segment in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
     /// Its kind.
@@ -73,14 +74,14 @@ pub struct Gso {
 impl Gso {
     const EXTRA: u8 = 1;
 
-    /// As an extra.
+    /// The metadata as an extra.
     pub fn extra(self) -> [u8; RX_SLOT] {
         let [low, high] = self.size.to_le_bytes();
         [Self::EXTRA, 0, low, high, self.kind as u8, 0, 0, 0]
     }
 }
 
-/// A rule that a front end broke: nothing more is taken from it.
+/// A front end's violation of the protocol: no more requests are taken from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// See the sentence.
@@ -106,7 +107,7 @@ pub enum Fault {
     Segmentation,
 }
 
-/// A place that a frame takes in the transmit ring, to be answered.
+/// A slot of the transmit ring that a frame takes, to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A request with this id.
@@ -115,28 +116,28 @@ pub enum Place {
     Extra,
 }
 
-/// A frame as it was read from a transmit ring, kept for as long as it is not answered.
+/// A frame as it was parsed from a transmit ring, kept for as long as it is not answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxFrame {
-    /// Its parts, in order: each is within a page, and together they are as long as the frame.
+    /// Its buffer segments, in order: each within a page, and together as long as the frame.
     pub parts: Vec<Foreign>,
-    /// The places that it takes, in order.
+    /// Its slots, in order.
     pub places: Vec<Place>,
     /// Bytes of the whole frame.
     pub length: u32,
-    /// Whether the checksum is left to others.
+    /// Whether the checksum is partial.
     pub checksum_blank: bool,
-    /// Whether and how it is to be cut.
+    /// GSO metadata; `None` for a frame that is not to be segmented.
     pub gso: Option<Gso>,
 }
 
 impl TxFrame {
-    /// An empty one, with room for what most have.
+    /// An empty one, with capacity for most frames.
     pub fn new() -> Self {
         Self { parts: Vec::with_capacity(MOST_SLOTS), places: Vec::with_capacity(MOST_SLOTS + 1), ..Self::default() }
     }
 
-    /// Reads the next frame of `domain`, whose places `next` hands out, one after the other; none if there are no more.
+    /// Parses the next frame of `domain` from the slots that `next` returns one after the other; no frame if there are none.
     ///
     /// # Errors
     /// The [`Fault`] of the front end.
@@ -168,7 +169,7 @@ impl TxFrame {
         }
     }
 
-    /// Extras stand behind the first request, and each tells whether another follows.
+    /// Parses the extras. They follow the first request, and each says whether another follows.
     fn read_extras(&mut self, next: &mut impl FnMut() -> Option<[u8; TX_REQUEST]>) -> Result<(), Fault> {
         for _ in 1..EXTRA_KINDS {
             let [kind, flags, low, high, gso_kind, ..] = next().ok_or(Fault::Incomplete)?;
@@ -192,7 +193,7 @@ impl TxFrame {
         Err(Fault::Extra)
     }
 
-    /// The first part's own length is what the others leave of the whole.
+    /// The first part's own length is the frame's length less those of the other parts.
     fn check_parts(&mut self) -> Result<(), Fault> {
         let others: u32 = self.parts[1..].iter().map(|part| part.length).sum();
         self.parts[0].length = self.length.checked_sub(others).ok_or(Fault::Lengths)?;
@@ -232,7 +233,7 @@ pub fn rx_request(bytes: [u8; RX_SLOT]) -> (u16, u32) {
     (u16::from_le_bytes([a, b]), u32::from_le_bytes([e, f, g, h]))
 }
 
-/// A receive response: so many bytes from the page's first on, or a status below zero.
+/// A receive response: the number of bytes, from the page's first on, or a negative status.
 pub fn rx_response(id: u16, flags: u16, status: i16) -> [u8; RX_SLOT] {
     let ([a, b], [c, d], [e, f]) = (id.to_le_bytes(), flags.to_le_bytes(), status.to_le_bytes());
     [a, b, 0, 0, c, d, e, f]

@@ -1,9 +1,10 @@
-//! Where frames leave to a Xen guest: gathered during a pass, copied by the hypervisor into the pages that its receive requests name, all by one
-//! request, when the pass ends.
+//! The receive end (RX) of a Xen port: frames are gathered during a poll iteration and, when it ends, copied by the hypervisor
+//! into the pages that the guest's receive requests name, all by one grant copy request.
 //!
-//! What lies in memory of ours or of another kind of guest goes by way of the **stage**, pages of ours. What another Xen guest sent goes straight
-//! from its pages, but for the first bytes, which were decided on: those are the copy's. If the frame was copied whole, all of it goes from there.
-//! Answers are written in the order of the requests.
+//! Frames from memory of ours, or of a guest of another kind, are copied through the **stage**, granted pages of ours. Frames of
+//! another Xen guest are copied straight from its pages, except for their headers: the switch has decided by its own copy of
+//! these, so that copy is delivered. A frame that was copied as a whole on transmit is delivered from there. Responses are
+//! written in the order of the requests.
 
 use std::sync::Arc;
 
@@ -23,30 +24,30 @@ use crate::stats::DropReason;
 
 /// Pages of the stage: enough for any one frame.
 const STAGE: u16 = (MAX_FRAME / PAGE) as u16 + 2;
-/// Copies after which those gathered are made before the pass ends.
+/// Gathered copies after which the request is made before the poll iteration ends.
 const MOST_COPIES: usize = 256;
 
-/// What the front end takes.
+/// Receive offloads and features of the front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Takes {
-    /// Frames in several pages.
+    /// Frames may span several pages (scatter-gather).
     pub(super) scattered: bool,
-    /// What may be left undone in IPv4.
+    /// Receive offloads for IPv4.
     pub(super) v4: Offloads,
-    /// And in IPv6.
+    /// Receive offloads for IPv6.
     pub(super) v6: Offloads,
 }
 
-/// An answer to be written when the copies are made.
+/// A response to be written once the copies are made.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// To the request with this id: so many bytes, with these flags.
+    /// Response to the request with this id: the number of bytes, and flags.
     Bytes { id: u16, length: u16, flags: u16 },
-    /// An extra, in place of an answer.
+    /// An extra in place of a response.
     Extra([u8; RX_SLOT]),
 }
 
-/// A gathered frame: up to where its copies and its answers go.
+/// A gathered frame: the ends of its copies and of its responses.
 #[derive(Clone, Copy, Debug)]
 struct Gathered {
     copies: usize,
@@ -60,24 +61,24 @@ pub(super) struct XenReceive {
     channel: SharedChannel,
     ring: BackRing,
     takes: Takes,
-    /// For frames whose checksum is to be completed.
+    /// Fetches frames that need their checksum completed.
     fetch: Arc<dyn Fetch>,
     stage: Stage,
     copies: Vec<GrantCopy>,
     answers: Vec<Answer>,
     frames: Vec<Gathered>,
-    /// Where the bytes of the frame that is being placed lie.
+    /// The buffer segments of the frame that is being placed.
     runs: Vec<Foreign>,
-    /// How many bytes each of the receiver's pages gets of it.
+    /// Bytes of the frame for each of the receiver's pages.
     slots: Vec<u32>,
-    /// Scratch for frames whose checksum is to be completed.
+    /// Scratch for frames that need their checksum completed.
     bytes: Vec<u8>,
-    /// Requests that the last frame without room needed.
+    /// Receive requests that the last frame without room needed.
     wanted: u32,
     refused: u32,
 }
 
-/// The receiver has no room now.
+/// The receive ring has too few requests at the moment.
 struct NoRoom;
 
 impl XenReceive {
@@ -107,7 +108,7 @@ impl XenReceive {
         })
     }
 
-    /// What may be left undone in the frame of `parcel`.
+    /// The receive offloads that apply to the frame of `parcel`.
     fn offloads(&self, parcel: &Parcel) -> Offloads {
         if self.takes.v4 == self.takes.v6 {
             return self.takes.v4;
@@ -116,7 +117,7 @@ impl XenReceive {
         if version == 6 { self.takes.v6 } else { self.takes.v4 }
     }
 
-    /// Has `act` place the frame, fetched if it is only named.
+    /// Has `act` place the frame, fetched first if it is only named by grants.
     fn with_bytes(&mut self, parcel: &mut Parcel, act: impl FnOnce(&mut Self, &mut Parcel) -> Placed) -> Placed {
         if !parcel.is_foreign() {
             return act(self, parcel);
@@ -155,7 +156,7 @@ impl XenReceive {
         }
     }
 
-    /// Cuts the frame and takes as many segments as there is room for.
+    /// Segments the frame (TSO in software) and places as many segments as there is room for.
     fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
         let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
         while u32::from(parcel.segments_done) < cutter.count() {
@@ -203,7 +204,7 @@ impl XenReceive {
         Ok(())
     }
 
-    /// Receive requests that are not taken.
+    /// Receive requests that are available.
     fn room(&mut self) -> Result<u32, NoRoom> {
         self.ring.waiting().map_err(|fault| {
             self.link.fail(fault);
@@ -211,7 +212,7 @@ impl XenReceive {
         })
     }
 
-    /// Fills `runs` for a frame of `headers`, then `length` bytes of the parcel's frame from byte `from` on.
+    /// Fills `runs` for a frame of `headers`, then `length` bytes of the packet's frame from byte `from` on.
     fn lay_staged(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32) {
         let whole = headers.len() as u32 + length;
         if whole <= PAGE && !parcel.is_foreign() {
@@ -221,8 +222,8 @@ impl XenReceive {
         self.gather(parcel, from, length);
     }
 
-    /// As [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. No part of the frame may be only
-    /// named.
+    /// As [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. The whole
+    /// frame must be readable here, no part of it named by grants only.
     fn lay_completed(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32, (start, field): (usize, usize)) {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
@@ -233,7 +234,7 @@ impl XenReceive {
         self.bytes = bytes;
     }
 
-    /// Adds `bytes`, by way of the stage.
+    /// Adds `bytes`, copied to the stage.
     fn stage_bytes(&mut self, bytes: &[u8]) {
         let mut left = bytes;
         if left.len() as u32 <= PAGE
@@ -251,7 +252,8 @@ impl XenReceive {
         }
     }
 
-    /// Adds `length` bytes of the parcel's frame from byte `from` on: those that are named as they are, others by way of the stage.
+    /// Adds `length` bytes of the packet's frame from byte `from` on: granted memory by its grants, other bytes copied to the
+    /// stage.
     fn gather(&mut self, parcel: &Parcel, from: u32, length: u32) {
         let own = parcel.start().get(from as usize..).unwrap_or_default();
         let own = &own[..own.len().min(length as usize)];
@@ -276,15 +278,15 @@ impl XenReceive {
             left.copy_to(to);
             left = left.skip(to.length());
             match self.runs.last_mut() {
-                // Bytes that lie behind each other in one page are one run.
+                // Contiguous bytes in one page are one run.
                 Some(run) if follows(run, place) => run.length += to.length(),
                 _ => self.runs.push(Foreign { place, length: to.length() }),
             }
         }
     }
 
-    /// Divides the runs among the receiver's pages, of which there is `room` for so many: a run is not divided if the frame fits that way, for
-    /// each part of it is a copy.
+    /// Divides the runs among the receiver's pages, `room` of them at most: runs stay whole if the frame fits that way, for each
+    /// part of one is a copy.
     fn divide(&mut self, room: u32) {
         let slots = &mut self.slots;
         slots.clear();
@@ -303,7 +305,7 @@ impl XenReceive {
         }
     }
 
-    /// Takes a receive request for each of the slots and plans the copies.
+    /// Takes a receive request for each of the slots and plans the grant copies.
     fn fill(&mut self, header: NetHeader, gso: Option<Gso>) {
         let begin = self.copies.len();
         let slots = std::mem::take(&mut self.slots);
@@ -342,13 +344,14 @@ impl XenReceive {
         runs.clear();
         (self.runs, self.slots) = (runs, slots);
         if self.frames.len() % 2 == 1 {
-            // The stage is read last, and first for the next frame: the hypervisor looks a page up once for copies in a row.
+            // In reverse order, so that copies from the stage are the last of this frame and the first of the next: the
+            // hypervisor looks a page up once for copies in a row.
             self.copies[begin..].reverse();
         }
         self.frames.push(Gathered { copies: self.copies.len(), answers: self.answers.len() });
     }
 
-    /// Makes the copies that were planned, and writes the answers.
+    /// Makes the planned grant copies and writes the responses.
     fn carry_out(&mut self) {
         if !self.copies.is_empty() {
             self.link.layer.copy(&mut self.copies);
@@ -384,7 +387,7 @@ fn follows(run: &Foreign, place: Granted) -> bool {
     end < PAGE && run.place.after(run.length) == place
 }
 
-/// The bytes `from..from + length` of a rest that is named.
+/// Bytes `from..from + length` of a payload that is named by grants.
 fn named_range(parcel: &Parcel, from: u32, length: u32) -> impl Iterator<Item = Foreign> {
     let (mut skip, mut left) = (from, length);
     parcel.rest().filter_map(|piece| piece.named()).filter_map(move |name| {
@@ -396,12 +399,12 @@ fn named_range(parcel: &Parcel, from: u32, length: u32) -> impl Iterator<Item = 
     })
 }
 
-/// How the receiver is told to see the frame as cut.
+/// The GSO metadata for the receiver.
 fn gso(header: NetHeader) -> Option<Gso> {
     let kind = match header.segmentation() {
         Ok(Some(Segmentation::Tcp4)) => GsoKind::Tcp4,
         Ok(Some(Segmentation::Tcp6)) => GsoKind::Tcp6,
-        // Others are cut before, as they were not agreed on.
+        // Other kinds are segmented before, since the front end cannot have negotiated them.
         _ => return None,
     };
     Some(Gso { kind, size: header.gso_size() })
@@ -421,7 +424,7 @@ impl ReceiveEnd for XenReceive {
         match plan(parcel, &self.offloads(parcel)) {
             Plan::AsIs => self.place_whole(parcel, false),
             Plan::Segment { partial: true } => self.place_segments(parcel, true),
-            // What is summed up is reached by address.
+            // A checksum is summed up over bytes that must have an address here.
             Plan::Checksum => self.with_bytes(parcel, |end, parcel| end.place_whole(parcel, true)),
             Plan::Segment { partial: false } => self.with_bytes(parcel, |end, parcel| end.place_segments(parcel, false)),
         }

@@ -1,14 +1,16 @@
 //! The back end's side of a shared ring of one page (`xen/include/public/io/ring.h`).
 //!
-//! The front end puts requests, we take them in order and put **answers**, in order too, each over the request whose place has the same number.
-//! So what was answered is a run from the ring's beginning, and whoever serves the ring next, after this process died, goes on there.
+//! The front end writes requests; the back end takes them in order and writes **responses**, in order too, each over the request
+//! in the slot of the same number. So the number of responses says where service stands: after a crash of this process, the next
+//! back end resumes there.
 
 use super::layer::Mapped;
 use super::netif::{Fault, RING};
 use crate::memory::Piece;
 use crate::ring::full_fence;
 
-/// Where the page has its numbers: the front end's index, when it wants us told, ours, when we want it told; then the places.
+/// Offsets of the ring's indices: the front end's request index, the index at which it is to notify us, our response index, the
+/// index at which we are to notify it; then the slots.
 const REQUESTS: u32 = 0;
 const TELL_BACK: u32 = 4;
 const ANSWERS: u32 = 8;
@@ -21,18 +23,18 @@ pub(super) struct BackRing {
     /// Keeps `whole` mapped.
     _page: Box<dyn Mapped>,
     whole: Piece,
-    /// Bytes of a place.
+    /// Bytes of a slot.
     place: u32,
-    /// Requests taken.
+    /// Requests taken from the ring.
     taken: u32,
-    /// Answers written.
+    /// Responses written.
     answered: u32,
-    /// Answers that the front end was shown.
+    /// Responses published to the front end.
     shown: u32,
 }
 
 impl BackRing {
-    /// The ring in `page`, with places of so many bytes. It goes on where it was left.
+    /// The ring in `page`, with slots of so many bytes. It resumes where the last back end stopped.
     pub(super) fn new(page: Box<dyn Mapped>, place: usize) -> Self {
         let whole = page.page().piece();
         let ring = Self { _page: page, whole, place: place as u32, taken: 0, answered: 0, shown: 0 };
@@ -55,7 +57,7 @@ impl BackRing {
     /// Requests that can be taken.
     ///
     /// # Errors
-    /// The index is none that the front end can have come to.
+    /// The request index is one that the front end cannot have reached.
     pub(super) fn waiting(&self) -> Result<u32, Fault> {
         let all = self.load(REQUESTS).wrapping_sub(self.answered);
         let waiting = all.checked_sub(self.taken.wrapping_sub(self.answered));
@@ -67,27 +69,27 @@ impl BackRing {
         self.load(REQUESTS) != self.taken
     }
 
-    /// Takes the next request, of which there is one.
+    /// Takes the next request; the caller has checked that there is one.
     pub(super) fn take<const BYTES: usize>(&mut self) -> [u8; BYTES] {
         let request = self.place(self.taken).few();
         self.taken = self.taken.wrapping_add(1);
         request
     }
 
-    /// Asks to be told once there are `count` requests, at least one; true if there are so many already.
+    /// Asks for a notification once there are `count` requests, at least one; true if there are so many already.
     pub(super) fn arm(&self, count: u32) -> bool {
         self.at(TELL_BACK).store_number(self.taken.wrapping_add(count));
         full_fence();
         self.load(REQUESTS).wrapping_sub(self.taken) >= count
     }
 
-    /// Answers the oldest request that was not answered.
+    /// Writes the response to the oldest request without one.
     pub(super) fn answer<const BYTES: usize>(&mut self, answer: &[u8; BYTES]) {
         self.place(self.answered).write_few(answer);
         self.answered = self.answered.wrapping_add(1);
     }
 
-    /// Shows the front end the answers; true if it is to be told.
+    /// Publishes the responses; true if the front end asked for a notification.
     pub(super) fn publish(&mut self) -> bool {
         if self.shown == self.answered {
             return false;

@@ -1,7 +1,8 @@
 //! xenstore: a tree of short texts that domains read, write and watch (`xen/docs/misc/xenstore.txt`, `xen/include/public/io/xs_wire.h`).
 //!
-//! Paths that do not begin with a slash are those of our own domain. A message is a header of four numbers (kind, request, transaction,
-//! length), then as many bytes, 4096 at most, of texts that end with a zero. Answers have the request's number; events of watches come in between.
+//! Paths that do not begin with a slash are those of our own domain. A message is a header of four numbers (kind, request,
+//! transaction, length), then as many bytes, 4096 at most, of strings that end with a zero. A reply has the request's number;
+//! watch events come in between.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -13,12 +14,12 @@ use std::os::unix::net::UnixStream;
 use super::device::XenError;
 use super::layer::Domain;
 
-/// Something changed at `path` or below it, which is watched with this token.
+/// A watch event: `path`, or a path below it, has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Where.
+    /// The path that changed.
     pub path: String,
-    /// What the watch was set with.
+    /// The token with which the watch was set.
     pub token: String,
 }
 
@@ -30,31 +31,31 @@ pub trait Store: Debug + Send {
     /// The connection is of no use any more.
     fn read(&mut self, path: &str) -> io::Result<Option<String>>;
 
-    /// Names of what is below `path`; none if it is not there.
+    /// Names of the entries below `path`; none if it does not exist.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn list(&mut self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Writes `text` at `path`. Where that is not allowed, nothing happens.
+    /// Writes `text` at `path`. A lack of permission is ignored.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
 
-    /// Tells of changes at `path` and below it, and once at the beginning, by events with this `token`.
+    /// Watches `path` and the paths below it: a first event at once, then one for each change, with this `token`.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn watch(&mut self, path: &str, token: &str) -> io::Result<()>;
 
-    /// Ends a watch.
+    /// Removes a watch.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn unwatch(&mut self, path: &str, token: &str) -> io::Result<()>;
 
-    /// Receives what came; to be called when the descriptor is readable.
+    /// Receives pending messages; to be called when the descriptor is readable.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -63,10 +64,11 @@ pub trait Store: Debug + Send {
     /// The oldest event that was received.
     fn next_event(&mut self) -> Option<Event>;
 
-    /// Whether events were received that nobody took: some come while an answer is waited for, and the descriptor does not tell of those.
+    /// Whether received events are pending: some arrive while a reply is awaited, and the descriptor does not become readable for
+    /// those.
     fn has_events(&self) -> bool;
 
-    /// What becomes readable when something comes.
+    /// The descriptor that becomes readable when a message arrives.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
@@ -80,17 +82,17 @@ enum Kind {
     Write = 11,
 }
 
-/// The kinds that only xenstored sends.
+/// Watch events, a kind that only xenstored sends.
 const EVENT: u32 = 15;
 const ERROR: u32 = 16;
 const HEADER: usize = 16;
 /// Longest body (XENSTORE_PAYLOAD_MAX).
 const MOST: usize = 4096;
-/// Where xenstored listens, then the kernel's own way to it.
+/// Paths of xenstored's socket, then the kernel's own device.
 const SOCKETS: [&str; 2] = ["/run/xenstored/socket", "/var/run/xenstored/socket"];
 const DEVICE: &str = "/dev/xen/xenbus";
 
-/// A connection to xenstored, by its socket or by the kernel.
+/// A connection to xenstored, by its socket or through the kernel.
 #[derive(Debug)]
 pub struct Xenstore {
     file: File,
@@ -102,7 +104,7 @@ impl Xenstore {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody is there.
+    /// There is no xenstored.
     pub fn connect() -> Result<Self, XenError> {
         let file = SOCKETS.iter().find_map(|path| UnixStream::connect(path).ok()).map(|stream| File::from(OwnedFd::from(stream)));
         let file = match file {
@@ -127,7 +129,7 @@ impl Xenstore {
         Ok(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Sends a request and waits for its answer: the body, or what xenstored objects to.
+    /// Sends a request and waits for its reply: the body, or the error that xenstored names.
     fn ask(&mut self, kind: Kind, parts: &[&[u8]]) -> io::Result<Result<Vec<u8>, String>> {
         let body = parts.concat();
         if body.len() > MOST {
@@ -171,10 +173,10 @@ impl Xenstore {
     }
 }
 
-/// The texts of a body, each ended by a zero; what is no text becomes one as far as it can.
+/// The strings of a body, each ended by a zero. Bytes that are no UTF-8 are replaced.
 fn texts(body: &[u8]) -> Vec<String> {
     let mut parts: Vec<String> = body.split(|&byte| byte == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect();
-    // Behind the last zero there is nothing.
+    // The split leaves an empty string behind the last zero.
     if parts.last().is_some_and(String::is_empty) {
         parts.pop();
     }
@@ -233,7 +235,7 @@ mod tests {
         header.iter().flat_map(|number| number.to_ne_bytes()).chain(body.iter().copied()).collect()
     }
 
-    /// Answers what is asked first with `answers`; returns what was asked.
+    /// Answers the first request with `answers`; returns that request.
     fn meet(answers: Vec<u8>) -> (Xenstore, std::thread::JoinHandle<Vec<u8>>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let daemon = std::thread::spawn(move || {

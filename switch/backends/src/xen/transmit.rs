@@ -1,12 +1,12 @@
-//! Where frames come in from a Xen guest: read from the transmit ring, their first bytes copied by the hypervisor into pages of ours, all of a
-//! batch in one request; the rest is only named.
+//! The transmit end (TX) of a Xen port: reads requests from the transmit ring and has the hypervisor copy the headers of each
+//! frame into pages of ours, a batch by one grant copy request; the payload is only named by its grants.
 //!
-//! A frame of one request and of the usual MTU is copied whole. What is copied by grant costs the hypervisor by the copy, hardly by the byte:
-//! first bytes that were decided on and a rest that was not are three copies for a receiver under Xen, a whole frame two: it goes on from where
-//! it was copied to, for nobody else writes there.
+//! A frame of one request and of the usual MTU is copied as a whole. The cost of grant copies depends on their number, hardly on
+//! their bytes: a frame of which only the headers were copied takes three copies on the way to a Xen receiver, a frame copied as
+//! a whole two. It can be delivered from the copy, since no guest can write there.
 //!
-//! Requests are answered in the order in which they came ([`BackRing`]), so a frame that waits for its receiver holds up the answers behind it,
-//! though not the frames.
+//! Requests are answered in the order in which they came ([`BackRing`]), so a frame that is in flight to a slow receiver delays
+//! the responses behind it, though not the frames (no head-of-line blocking of frames).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,28 +23,30 @@ use crate::port::end::TransmitEnd;
 use crate::ring::Taken;
 use crate::stats::DropReason;
 
-/// Pages for the first bytes of a batch.
+/// Pages for the headers of a batch.
 const STAGE: u16 = 2;
-/// Pages for frames that are copied whole, a batch of them ([`BATCH`]); when all are in use, the next ones are copied in part.
+/// Pages for frames copied as a whole, a batch of them ([`BATCH`]); when all are in use, only headers of the next ones are
+/// copied.
 const SHELF: u16 = BATCH as u16 / 2;
-/// Bytes that suffice to decide on most frames: Ethernet, IPv4, TCP. Where the first request has them, the others are left alone.
+/// Bytes that suffice to decide on most frames: Ethernet, IPv4, TCP. If the first request holds them, the others are not copied
+/// from.
 const ENOUGH: u32 = 54;
 
-/// A frame that was read and is not answered.
+/// A frame that was read from the ring and is not answered.
 #[derive(Debug)]
 struct Record {
     frame: TxFrame,
-    /// Its first bytes, if it was not copied whole.
+    /// Its headers, if it was not copied as a whole.
     start: [u8; START],
     start_length: u32,
-    /// Those could be copied.
+    /// The headers could be copied.
     readable: bool,
-    /// Where all of it lies, if it was copied whole.
+    /// Place of the whole frame, if it was copied.
     whole: Option<u16>,
-    /// Parties that hold it.
+    /// References to the frame.
     holders: u16,
     loan: Loan,
-    /// What is to be answered, once it is done with.
+    /// Status of the response, once the frame is no longer in flight.
     answer: Option<i16>,
 }
 
@@ -58,15 +60,15 @@ pub(super) struct XenTransmit {
     shelf: Shelf,
     records: Box<[Record]>,
     free: Vec<u16>,
-    /// Records of frames to be opened.
+    /// Frames that are read and not yet opened.
     read: VecDeque<u16>,
-    /// All that are not answered, in order.
+    /// All frames without a response, in order.
     order: VecDeque<u16>,
-    /// Those done with since the last [`TransmitEnd::publish`]: until then they may still have to be copied to their receivers.
+    /// Frames released since the last [`TransmitEnd::publish`]: until then, copies to their receivers may be pending.
     settled: Vec<u16>,
     chunks: ChunkPool,
     copies: Vec<GrantCopy>,
-    /// Where the copies go: record, and its first bytes or all of it.
+    /// Destinations of the copies: a record, and the place of its headers or of the whole frame.
     starts: Vec<(u16, Piece)>,
     pieces: Vec<Piece>,
     out_count: u16,
@@ -97,7 +99,7 @@ impl XenTransmit {
             read: VecDeque::with_capacity(RING as usize),
             order: VecDeque::with_capacity(RING as usize),
             settled: Vec::with_capacity(RING as usize),
-            // A list of pieces for each frame that the ring holds.
+            // A list of buffer segments for each frame that the ring holds.
             chunks: ChunkPool::new(RING as u16),
             copies: Vec::new(),
             starts: Vec::new(),
@@ -106,7 +108,8 @@ impl XenTransmit {
         })
     }
 
-    /// Reads up to `most` frames, and has of each what is needed copied. If the ring breaks a rule, nothing of it counts.
+    /// Reads up to `most` frames and copies the headers or the whole of each. If the ring violates the protocol, none of this
+    /// batch counts.
     fn read_ahead(&mut self, most: u16) {
         self.stage.empty();
         self.copies.clear();
@@ -142,7 +145,7 @@ impl XenTransmit {
         self.copy_starts();
     }
 
-    /// Has a frame copied whole, if it is short, in one request, and there is a place for it.
+    /// Plans the copy of a whole frame, if it is short, in one request, and a place is free.
     fn plan_whole(&mut self, index: u16) -> bool {
         let record = &mut self.records[usize::from(index)];
         let &[part] = record.frame.parts.as_slice() else { return false };
@@ -157,7 +160,7 @@ impl XenTransmit {
         true
     }
 
-    /// Has the first `wanted` bytes of a frame copied, as far as it has them and they were not.
+    /// Plans the copy of the first `wanted` bytes of a frame, as far as they exist and are not copied yet.
     fn plan_start(&mut self, index: u16, wanted: u32) {
         let record = &self.records[usize::from(index)];
         let (mut skip, mut left) = (record.start_length, wanted.saturating_sub(record.start_length));
@@ -175,7 +178,7 @@ impl XenTransmit {
         }
     }
 
-    /// Copies what was planned.
+    /// Makes the planned grant copies.
     fn copy_starts(&mut self) {
         if self.copies.is_empty() {
             return;
@@ -201,7 +204,7 @@ impl XenTransmit {
         }
         let most = record.frame.length.min(START as u32);
         if wants_headers(&record.frame) && record.start_length < most && !has_headers(record) {
-            // Headers that go on in other requests: rare.
+            // Headers that go on in other requests, which is rare.
             self.stage.empty();
             self.plan_start(index, most);
             self.copy_starts();
@@ -227,21 +230,21 @@ impl XenTransmit {
         parcel.set_named_rest(&self.pieces, &mut self.chunks).map_err(|_| DropReason::ChainTooLong)
     }
 
-    /// A frame is done with.
+    /// Releases a frame and sets the status of its response.
     fn settle(&mut self, index: u16, answer: i16, loan: Loan) {
         self.chunks.give_back(loan);
         self.records[usize::from(index)].answer = Some(answer);
         self.settled.push(index);
     }
 
-    /// The opened frame, done with, makes way for the next.
+    /// Releases the opened frame and moves on to the next.
     fn dispose(&mut self, answer: i16, loan: Loan) {
         if let Some(index) = self.read.pop_front() {
             self.settle(index, answer, loan);
         }
     }
 
-    /// Writes the answers that are next in the ring's order.
+    /// Writes the responses that are next in the ring's order.
     fn answer(&mut self) {
         while let Some(&index) = self.order.front()
             && let Some(answer) = self.records[usize::from(index)].answer
@@ -258,7 +261,7 @@ impl XenTransmit {
         }
     }
 
-    /// Frees the places of frames that are done with, also of those whose answers wait for a frame before them.
+    /// Frees the places of released frames, even if their responses wait for an earlier frame's.
     fn free_places(&mut self) {
         for index in self.settled.drain(..) {
             if let Some(place) = self.records[usize::from(index)].whole.take() {
@@ -268,7 +271,7 @@ impl XenTransmit {
     }
 }
 
-/// How many bytes of a frame are copied at first: what the first request has, or else as many as are mostly enough.
+/// Bytes of a frame to copy at first: those of the first request, or else as many as mostly suffice.
 fn first_bytes(frame: &TxFrame) -> u32 {
     let first = frame.parts.first().map_or(0, |part| part.length);
     first.max(ENOUGH.min(frame.length)).min(START as u32)
@@ -285,12 +288,12 @@ fn after(parts: &[Foreign], skip: u32) -> impl Iterator<Item = Foreign> {
     })
 }
 
-/// Whether the headers of a frame must be known.
+/// Whether the switch must know all headers of a frame.
 fn wants_headers(frame: &TxFrame) -> bool {
     frame.checksum_blank || frame.gso.is_some()
 }
 
-/// Whether all headers of a record's frame are among its first bytes.
+/// Whether the copied bytes hold all headers of a record's frame.
 fn has_headers(record: &Record) -> bool {
     let start = &record.start[..record.start_length as usize];
     let Some(layers) = Layers::find(start) else { return false };
@@ -301,7 +304,8 @@ fn has_headers(record: &Record) -> bool {
     layers.transport.checked_add(length).is_some_and(|end| end <= start.len())
 }
 
-/// What the sender of a frame that begins with `start` left to others, as a virtio-net header says it: the protocol here does not tell where the checksum stands.
+/// The GSO and checksum offload that a frame beginning with `start` asks for, as a virtio-net header: this protocol does not
+/// state the checksum's offset.
 fn header(frame: &TxFrame, start: &[u8]) -> Result<NetHeader, DropReason> {
     if !wants_headers(frame) {
         return Ok(NetHeader::default());
@@ -329,7 +333,7 @@ impl TransmitEnd for XenTransmit {
         if self.read.is_empty() {
             self.read_ahead(most);
         }
-        // What was read of a ring that broke a rule was not copied.
+        // Requests of a ring that violates the protocol were read but not copied.
         if self.link.is_broken() { 0 } else { (self.read.len() as u16).min(most) }
     }
 
@@ -379,7 +383,7 @@ impl TransmitEnd for XenTransmit {
         self.out_count
     }
 
-    /// As many as the ring holds if all are like the last one.
+    /// As many frames as the ring holds if all have as many slots as the last one.
     fn size(&self) -> u16 {
         let places = self.order.back().map_or(1, |&index| self.records[usize::from(index)].frame.places.len());
         (RING as usize / places.max(1)) as u16

@@ -1,5 +1,5 @@
-//! One network interface of a guest: the states of its back end, which is ours, and of its front end (`xen/include/public/io/xenbus.h`), and what
-//! they agree on (`xen/include/public/io/netif.h`).
+//! One vif of a guest: the states of its back end, which is ours, and of its front end (`xen/include/public/io/xenbus.h`), and
+//! their feature negotiation (`xen/include/public/io/netif.h`).
 //!
 //! ```text
 //!   back end   1 or 6 -- offers features --> 2 -------- maps, binds --> 4 --> 5 --> 6
@@ -28,7 +28,7 @@ use crate::port::{Port, State as PortState};
 /// The states of either side (`enum xenbus_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing readable is there.
+    /// The key is missing or unreadable.
     Unknown = 0,
     Initialising = 1,
     InitWait = 2,
@@ -52,7 +52,7 @@ impl State {
     }
 }
 
-/// What all vifs share.
+/// State that all vifs share.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) network: Arc<Network>,
@@ -61,15 +61,15 @@ pub(super) struct Host {
     pub(super) bell: Arc<EventFd>,
 }
 
-/// For whom a vif is served, and how.
+/// The port that serves a vif, and the limits that apply.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) port: Arc<Port>,
-    /// Most queues.
+    /// Most queues (pairs of transmit and receive ring).
     pub(super) queues: u16,
-    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    /// Whether the guest may receive GSO frames and partial checksums.
     pub(super) receive_offloads: bool,
-    /// The toolstack's address is not tied to the port: the operator tied another.
+    /// The toolstack's MAC address is not tied to the port: the operator tied another.
     pub(super) has_address: bool,
 }
 
@@ -77,16 +77,16 @@ pub(super) struct Terms {
 #[derive(Debug)]
 pub(super) struct Vif {
     domain: Domain,
-    /// Where its back end stands in xenstore, and its front end.
+    /// Path of its back end in xenstore, and of its front end.
     back: String,
     front: String,
     terms: Terms,
-    /// The rule that its front end broke, while it is served.
+    /// The violation of the protocol by its front end, while it is served.
     served: Option<Arc<OnceLock<Fault>>>,
 }
 
 impl Vif {
-    /// The vif of `domain` whose back end stands at `back`, with its front end at `front`.
+    /// The vif of `domain` with its back end's path `back` and its front end's path `front`.
     pub(super) fn new(domain: Domain, back: String, front: String, terms: Terms) -> Self {
         Self { domain, back, front, terms, served: None }
     }
@@ -95,15 +95,15 @@ impl Vif {
         &self.terms.port
     }
 
-    /// Where to look for changes of its front end.
+    /// The path to watch for changes of its front end.
     pub(super) fn watched(&self) -> String {
         format!("{}/state", self.front)
     }
 
-    /// Looks at both sides, and does what is due.
+    /// Reads the state of both sides, and takes the next step of the handshake.
     ///
     /// # Errors
-    /// xenstore cannot be reached any more.
+    /// xenstored does not answer any more.
     pub(super) fn step(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
         let back = State::of(store.read(&self.key("state"))?);
         let front = State::of(store.read(&self.watched())?);
@@ -111,7 +111,7 @@ impl Vif {
         match (back, front) {
             (State::Initialising, _) => self.offer(store),
             (State::Closed, State::Initialising) if online => self.offer(store),
-            // The guest began anew without an end.
+            // The guest's driver has started again without closing.
             (State::Connected, State::Initialising) => {
                 self.stop(host);
                 self.offer(store)
@@ -140,7 +140,7 @@ impl Vif {
         store.write(&self.key("state"), &(state as u8).to_string())
     }
 
-    /// Says what the back end can do, and that it waits for the front end.
+    /// Publishes the back end's features, and that it waits for the front end.
     fn offer(&self, store: &mut dyn Store) -> io::Result<()> {
         let queues = self.terms.queues.to_string();
         for (feature, value) in [
@@ -159,8 +159,8 @@ impl Vif {
         self.set_state(store, State::InitWait)
     }
 
-    /// Serves the front end, which is ready; one that cannot be served is put in quarantine. One that was served by a process that is gone goes
-    /// on where that left it.
+    /// Serves the front end, which is ready; quarantines the port if that is not possible. A front end that another process
+    /// served before resumes where that process stopped.
     fn serve(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
         let asks = Asks::read(store, &self.front, self.terms.queues, self.terms.receive_offloads)?;
         let mac = store.read(&self.key("mac"))?.and_then(|mac| mac.parse::<MacAddress>().ok());
@@ -181,7 +181,7 @@ impl Vif {
         }
     }
 
-    /// Maps the rings, binds the channels and has a worker serve them, for each queue.
+    /// Maps the rings, binds the event channels and has a worker serve each queue.
     fn connect(&self, asks: &Asks, host: &Host) -> Result<Arc<OnceLock<Fault>>, String> {
         let port = &self.terms.port;
         port.begin_session();
@@ -199,7 +199,7 @@ impl Vif {
         Ok(fault)
     }
 
-    /// Puts the port in quarantine for `cause`, and tells the front end that it is not served: it may begin anew.
+    /// Quarantines the port for `cause`, and reports to the front end that it is closed: it may begin again.
     fn refuse(&mut self, store: &mut dyn Store, host: &Host, cause: &str) -> io::Result<()> {
         self.served = None;
         self.terms.port.log(format_args!("front end of domain {} left: {cause}", self.domain));
@@ -207,7 +207,7 @@ impl Vif {
         self.set_state(store, State::Closing)
     }
 
-    /// Nobody is served any more, and nothing of the guest is mapped. A quarantine lasts until a front end begins anew.
+    /// Ends the service and unmaps the guest's pages. A quarantine lasts until the front end begins again.
     pub(super) fn stop(&mut self, host: &Host) {
         if self.served.take().is_some() {
             host.network.stop_port(&self.terms.port);
@@ -216,7 +216,7 @@ impl Vif {
         }
     }
 
-    /// If the front end broke a rule since this was last asked, it is served no more; true if so.
+    /// Ends the service if the front end violated the protocol since the last call; true if so.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -227,7 +227,7 @@ impl Vif {
     }
 }
 
-/// The ends of one queue, which map what its front end granted.
+/// The ends of one queue, which map the rings that its front end granted.
 fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) -> Result<Ends, String> {
     let map = |what: &str, reference: u32| {
         let page = link.layer.map(link.domain, reference);
@@ -242,7 +242,7 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
     let transmit_channel = bind(queue.transmit_channel)?;
     let receive_channel =
         if queue.receive_channel == queue.transmit_channel { Arc::clone(&transmit_channel) } else { bind(queue.receive_channel)? };
-    // What a process before us answered, and did not tell, is told now.
+    // Responses that an earlier process wrote may lack their notification, so notify now.
     transmit_channel.notify();
     let shared = Arc::ptr_eq(&transmit_channel, &receive_channel);
     if !shared {
@@ -255,15 +255,15 @@ fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) ->
         )
     };
     let readable = transmit_channel.readable().map_err(text)?;
-    // Of one channel for both only the transmit queue is told, and the pass that follows serves what waits as well: whoever clears a channel takes its
-    // event away, and the other end would not hear of it.
+    // If both directions share one event channel, only the transmit end watches it, and the poll iteration that follows serves
+    // the receive ring too: clearing the channel removes the event, and a second watcher would miss it.
     let room = if shared { None } else { Some(receive_channel.readable().map_err(text)?) };
     let transmit = XenTransmit::new(Arc::clone(&link), transmit_channel, transmit_ring).map_err(text)?;
     let receive = XenReceive::new(link, receive_channel, receive_ring, takes, Arc::clone(fetch)).map_err(text)?;
     Ok(Ends { transmit: Box::new(transmit), receive: Box::new(receive), readable: Some(readable), writable: None, room })
 }
 
-/// One queue's references and channels, as the front end tells them.
+/// One queue's grant references and event channels, from the front end's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Queue {
     transmit_ring: u32,
@@ -272,7 +272,7 @@ struct Queue {
     receive_channel: u32,
 }
 
-/// What a front end asks for.
+/// The front end's choice of features, and its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asks {
     queues: Vec<Queue>,
@@ -280,7 +280,7 @@ struct Asks {
 }
 
 impl Asks {
-    /// Reads what stands at `front`, for at most so many `queues`; the sentence that says what is wrong with it.
+    /// Reads the keys below `front`, for at most so many `queues`; the inner error says which one is wrong.
     fn read(store: &mut dyn Store, front: &str, most: u16, receive_offloads: bool) -> io::Result<Result<Self, String>> {
         let mut number = |key: &str| -> io::Result<Option<u32>> {
             Ok(store.read(&format!("{front}/{key}"))?.and_then(|text| text.trim().parse().ok()))
