@@ -7,10 +7,11 @@ from memlane_lab.counting import machine
 from memlane_lab.guests import KINDS
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.images import shop
+from memlane_lab.topo import image as nodes
 
 
 def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()) -> None:
-    """Builds or downloads the images of guests of that kind, or of all kinds and the counted host, if they are missing.
+    """Builds or downloads the images of guests of that kind, or of all kinds, nodes and the counted host, if missing.
 
     `shops` are numbers of books and customers; for any kind, the shop that tests use is among them.
     """
@@ -18,5 +19,7 @@ def prepare(kind: GuestKind | None = None, shops: Iterable[tuple[int, int]] = ()
         shop.image(items, customers)
     for guest in KINDS.values() if kind is None else [KINDS[kind]]:
         guest.prepare()
+    if kind is None:
+        nodes.image()
     if kind is None and not machine.missing():
         counted_host.prepare()
