@@ -1,24 +1,25 @@
-//! The CPUs on which memlane may run: all of the machine's, or those that a cpuset or a container leaves to it. The affinity that a process inherits is
-//! no bound: taskset(1) and a service's CPUAffinity= are defaults, and so is isolcpus=, which keeps all processes off the CPUs that are meant for
-//! workers which poll.
+//! CPU affinity: the CPUs on which memlane may run, all of the machine's or those of its cpuset or container. An inherited
+//! affinity is no bound: taskset(1) and a service's CPUAffinity= are defaults, and so is isolcpus=, which keeps all processes off
+//! the CPUs that are meant for workers with busy polling.
 
 use std::fmt;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Numbers of CPUs, in order.
+/// CPU numbers, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus(pub Vec<usize>);
 
 impl Cpus {
-    /// Those to which a thread of this process may be tied; `None` on a machine with more than can be asked for.
+    /// The CPUs to which threads of this process may be tied; `None` on a machine with more CPUs than a CPU set
+    /// has bits.
     pub fn allowed() -> Option<Self> {
-        // In a thread of its own, whose affinity ends with it.
+        // A thread of its own, so that the changed CPU affinity ends with it.
         let asks = std::thread::Builder::new().spawn(|| {
             let mut all = CpuSet::new();
             let is_set = (0..CpuSet::count()).try_for_each(|cpu| all.set(cpu));
-            // The kernel takes those away that the cpuset has not; where it refuses, the inherited affinity holds.
+            // The kernel reduces the set to the cpuset; where it refuses, the inherited affinity stays.
             let _ = is_set.and_then(|()| sched_setaffinity(Pid::from_raw(0), &all));
             Self::of_this_thread()
         });

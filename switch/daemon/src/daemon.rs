@@ -1,4 +1,4 @@
-//! The daemon: a network made from a configuration, from its start to its end, and the ports that are attached and detached in between.
+//! The daemon: a network made from a configuration, from start to stop, and the ports that are attached and detached in between.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,60 +30,60 @@ use memlane_backends::xen::{Keeper, News, Wanted, XenError};
 /// Why a network cannot be started, or a port attached.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// A socket cannot be listened at.
+    /// A listening socket cannot be bound.
     #[error("port {port}: cannot listen at {path}: {cause}. {remedy}")]
     Listen {
         /// The port.
         port: String,
         /// The socket.
         path: String,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: io::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A TAP cannot be had.
+    /// A TAP device cannot be opened.
     #[error("port {port}: {cause}")]
     Tap {
         /// The port.
         port: String,
-        /// Why, and what to do about it.
+        /// The cause and its remedy.
         cause: TapError,
     },
-    /// Xen cannot be had, of which all guests were to be served.
+    /// Xen is not available, and the configuration key `xen-vifs` needs it.
     #[error("xen-vifs: {0}")]
     XenVifs(XenError),
-    /// Xen cannot be had.
+    /// Xen is not available, and a port needs it.
     #[error("port {port}: {cause}")]
     Xen {
         /// The port.
         port: String,
-        /// Why, and what to do about it.
+        /// The cause and its remedy.
         cause: XenError,
     },
-    /// passt cannot be had.
+    /// passt cannot be started.
     #[error("port {port}: passt cannot be started: {cause}. Install it: apt install passt")]
     Passt {
         /// The port.
         port: String,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// A segment cannot go on at other hosts.
+    /// An uplink of a segment to other hosts cannot be set up.
     #[error(transparent)]
     Uplink(#[from] UplinkError),
-    /// What its guest would be offered does not pass its segment's uplink.
+    /// The MTU of a port exceeds that of its segment's uplink.
     #[error("port {port}: {cause}")]
     Mtu {
         /// The port.
         port: String,
-        /// Why not.
+        /// The two MTUs.
         cause: MtuError,
     },
-    /// The rest of the descriptors is for those that are there.
+    /// The descriptor limit leaves none for another port: the rest is for the existing ports.
     #[error("port {0}: no descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
     Descriptors(String),
-    /// The network does not take it.
+    /// The network refuses the port.
     #[error(transparent)]
     Add(#[from] AddError),
     /// The kernel refuses something else.
@@ -91,7 +91,7 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// A port's MTU is larger than what passes its segment's uplink.
+/// A port's MTU is larger than that of its segment's uplink.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
     "an mtu of {mtu} is more than the {most} bytes that segment {segment} carries to other hosts: lower it, or raise the underlay's"
@@ -116,7 +116,7 @@ pub enum ChangeError {
     /// See there.
     #[error(transparent)]
     NoSuchPort(#[from] NoSuchPort),
-    /// Its address is another port's.
+    /// Its MAC address belongs to another port.
     #[error(transparent)]
     Address(#[from] AddError),
     /// See there.
@@ -128,18 +128,18 @@ pub enum ChangeError {
 #[derive(Debug)]
 pub struct Daemon {
     network: Arc<Network>,
-    /// As it was started, without its ports and uplinks.
+    /// The configuration at the start, without its ports and uplinks.
     config: Config,
-    /// Segments that go on at other hosts. Locked after `attached`, by whoever needs both.
+    /// Uplinks of segments to other hosts. Lock order: after `attached`, if both are needed.
     uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<Vec<Attached>>,
-    /// Serves guests under Xen, once there is a port for one.
+    /// The xenstore watcher, once there is a Xen port.
     keeper: Mutex<Option<Arc<Keeper>>>,
-    /// Held while the Xen keeper starts, which may take long, so that only one is started.
+    /// Held while the xenstore watcher starts, which may take long, so that only one is started.
     keeper_starts: Mutex<()>,
 }
 
-/// A port, and who serves it.
+/// A port, and the thread that serves it.
 #[derive(Debug)]
 struct Attached {
     config: PortConfig,
@@ -151,17 +151,17 @@ struct Attached {
 #[derive(Debug)]
 enum Server {
     FrontEnd(Session),
-    /// What meets its other side again and again.
+    /// A session thread of the port's own.
     Own(session::Session),
     Xen(Arc<Keeper>),
-    /// Its ends lie with a worker.
+    /// A worker serves the port's ends; there is no session thread.
     Worker,
 }
 
-/// Members for which a segment has room that comes while the network runs.
+/// Ports for which a new segment has room while the network runs.
 const USUAL_MEMBERS: usize = 8;
 
-/// Where whoever is behind a port is met, if anywhere.
+/// The endpoint at which a port's other side connects, if there is one.
 #[derive(Debug)]
 enum Meeting {
     FrontEnd(Endpoint),
@@ -171,21 +171,21 @@ enum Meeting {
     Nowhere,
 }
 
-/// What a port to come needs, made before the port is there: that may take long.
+/// Resources of a port that are opened before it is attached, because opening them may take long.
 #[derive(Debug)]
 pub struct Prepared {
     meeting: Meeting,
-    /// Its descriptors.
+    /// Its permit for file descriptors.
     own: Permit,
 }
 
 impl Daemon {
-    /// Starts the network that `config` describes; when this returns, its sockets can be connected to.
+    /// Starts the network that `config` describes; when this returns, front ends can connect to its sockets.
     ///
     /// # Errors
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        // Before anything of the network is open: the rest is what its ports may hold.
+        // First of all: the ports' permits are taken from the descriptor limit before other files are opened.
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let prepare = |port| Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? });
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
@@ -226,17 +226,17 @@ impl Daemon {
         self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As it was started, but for its ports and uplinks, which are those that it has now, in the order in which they came.
+    /// The configuration at the start, with the current ports and uplinks in the order in which they were added.
     pub fn config(&self) -> Config {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
         let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
         Config { ports, uplinks, ..self.config.clone() }
     }
 
-    /// A segment goes on at other hosts from now on. Its guests are offered its MTU when they connect next.
+    /// Adds an uplink: extends a segment to other hosts. Its guests are offered the uplink's MTU when they connect next.
     ///
     /// # Errors
-    /// A [`StartError`]: something is in the way, or a port's MTU does not pass; nothing has changed then.
+    /// A [`StartError`]: a device cannot be created, or a port's MTU is too large; nothing has changed then.
     pub fn add_uplink(&self, uplink: &UplinkConfig) -> Result<(), StartError> {
         self.lead_on(uplink, USUAL_MEMBERS)
     }
@@ -255,7 +255,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A segment ends at this host from now on; false if it did so before.
+    /// Removes a segment's uplink; false if it had none.
     pub fn remove_uplink(&self, segment: &str) -> bool {
         let uplink = {
             let mut all = self.led_on();
@@ -269,7 +269,7 @@ impl Daemon {
         true
     }
 
-    /// A port comes; when this returns, its socket can be connected to.
+    /// Attaches a port; when this returns, its front end can connect to its socket.
     ///
     /// # Errors
     /// A [`StartError`]; nothing has changed then.
@@ -277,12 +277,12 @@ impl Daemon {
         self.attach_prepared(port, self.prepare(port)?)
     }
 
-    /// Makes what `port` needs before it can come.
+    /// Opens the resources that `port` needs.
     ///
     /// # Errors
     /// A [`StartError`]; nothing has changed then.
     pub fn prepare(&self, port: &PortConfig) -> Result<Prepared, StartError> {
-        // Its name first: who has it may listen where this one would.
+        // The name is checked first: a port of the same name may use the same socket.
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
         }
@@ -298,7 +298,7 @@ impl Daemon {
         Ok(Prepared { meeting, own })
     }
 
-    /// As [`Self::attach`], with what was made before.
+    /// As [`Self::attach`], with resources that were opened before.
     ///
     /// # Errors
     /// As there.
@@ -363,7 +363,7 @@ impl Daemon {
         })
     }
 
-    /// Who serves guests under Xen, from now on if nobody did.
+    /// The xenstore watcher, which is started if there is none.
     fn keeper(&self) -> Result<Arc<Keeper>, XenError> {
         let keeper = || self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keeper) = &*keeper() {
@@ -373,12 +373,12 @@ impl Daemon {
         if let Some(keeper) = &*keeper() {
             return Ok(Arc::clone(keeper));
         }
-        // Without the other lock, which the end needs: xenstore may not answer.
+        // Without the other lock, which [`Self::stop`] needs: xenstore may not answer.
         let started = Arc::new(Keeper::start(&self.network)?);
         Ok(Arc::clone(keeper().insert(started)))
     }
 
-    /// The interface of a TAP port.
+    /// Opens the interface of a TAP port.
     fn tap(&self, port: &PortConfig) -> Result<Meeting, StartError> {
         let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
         let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: self.offer(port).mtu };
@@ -391,12 +391,12 @@ impl Daemon {
         Offer { mac: port.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu }
     }
 
-    /// What passes the segment's uplink, if it has one.
+    /// The MTU of the segment's uplink, if it has one.
     fn uplink_mtu(&self, segment: &str) -> Option<u16> {
         self.led_on().iter().find(|uplink| uplink.segment() == segment).map(Uplink::mtu)
     }
 
-    /// Whether frames of a port with this `mtu` pass the uplink of its segment, if it has one.
+    /// Checks that frames of a port with this `mtu` fit the uplink of its segment, if it has one.
     fn check_mtu(&self, port: &PortConfig, mtu: Option<u16>) -> Result<(), MtuError> {
         match (mtu, self.uplink_mtu(&port.segment)) {
             (Some(mtu), Some(most)) if mtu > most => Err(MtuError { mtu, segment: port.segment.clone(), most }),
@@ -404,16 +404,16 @@ impl Daemon {
         }
     }
 
-    /// Tells `who` of interfaces of Xen guests that come and no port is for.
+    /// Sends news of Xen vifs for which no port is configured through `who`.
     ///
     /// # Errors
-    /// There is no Xen, or its own back end is in the way.
+    /// Xen is not available, or xen-netback is loaded.
     pub fn tell_of_vifs(&self, who: Sender<News>) -> Result<(), StartError> {
         self.keeper().map_err(StartError::XenVifs)?.tell(who);
         Ok(())
     }
 
-    /// A port goes: whoever is behind it is told as when the network ends. Returns what it was.
+    /// Detaches a port: its session ends in order, as when the network ends. Returns the port's configuration.
     ///
     /// # Errors
     /// There is none of this name.
@@ -421,7 +421,8 @@ impl Daemon {
         self.detach_all(&[name]).pop().unwrap_or_else(|| Err(NoSuchPort(name.into())))
     }
 
-    /// As [`Self::detach`], several ports at once: front ends that do not read delay this by the time of one, however many they are.
+    /// As [`Self::detach`], for several ports at once: front ends that do not read their last reply delay this by one timeout,
+    /// however many they are.
     pub fn detach_all(&self, names: &[&str]) -> Vec<Result<PortConfig, NoSuchPort>> {
         let (mut told, mut ports, mut servers) = (Vec::new(), Vec::new(), Vec::new());
         for &name in names {
@@ -444,7 +445,7 @@ impl Daemon {
         told
     }
 
-    /// Changes a port; returns what it is now.
+    /// Changes a port; returns its new configuration.
     ///
     /// # Errors
     /// A [`ChangeError`]; nothing has changed then.
@@ -476,7 +477,7 @@ impl Daemon {
         Ok(config.clone())
     }
 
-    /// Disables a port and waits, for so long at most, until nothing of it is under way; true if so.
+    /// Disables a port and waits until none of its frames is in flight, or until the timeout; true if it is drained.
     ///
     /// # Errors
     /// There is none of this name.
@@ -488,7 +489,7 @@ impl Daemon {
         }
     }
 
-    /// What is to be seen of segments that go on at other hosts.
+    /// Reports of all uplinks.
     pub fn uplinks(&self) -> Vec<UplinkReport> {
         self.led_on().iter().map(Uplink::report).collect()
     }
@@ -498,7 +499,7 @@ impl Daemon {
         &self.network
     }
 
-    /// Completes what guests had given, ends all connections, and stops the workers.
+    /// Completes frames in flight, ends all sessions, and stops the workers.
     pub fn stop(&self) {
         let attached = std::mem::take(&mut *self.attached());
         if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -511,7 +512,7 @@ impl Daemon {
     }
 }
 
-/// Ends the conversations of all these, at once.
+/// Ends these sessions, all at the same time.
 fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     let (mut sessions, mut own) = (Vec::new(), Vec::new());
     for server in servers {
@@ -525,13 +526,13 @@ fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     session::Session::stop(own);
 }
 
-/// Takes what `port` has of descriptors while it is there.
+/// Takes the descriptor permit that `port` holds while it is attached.
 fn own_descriptors(shared: &Shared, port: &PortConfig) -> Result<Permit, StartError> {
     let own = Account::with_floor(&shared.descriptors.budget, USUAL).take(port.kind.descriptors());
     own.ok_or_else(|| StartError::Descriptors(port.name.clone()))
 }
 
-/// What guests cannot know.
+/// A random key of the hash functions, which guests cannot guess.
 fn random() -> io::Result<u64> {
     let mut key = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut key)?;

@@ -1,38 +1,40 @@
-//! Folders of sockets. memlane makes its run-time folder and no other: a slip in a path is to be told, not to make folders.
+//! Folders of sockets. memlane creates its run-time folder and no other: a missing folder in a configured path is reported as an
+//! error.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Its owner does everything, others pass through: the mode of each socket in it says which users may connect.
+/// Mode of the run-time folder: others may enter it, and the mode of each socket says which users may connect.
 const MODE: u32 = 0o711;
 
-/// The user's run-time folder, where sockets are that no file places.
+/// The user's run-time folder, for sockets without a configured path.
 pub fn runtime() -> PathBuf {
     let user = nix::unistd::geteuid();
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
         _ if user.is_root() => PathBuf::from("/run/memlane"),
-        // Each user has one: in the first one's, others could not make any.
+        // One for each user: in a folder of the first user, others could not create files.
         _ => std::env::temp_dir().join(format!("memlane-{user}")),
     }
 }
 
-/// Run-time folders of all users, as far as this one sees them.
+/// Run-time folders of all users, as far as this user can see them.
 pub fn of_all_users() -> Vec<PathBuf> {
     let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    // What a login has is its user's alone: only root can look into it, and others learn nothing from its being shut.
+    // The folder below a login's /run/user is readable by this user only, or by root. For others, its mere existence says
+    // nothing.
     let logins = below(Path::new("/run/user")).map(|user| user.join("memlane")).filter(|folder| folder.symlink_metadata().is_ok());
     let is_ours = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("memlane-"));
     let temporary = below(&std::env::temp_dir()).filter(is_ours);
     std::iter::once(PathBuf::from("/run/memlane")).chain(logins).chain(temporary).collect()
 }
 
-/// Sees to it that there is a folder for the socket `path`: the run-time folder is made, and opened to others if `shared` is true.
+/// Ensures that the folder of the socket `path` exists: the run-time folder is created, and opened to others if `shared` is true.
 ///
 /// # Errors
-/// There is none, or the run-time folder is another user's.
+/// The folder does not exist, or the run-time folder belongs to another user.
 pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !is_same(folder, &runtime()) {
@@ -49,7 +51,7 @@ pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder if it is missing.
+/// Creates the folder if it is missing.
 ///
 /// # Errors
 /// The kernel refuses, or another user has made it.
@@ -59,7 +61,7 @@ pub fn make(folder: &Path) -> io::Result<()> {
             DirBuilder::new().recursive(true).mode(MODE).create(around)?;
         }
         match DirBuilder::new().mode(MODE).create(folder) {
-            // The umask may have taken from it.
+            // The umask may have cleared bits of the mode.
             Ok(()) => open(folder)?.set_permissions(Permissions::from_mode(MODE))?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -76,8 +78,8 @@ pub fn others() -> io::Error {
     )
 }
 
-/// Whether `folder` is this user's, or root's: no other user can replace what is in it. Where all users may write around it, it must be a
-/// folder of this user, and no link.
+/// Whether `folder` is this user's, or root's: no other user can replace files in it. In a world-writable folder, it must be a
+/// folder of this user, and no symbolic link.
 pub fn is_ours(folder: &Path) -> bool {
     let us = nix::unistd::geteuid().as_raw();
     let Ok(entry) = std::fs::symlink_metadata(folder) else { return false };
@@ -88,13 +90,13 @@ pub fn is_ours(folder: &Path) -> bool {
     is_trusted(&entry) && std::fs::metadata(folder).is_ok_and(|folder| is_trusted(&folder))
 }
 
-/// Whether all users may make files beside `folder`, as in the folder for temporary files.
+/// Whether all users may create files beside `folder`, as in the folder for temporary files.
 fn is_around_open(folder: &Path) -> bool {
     let around = folder.parent().map(|around| if around.as_os_str().is_empty() { Path::new(".") } else { around });
     around.is_some_and(|around| std::fs::metadata(around).is_ok_and(|metadata| metadata.mode() & 0o002 != 0))
 }
 
-/// The folder itself, opened; no link that another user may have put in its place.
+/// Opens the folder itself, not a link that another user may have put in its place.
 fn open(folder: &Path) -> io::Result<File> {
     let no_link = if is_around_open(folder) { libc::O_NOFOLLOW } else { 0 };
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | no_link).open(folder)

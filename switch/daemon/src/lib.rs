@@ -2,38 +2,41 @@
 //!
 //! ```text
 //!     guest A                     worker                      guest B
-//!   +---------+   +----------------------------------+   +----------+
-//!   | transmit|-->| chain -> parcel -> verdict       |   | receive  |
-//!   |  (ring) |   |  checked  headers  who gets it   |-->|  (ring)  |
-//!   |         |   |  once     copied   and when      |   |          |
-//!   |  frame  |   |           once                   |   |  buffer  |
-//!   +----|----+   +----------------------------------+   +-----^----+
-//!        |                                                     |
-//!        +---------------- one copy of the payload ------------+
+//!   +----------+   +----------------------------------+   +----------+
+//!   | transmit |-->| chain -> packet -> verdict       |   | receive  |
+//!   |  queue   |   |  checked  headers  receivers     |-->|  queue   |
+//!   |          |   |  once     copied   and time      |   |          |
+//!   |  frame   |   |           once                   |   |  buffer  |
+//!   +----|-----+   +----------------------------------+   +-----^----+
+//!        |                                                      |
+//!        +---------------- one copy of the payload -------------+
 //! ```
 //!
-//! - A **network** is all that one daemon serves; a **segment** is one broadcast domain of it; a **port** is a guest's place on a segment, behind
-//!   vhost-user or a TAP. Ports and segments come, go and change while the network runs.
-//! - A **transmit queue** is a ring that the guest fills and we read, a **receive queue** one that we fill and the guest reads (its
-//!   receive queue).
-//! - A **frame** is an Ethernet frame behind a virtio-net header. A **parcel** is a frame that still lies in its sender's memory: what was copied of
-//!   its headers, and where the rest is.
-//! - A **verdict** says where a frame goes.
-//! - A **worker** is a thread that owns rings and moves frames between them, from its **sources** to its **outlets**.
+//! - A **network** is served by one daemon; a **segment** is one broadcast domain of it; a **port** attaches a guest to a
+//!   segment, by vhost-user, a TAP or another back end. Ports and segments are added, removed and changed while the network runs.
+//! - Directions are the guest's: a **transmit queue** (TX) is a virtqueue that the guest fills and the switch reads, a **receive
+//!   queue** (RX) one that the switch fills and the guest reads.
+//! - A **frame** is an Ethernet frame behind a virtio-net header. A **packet** is a frame that still lies in its sender's memory:
+//!   a copy of its headers, and the buffer segments of its payload.
+//! - A **verdict** is the forwarding decision for a frame.
+//! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is four crates, each of which knows those above it and no other:
+//! The switch is four crates, each of which depends on those above it and no other:
 //!
-//! 1. `memlane-virtq`: guests' memory and the rings in it, what is known of a frame, the one copy.
-//! 2. `memlane-dataplane`: where a frame goes, when, and how it gets there: workers, policy, table, links, and the network of ports.
-//! 3. `memlane-backends`: the kinds of ports and the threads that serve them.
-//! 4. This one, `memlane`: the operator's side. Its library shows the modules of the others too, for tests, benches and fuzzers.
+//! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
+//! 2. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
+//!    ports.
+//! 3. `memlane-backends`: the back ends of ports and their session threads.
+//! 4. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
+//!    for tests, benches and fuzzers.
 //!
-//! Where new things go:
+//! Places for additions:
 //!
-//! - *A kind of port*: a file or folder in `memlane-backends` that makes the two ends of [`port::end`], as [`null`](memlane_backends::null) and
-//!   [`loopback`](memlane_backends::loopback) do; its key in [`config::document`] and [`config::PortKind`]; how it is opened in [`daemon`].
-//! - *A rule by which frames are dropped or sent elsewhere*: [`verdict::decide`], with its [`stats::DropReason`].
-//! - *A control command*: its route in [`control`], what it has the [`daemon`] do, its words in [`cli`].
+//! - *A kind of port*: a file or folder in `memlane-backends` that makes the two ends of [`port::end`], as
+//!   [`null`](memlane_backends::null) and [`loopback`](memlane_backends::loopback) do; its key in [`config::document`] and
+//!   [`config::PortKind`]; how it is opened in [`daemon`].
+//! - *A rule by which frames are dropped or redirected*: [`verdict::decide`], with its [`stats::DropReason`].
+//! - *A control command*: its route in [`control`], its effect in the [`daemon`], its arguments in [`cli`].
 //!
 //! `docs/tour.md` follows one frame through the modules, and says where each rule of a vhost-user back end is kept.
 

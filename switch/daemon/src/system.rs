@@ -1,4 +1,4 @@
-//! What the kernel offers to the operator's side and no safe crate wraps.
+//! System calls that the daemon and the command line need and no safe crate wraps.
 
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 
@@ -11,14 +11,14 @@ use kvm_ioctls::VmFd;
 
 use crate::memory::Region;
 
-/// Whether a program has the regular file `file`, which is open for reading, open for writing; `None` if the kernel does not say: the file is another
-/// user's, or on a file system without leases.
+/// Whether a program has the regular file `file`, which is open for reading here, open for writing (probed by a lease); `None` if
+/// the kernel refuses the lease: the file is another user's, or on a file system without leases.
 pub fn is_open_for_writing(file: &File) -> Option<bool> {
-    /// fcntl(2): the signal that tells of another opening the file; of Linux, where all architectures agree.
+    /// fcntl(2): the signal sent when another process opens the file; the number is Linux's, the same on all architectures.
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_raw_fd();
-    // SAFETY: numbers only. A program that opens the file while the lease is held waits until it is given back, just below; the signal that tells
-    // us so is one that is ignored by default.
+    // SAFETY: numbers only. A program that opens the file while the lease is held waits until it is released, just below; the
+    // signal for that is one that is ignored by default.
     let leased = unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
@@ -40,10 +40,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine whose only memory is `page`.
+    /// A machine with `page` as its only memory.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn new(machine: VmFd, page: Region) -> Result<Self, kvm_ioctls::Error> {
         let region = kvm_userspace_memory_region {
             slot: 0,
@@ -52,8 +52,8 @@ impl Machine {
             memory_size: page.length(),
             userspace_addr: page.host_start() as u64,
         };
-        // SAFETY: the page is mapped until the machine, which is declared before it, is gone; what else has the machine's descriptor is dropped
-        // before whoever borrows it.
+        // SAFETY: the page is mapped until the machine, which is declared before it, is dropped; other holders of the
+        // machine's descriptor (vCPUs) are dropped before the machine from which they were made.
         unsafe { machine.set_user_memory_region(region) }?;
         Ok(Self { machine, _page: page })
     }

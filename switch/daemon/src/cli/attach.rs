@@ -1,4 +1,4 @@
-//! `memlane attach`: a port comes while its network runs, and what its guest needs is printed.
+//! `memlane attach`: adds a port to a running network, and prints the arguments that its guest needs.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub(super) struct Attach {
     kind: Kind,
     #[command(flatten)]
     terms: Terms,
-    /// What to print for the port's guest; by default what QEMU needs, for a vhost-user port.
+    /// Print the guest's arguments for this program; by default for QEMU, if it is a vhost-user port.
     #[arg(long, value_name = "FOR")]
     print: Option<Print>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct Attach {
     json: bool,
 }
 
-/// What is behind the port; by default a guest at a vhost-user socket beside the control socket.
+/// Kind of the port; by default vhost-user, with a socket beside the control socket.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Which {
@@ -43,19 +43,19 @@ struct Which {
     /// Name of a TAP device, which is made if it is not there.
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
-    /// Name or number of a Xen domain, whose network interface the port is for.
+    /// Xen domain of the guest, by name or number; the port serves one of its network interfaces (vifs).
     #[arg(long, value_name = "DOMAIN")]
     xen: Option<String>,
-    /// Path of a stream socket, for frames behind their lengths.
+    /// Path of a Unix stream socket that carries length-prefixed Ethernet frames (QEMU -netdev stream).
     #[arg(long, value_name = "PATH")]
     stream: Option<PathBuf>,
-    /// passt(1), a way out without root; with arguments for it as --passt="--tcp-ports 8080:80".
+    /// passt(1): access to the host's network without root; with arguments for passt as --passt="--tcp-ports 8080:80".
     #[arg(long, value_name = "ARGUMENTS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     passt: Option<String>,
-    /// Nothing: it takes everything and sends nothing.
+    /// No guest: the port accepts every frame and sends none.
     #[arg(long)]
     null: bool,
-    /// It sends frames for its address back.
+    /// No guest: the port sends each frame for its MAC address back to the source.
     #[arg(long)]
     loopback: bool,
 }
@@ -64,33 +64,33 @@ struct Which {
 struct Kind {
     #[command(flatten)]
     which: Which,
-    /// memlane connects to the socket instead, and keeps trying.
+    /// Connect to the socket instead of listening, and retry until the other side listens.
     #[arg(long)]
     connect: bool,
-    /// Compute the checksums of frames from the stream, whose other side leaves them to the device.
+    /// Compute the TCP and UDP checksums of frames from the stream, for a sender that relies on checksum offload.
     #[arg(long, requires = "stream")]
     complete_checksums: bool,
     /// Network namespace of the TAP device.
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
-    /// Which of the Xen domain's interfaces, from 0 on.
+    /// Number of the Xen domain's interface, from 0 on.
     #[arg(long, value_name = "NUMBER")]
     vif: Option<String>,
-    /// Who may connect to the socket, as the file states it: '{ group = "kvm" }'.
+    /// Access rights of the socket, as in the file: '{ group = "kvm" }'.
     #[arg(long)]
     access: Option<String>,
 }
 
-/// The other keys of the file.
+/// Other keys of a [[port]] in the file.
 #[derive(Debug, Args)]
 struct Terms {
-    /// Segment, which comes with its first port and goes with its last; by default "lan".
+    /// Segment of the port, created with its first port and removed with its last; by default "lan".
     #[arg(long)]
     segment: Option<String>,
-    /// Queue pairs, where the front end does not decide that itself.
+    /// Queue pairs, where the front end does not set their number.
     #[arg(long, value_name = "NUMBER")]
     queues: Option<String>,
-    /// Whether large frames and frames without checksums may come to the guest: true or false.
+    /// Receive offloads: whether the guest may receive GSO frames and partial checksums, true or false.
     #[arg(long, value_name = "BOOL", conflicts_with = "no_receive_offloads")]
     receive_offloads: Option<String>,
     /// As --receive-offloads false.
@@ -100,7 +100,7 @@ struct Terms {
     changeable: Changeable,
 }
 
-/// For whom something is printed.
+/// The program that the printed arguments are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Print {
     Qemu,
@@ -135,7 +135,7 @@ impl Attach {
         })
     }
 
-    /// The port as a file would state it; `control` is where its network is asked.
+    /// The port as an entry of the file; `control` is the control socket of its network.
     fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
         let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, terms, .. } = self;
         let mut keys = Keys::default();
@@ -164,14 +164,14 @@ impl Attach {
     }
 }
 
-/// The socket of a port that names none, beside the control socket. Whether the port's name is one is said by the network.
+/// The socket of a port without a configured path, beside the control socket. The network checks the port's name.
 fn beside(control: &Path, port: &str) -> PathBuf {
     let mut path = control.with_extension("").into_os_string();
     path.push(format!(".{port}.sock"));
     path.into()
 }
 
-/// Paths begin where the command is given, not where the network's file is.
+/// Relative paths are relative to the working directory, not to the network's file.
 fn whole(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::Configuration(format!("{}: {error}", path.display())))
 }

@@ -19,7 +19,7 @@ use crate::tap::MOST_SNAPLEN;
 pub(super) struct Capture {
     /// The network: its file, or its name while it runs.
     net: PathBuf,
-    /// Ports whose frames are captured; by default all.
+    /// Names of ports; by default frames of all ports are captured.
     ports: Vec<String>,
     /// Only frames that are dropped; each has its reason as a comment.
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `memlane doctor`: what this machine offers and lacks, each with its remedy.
+//! `memlane doctor`: checks this machine, and names the remedy for each problem.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) struct Doctor {
     json: bool,
 }
 
-/// How a finding matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Grade {
@@ -38,7 +38,7 @@ enum Grade {
     Good,
     /// Something optional is not there.
     Note,
-    /// memlane cannot work like this.
+    /// memlane cannot work without it.
     Lacking,
 }
 
@@ -155,7 +155,7 @@ fn memfd() -> Finding {
     }
 }
 
-/// Whether a guest can run by KVM here.
+/// Whether KVM works here.
 pub(super) fn runs_kvm() -> bool {
     kvm_ioctls::Kvm::new().is_ok_and(|kvm| run_one_instruction(&kvm).is_ok())
 }
@@ -175,7 +175,7 @@ fn kvm() -> Finding {
     }
 }
 
-/// The QEMU that `memlane qemu` and `memlane libvirt` print for.
+/// The QEMU for which `memlane qemu` and `memlane libvirt` print arguments.
 fn qemu() -> Finding {
     let qemu = Qemu::find(None);
     let Some(version) = qemu.version() else {
@@ -230,7 +230,7 @@ fn descriptors() -> Finding {
     if limit >= 4096 { Finding::good("open files", text) } else { Finding::note("open files", text, descriptors::REMEDY) }
 }
 
-/// Networks that run here and had to turn front ends away for want of descriptors, or give no answer.
+/// Running networks that refused front ends because descriptors ran out, or that do not answer.
 fn networks() -> Vec<Finding> {
     let sockets = fs::read_dir(runtime_folder()).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let sockets = sockets.filter(|path| path.extension().is_some_and(|extension| extension == "control"));
@@ -279,7 +279,7 @@ fn transparent_huge_pages() -> Finding {
     }
 }
 
-/// What an uplink needs of the kernel: bridge and VXLAN, in it or as modules that it loads by itself.
+/// The kernel's support for uplinks: bridge and VXLAN, built in or as modules that it loads on demand.
 fn overlay() -> Finding {
     let release = read("/proc/sys/kernel/osrelease");
     let modules: String = ["modules.dep", "modules.builtin"].map(|list| read(&format!("/lib/modules/{release}/{list}"))).concat();
@@ -293,7 +293,7 @@ fn overlay() -> Finding {
     }
 }
 
-/// Whether the host's packet filter has frames of bridges to filter, as on hosts with Docker.
+/// Whether the host's netfilter filters bridged frames, as on hosts with Docker.
 fn bridges() -> Finding {
     match netfilter::filtering(read) {
         Some(text) => Finding::note("bridges", text, &netfilter::remedy("BRIDGE")),
@@ -301,7 +301,7 @@ fn bridges() -> Finding {
     }
 }
 
-/// What Xen ports need, where the kernel runs on Xen.
+/// Support for Xen ports, where the kernel runs under Xen.
 fn xen() -> Finding {
     match device::probe() {
         Ok(()) => Finding::good("Xen", "grants and event channels can be used; xen ports also need xenstore"),
@@ -314,7 +314,7 @@ fn xen() -> Finding {
 }
 
 fn frr() -> Finding {
-    // Where Debian, Fedora and FRR's own builds put its daemons.
+    // Folders of FRR's daemons in Debian, in Fedora and in FRR's own builds.
     let folders = ["/usr/lib/frr", "/usr/libexec/frr", "/usr/local/sbin", "/usr/sbin"];
     match folders.iter().find(|folder| Path::new(folder).join("bgpd").exists()) {
         Some(folder) => Finding::good("FRR", format!("bgpd is in {folder}; `memlane evpn` prints its configuration")),

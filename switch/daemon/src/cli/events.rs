@@ -1,4 +1,4 @@
-//! `memlane events`: what has happened to a running network, and what happens.
+//! `memlane events`: past and future events of a running network.
 
 use clap::Args;
 
@@ -12,10 +12,10 @@ use crate::journal::NetworkEvent;
 pub(super) struct Events {
     #[command(flatten)]
     net: Net,
-    /// Go on with what happens, until Ctrl-C or the network ends.
+    /// Wait for further events, until Ctrl-C or the network ends.
     #[arg(short, long)]
     follow: bool,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +41,7 @@ impl Events {
         match (serde_json::from_str::<EventReport>(json), serde_json::from_str::<Missed>(json)) {
             (Ok(report), _) => format!("{} {}\n", clock(report.time), told(&report.event)),
             (Err(_), Ok(Missed { missed })) => format!("{:12} {missed} events came too fast and are not shown\n", ""),
-            // Of a network of a later version.
+            // An event of a later version's network.
             (Err(_), Err(_)) => format!("{:12} {json}\n", ""),
         }
     }
@@ -55,7 +55,7 @@ fn clock(time: f64) -> String {
     format!("{:02}:{:02}:{:02}.{:03}", second / 3600, second / 60 % 60, second % 60, milliseconds % 1000)
 }
 
-/// The event as a sentence that begins with what it is about.
+/// The event as a sentence that begins with its subject.
 fn told(event: &NetworkEvent) -> String {
     use NetworkEvent as E;
     match event {

@@ -1,4 +1,4 @@
-//! `memlane evpn`: what FRR is told, on a host or on a route reflector, so that hosts hear from each other whose machines are where.
+//! `memlane evpn`: FRR's configuration for a host or a route reflector, so that hosts exchange their MAC addresses by BGP EVPN.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -7,22 +7,22 @@ use clap::Args;
 
 use super::{Failure, output, usage};
 
-/// Most hosts that one says it speaks with: beyond that, two route reflectors spare everybody the list.
+/// Most BGP peers of one host: beyond that, two route reflectors are less to configure.
 const MOST_PEERS: usize = 256;
 
 /// Arguments of `memlane evpn`.
 #[derive(Debug, Args)]
 pub(super) struct Evpn {
-    /// Number of the autonomous system that all hosts are in; one from 64512 to 65534, or from 4200000000 to 4294967294, is nobody's.
+    /// Number of the autonomous system of all hosts; 64512 to 65534 and 4200000000 to 4294967294 are for private use.
     #[arg(long = "as", value_name = "NUMBER", value_parser = usage::number)]
     system: u32,
-    /// Addresses on the underlay of those that it speaks with: of all other hosts, or of the route reflectors, or on a reflector of all its hosts.
+    /// Underlay addresses of the BGP peers: all other hosts, or the route reflectors; on a route reflector, its clients.
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', required = true, value_parser = usage::address)]
     peers: Vec<Ipv4Addr>,
-    /// Its own address on the underlay, which is the `local` of its VXLAN devices; by default FRR chooses one.
+    /// Underlay address of this host, the `local` of its VXLAN devices; by default FRR chooses one.
     #[arg(long, value_name = "ADDRESS", value_parser = usage::address)]
     local: Option<Ipv4Addr>,
-    /// It is a route reflector: it tells each host what the others said, and has no machines itself.
+    /// Configure a route reflector: it passes each host the routes of the others, and has no guests itself.
     #[arg(long)]
     reflector: bool,
 }
@@ -53,12 +53,12 @@ impl Evpn {
         })
     }
 
-    /// `/etc/frr/frr.conf`, as FRR 8 and newer read it.
+    /// Text of `/etc/frr/frr.conf` for FRR 8 and newer.
     fn text(&self) -> String {
         let who = if self.reflector { "a route reflector" } else { "a host" };
         let mut lines = vec![
             format!("! /etc/frr/frr.conf of {who}, by `memlane evpn`. /etc/frr/daemons needs bgpd=yes."),
-            // Lost neighbours are noticed after 9 s, and news is told at once.
+            // Datacenter defaults: a lost peer is detected after 9 s, and updates are sent at once.
             "frr defaults datacenter".into(),
             "!".into(),
             format!("router bgp {}", self.system),

@@ -1,4 +1,4 @@
-//! `memlane qemu`, `uml` and `libvirt`: what a guest needs to be given to be on a port.
+//! `memlane qemu`, `uml` and `libvirt`: the arguments or XML that connect a guest to a port.
 
 use std::path::{Path, PathBuf};
 
@@ -27,16 +27,16 @@ pub(super) struct Libvirt {
     version: QemuVersion,
 }
 
-/// Which QEMU it is for.
+/// The QEMU version to print for.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct QemuVersion {
-    /// Version of the QEMU that the guest runs in, as 7.2 or 11.1; by default that of the QEMU on the PATH.
+    /// Version of the guest's QEMU, as 7.2 or 11.1; by default that of the QEMU on the PATH.
     #[arg(long, value_name = "VERSION")]
     qemu_version: Option<Version>,
 }
 
 impl QemuVersion {
-    /// That QEMU; says so on standard error if its version is not known.
+    /// The QEMU of that version; logs a note to standard error if the version is not known.
     pub(super) fn find(self) -> qemu::Qemu {
         let qemu = qemu::Qemu::find(self.qemu_version);
         if let Some(note) = qemu.note() {
@@ -55,13 +55,13 @@ pub(super) struct Qemu {
     options: QemuOptions,
 }
 
-/// What QEMU's arguments depend on beside the port.
+/// Parameters of QEMU's arguments beside the port.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct QemuOptions {
-    /// Memory of the guest, which is shared with memlane; without it, no memory arguments are printed.
+    /// Memory size of the guest, as 2G, shared with memlane; without it, no memory arguments are printed.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<String>,
-    /// Print `vectors=0` in any case; QEMU before 10 needs it under TCG, and is given it where there is no KVM.
+    /// Print `vectors=0` in any case; QEMU before 10 needs it under TCG, and gets it where there is no KVM.
     #[arg(long)]
     no_vectors: bool,
     #[command(flatten)]
@@ -81,12 +81,12 @@ fn memory(text: &str) -> Result<String, String> {
     }
 }
 
-/// A port and the socket that its guest's front end meets memlane at.
+/// A port, and the socket at which its front end and memlane connect.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
     port: PortConfig,
     path: PathBuf,
-    /// memlane connects; the front end listens.
+    /// memlane connects, and the front end listens.
     connect: bool,
     mac: String,
 }
@@ -115,7 +115,7 @@ impl Meeting {
         Self::of(&port, &network)
     }
 
-    /// Where the guest of `port` of the network called `network` is met.
+    /// The socket of `port` of the network called `network`.
     pub(super) fn of(port: &PortConfig, network: &str) -> Result<Self, Failure> {
         let PortKind::VhostUser { path, connect } = &port.kind else {
             let text = format!("port '{}' is of the kind {}; guests need a vhost-user port", port.name, port.kind.name());
@@ -181,7 +181,7 @@ impl QemuOptions {
     }
 }
 
-/// libvirt's element for the guest's device.
+/// libvirt's interface element for the guest's device.
 fn interface(meeting: &Meeting, qemu: qemu::Qemu) -> String {
     let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
     let source = if meeting.connect {
@@ -204,7 +204,7 @@ fn interface(meeting: &Meeting, qemu: qemu::Qemu) -> String {
     )
 }
 
-/// Who libvirt's QEMU is, where the port's socket is for nobody but who runs memlane.
+/// A note on the user of libvirt's QEMU, where only the user that runs memlane may connect to the port's socket.
 fn access_note(meeting: &Meeting) -> String {
     if meeting.connect || !meeting.port.access.is_private() {
         return String::new();
@@ -217,7 +217,7 @@ fn access_note(meeting: &Meeting) -> String {
     )
 }
 
-/// That a domain waits for memlane, and a folder that its QEMU cannot enter.
+/// A note that the domain waits for memlane, and on a folder that its QEMU cannot enter.
 fn wait_note(meeting: &Meeting) -> String {
     // Two hyphens end a comment.
     let shut = meeting.port.shut_out().map(|text| format!("\n  and {}", text.replace("--", "-\u{2010}"))).unwrap_or_default();
@@ -230,18 +230,18 @@ fn wait_note(meeting: &Meeting) -> String {
     )
 }
 
-/// What is said of `iommu='on'`, which is put in for confidential guests.
+/// The note on `iommu='on'`, which confidential guests need.
 const TRANSLATED: &str = "\n  Its <driver> may say iommu='on', as confidential guests need it; the domain must have no <iommu> device then, for memlane does not \
                           translate addresses.";
 
-/// Properties of the guest's device in QEMU that libvirt has no element for, or none that starts: its own `<mtu>` is for interfaces that the host
-/// has too.
+/// Properties of the guest's device in QEMU that libvirt has no element for, or none that works: its own `<mtu>` is for
+/// interfaces that exist on the host too.
 fn properties(port: &PortConfig, qemu: qemu::Qemu) -> Vec<(&'static str, u16)> {
     let mtu = port.mtu.map(|mtu| ("host_mtu", mtu));
     mtu.into_iter().chain(qemu.crashes_with_vectors().then_some(("vectors", 0))).collect()
 }
 
-/// What gives the device these properties.
+/// The XML that overrides these properties of the device.
 fn override_of(port: &PortConfig, properties: &[(&str, u16)]) -> String {
     if properties.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Keys of a port at the command line: an option says what the key of its name says in the file, and is read by the same rules.
+//! Configuration keys of a port as command-line options: each option has the meaning and the checks of the key of its name.
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -7,60 +7,61 @@ use super::Failure;
 use crate::config::PortEntry;
 use crate::config::difference::CHANGEABLE;
 
-/// Keys and their values, as a file would state them; null for those that are to be as if it did not.
+/// Keys and their values, as in the file; null stands for a key that the file does not have.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Map<String, Value>);
 
 impl Keys {
-    /// States `value`, if there is one.
+    /// Sets `value`.
     pub(super) fn state(&mut self, key: &str, value: Value) {
         if !value.is_null() {
             self.0.insert(key.into(), value);
         }
     }
 
-    /// States what was written as the value of `key`, if anything was. What can change can be taken back by "none".
+    /// Sets `key` to the text of an option, if it was given. "none" resets a key that can change while the port runs.
     pub(super) fn written(&mut self, key: &str, text: Option<&str>) {
         let Some(text) = text else { return };
         let value = if text == "none" && CHANGEABLE.contains(&key) { Value::Null } else { PortEntry::value_of(key, text) };
         self.0.insert(key.into(), value);
     }
 
-    /// All of them, if each is one that its key takes.
+    /// All keys, if each has a value of its type.
     pub(super) fn checked(self) -> Result<Map<String, Value>, Failure> {
         PortEntry::check_keys(&self.0)?;
         Ok(self.0)
     }
 }
 
-/// What can change while a port runs; "none" takes any of it back.
+/// Keys that can change while a port runs; "none" resets each to its default.
 #[derive(Debug, Args)]
 pub(super) struct Changeable {
-    /// The port's share of a busy receiver, compared with other senders': 1 to 1000.
+    /// Weight for fair queueing at a busy receiver, relative to other senders: 1 to 1000.
     #[arg(long, value_name = "NUMBER")]
     weight: Option<String>,
-    /// What the guest may transmit: "100Mbit", "10kpps", both as "100Mbit,10kpps", or a table as in the file.
+    /// Transmit rate limit (guest to switch): "100Mbit", "10kpps", both as "100Mbit,10kpps", or a table as in the file.
     #[arg(long, value_name = "LIMIT")]
     transmit: Option<String>,
-    /// What the guest may receive, likewise.
+    /// Receive rate limit (switch to guest), in the same form.
     #[arg(long, value_name = "LIMIT")]
     receive: Option<String>,
-    /// Flooded frames (broadcast, multicast, unknown) that the port may send a second, by default 200000; 0 for no limit.
+    /// Most flooded frames (broadcast, multicast, unknown unicast) that the port may send per second, by default 200000; 0 for no
+    /// limit.
     #[arg(long, value_name = "NUMBER")]
     storm: Option<String>,
-    /// Which frames of the guest are dropped for their source: "mac" drops those that are not from the port's mac, "off" none for that.
+    /// Source address filter: "mac" drops frames that are not from the port's mac, "off" drops none for that.
     #[arg(long, value_name = "RULE")]
     anti_spoof: Option<String>,
-    /// What frames to the port go through, as in the file: '{ delay = "10ms", loss = "1%" }'.
+    /// Link emulation towards the guest, as in the file: '{ delay = "10ms", loss = "1%" }'.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// MAC address that is offered to the guest and refused from other ports.
+    /// MAC address that is offered to the guest, and refused as a source at other ports.
     #[arg(long, value_name = "ADDRESS")]
     mac: Option<String>,
     /// MTU that is offered to the guest when it connects next.
     #[arg(long, value_name = "BYTES")]
     mtu: Option<String>,
-    /// Whether the port sends and is sent anything: true or false.
+    /// Whether the port forwards frames, in both directions: true or false.
     #[arg(long, value_name = "BOOL", conflicts_with = "disabled")]
     enabled: Option<String>,
     /// As --enabled false.
@@ -69,7 +70,7 @@ pub(super) struct Changeable {
 }
 
 impl Changeable {
-    /// States what was written.
+    /// Sets the keys of the options that were given.
     pub(super) fn state(&self, keys: &mut Keys) {
         let options = [
             &self.weight,

@@ -1,10 +1,10 @@
-//! Who libvirt's QEMU is on this machine.
+//! The user and group of libvirt's QEMU on this machine.
 
 use nix::unistd::{Gid, Group, User};
 
-/// What says so, where the operator has changed it.
+/// The file in which the operator may have changed them.
 const CONFIGURATION: &str = "/etc/libvirt/qemu.conf";
-/// Users that distributions make for it: Debian and its like, Fedora and its like.
+/// User names in distributions: Debian and derivatives, Fedora and derivatives.
 const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 
 /// The group that libvirt's QEMU runs in; `None` without libvirt.
@@ -22,7 +22,8 @@ fn group_called(name: &str) -> Option<String> {
     Some(Group::from_name(name).ok()??.name)
 }
 
-/// What a line of libvirt's configuration says of `key`, if it is no comment; numbers, which begin with a plus, are left to the operator.
+/// The value of `key` in a line of libvirt's configuration that is no comment; numeric ids, which begin with a plus, are left to
+/// the operator.
 fn stated(text: &str, key: &str) -> Option<String> {
     let value =
         text.lines().find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix('='))?.trim().trim_matches('"');

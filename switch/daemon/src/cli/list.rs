@@ -1,4 +1,4 @@
-//! `memlane list` and `down`: networks that run, and their end.
+//! `memlane list` and `down`: lists running networks, and ends one.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::output::Table;
 use super::{Failure, output};
 use crate::control::running::{self, Identity, Running};
 
-/// How often to look whether a process has ended.
+/// Interval at which the end of a process is polled.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Arguments of `memlane list`.
@@ -29,7 +29,7 @@ pub(super) struct List {
 pub(super) struct Down {
     #[command(flatten)]
     net: Net,
-    /// Longest wait for its end.
+    /// Timeout for its end, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3600))]
     timeout: u64,
 }
@@ -49,7 +49,7 @@ fn table(running: &[Running]) -> String {
     Table::new(5, ["network", "user", "process", "ports", "file"], rows).text()
 }
 
-/// What may stand on a terminal, though a process of any user has said it.
+/// A path from a process of any user, without characters that control a terminal.
 fn told(path: &Path) -> String {
     path.display().to_string().replace(char::is_control, "?")
 }
@@ -61,7 +61,7 @@ fn user_name(user: u32) -> String {
 impl Down {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let client = self.net.client()?;
-        // It refuses, if it is another file's.
+        // Refused if the control socket is that of another file's network.
         client.get::<Identity>("/v1/identity")?;
         let found = running::identify(vec![client.path().into()]).pop();
         let Some(Running { identity, .. }) = found else { return Err(Failure::Running("the network has just ended".into())) };
@@ -88,10 +88,11 @@ fn gone_elsewhere(told: &str) -> Failure {
     Failure::Running(format!("{told} is not among the processes that are seen from here: end it in its own container"))
 }
 
-/// When the process `pid` started (proc_pid_stat(5)), which tells it from a later one of its number; `None` once it has ended.
+/// The start time of the process `pid` (proc_pid_stat(5)), which distinguishes it from a later one of the same number; `None`
+/// once it has ended.
 fn start_of(pid: Pid) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may have any characters.
+    // The name in parentheses may contain any characters.
     let mut words = text.rsplit_once(") ")?.1.split(' ');
     let ended = matches!(words.next()?, "Z" | "X");
     words.nth(18)?.parse().ok().filter(|_| !ended)
@@ -109,7 +110,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
         let deadline = Instant::now() + Duration::from_secs(10);
-        // It has ended though it was not waited for.
+        // The process has ended although it is a zombie.
         while start_of(pid).is_some() {
             assert!(Instant::now() < deadline);
         }

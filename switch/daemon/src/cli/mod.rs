@@ -61,14 +61,16 @@ struct Arguments {
 enum Command {
     /// Run the network that a file describes, or one without ports yet, until SIGTERM or Ctrl-C.
     ///
-    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more. SIGHUP reads the file again, as
-    /// `memlane reload` does. With --state, what was attached, detached and changed while it ran comes back: the state holds the differences to
-    /// the file, and where both say something of a port, the state wins; `memlane reload` makes the file win, and empties the state.
+    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more. SIGHUP reads the
+    /// file again, as `memlane reload` does. With --state, ports that were attached, detached or changed at run time are
+    /// restored: the state holds the differences to the file, and where both define a port, the state wins; `memlane reload`
+    /// makes the file win, and empties the state.
     #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml")]
     Up(up::Up),
     /// List the networks that run: this user's, and for root those of all users.
     ///
-    /// Networks are found by their control sockets in run-time folders. One whose XDG_RUNTIME_DIR is unusual is found where that is set.
+    /// Networks are found by their control sockets in run-time folders. A network with another XDG_RUNTIME_DIR is found only
+    /// where that is set.
     #[command(after_help = "Examples:\n  memlane list\n  memlane list --json | jq -r .[].control")]
     List(list::List),
     /// End a network that runs, and wait until it has ended.
@@ -90,7 +92,7 @@ enum Command {
     /// Show ports, workers and counters of a running network.
     #[command(after_help = "Examples:\n  memlane status net.toml\n  memlane status net.toml --json | jq .ports")]
     Status(status::Status),
-    /// Show what has happened to a running network: ports that came and went, front ends, quarantines, the first drops for each reason.
+    /// Show events of a running network: ports attached and detached, front ends, quarantines, the first drop for each reason.
     ///
     /// The last 4096 events are kept.
     #[command(
@@ -110,16 +112,17 @@ enum Command {
     Show(ports::Show),
     /// Capture frames of a running network in the format of Wireshark (pcapng).
     ///
-    /// Each port is an interface of the file. A frame is there where its guest transmits it, where a guest receives it, and where it is dropped, with the
-    /// reason as a comment; all have the same packet id. Guests' frames never wait for a capture: what it misses is counted in the file.
+    /// Each port is an interface of the file. A frame is there where its guest transmits it, where a guest receives it, and where
+    /// it is dropped, with the drop reason as a comment; all have the same packet id. Captures cause no backpressure: frames that
+    /// a capture misses are counted in the file.
     #[command(after_help = "Examples:\n  memlane capture net.toml -w all.pcapng\n  \
                             memlane capture net.toml web -f 'udp port 53' -w - | tcpdump -nr -\n  \
                             memlane capture net.toml --drops -w drops.pcapng")]
     Capture(capture::Capture),
-    /// Attach a port to a running network, and print what its guest needs.
+    /// Attach a port to a running network, and print the arguments of its guest.
     ///
-    /// What can be said is what a [[port]] of the file can say. The port is there until it is detached, the network ends (unless `memlane up`
-    /// has --state), or `memlane reload` finds that the file does not have it.
+    /// Options are the keys of a [[port]] in the file. The port exists until it is detached, the network ends (unless `memlane
+    /// up` has --state), or `memlane reload` finds that the file does not have it.
     #[command(
         allow_missing_positional = true,
         after_help = "Examples:\n  qemu-system-x86_64 -accel kvm $(memlane attach web --memory 2G) ...\n  \
@@ -133,24 +136,25 @@ enum Command {
         after_help = "Examples:\n  memlane detach web\n  memlane detach net.toml web --drain 5"
     )]
     Detach(ports::Detach),
-    /// Disable a port and wait until nothing of it is under way.
+    /// Disable a port and wait until none of its frames is in flight.
     ///
-    /// Exits with 1 if something still is when the time is over. The port stays disabled until `memlane set PORT --enabled true`.
+    /// Exits with 1 if frames are still in flight at the timeout. The port stays disabled until `memlane set PORT --enabled
+    /// true`.
     #[command(allow_missing_positional = true, after_help = "Example:\n  memlane drain net.toml web --timeout 30")]
     Drain(ports::Drain),
-    /// Change a port of a running network: its weight, its limits, its link, its address, its MTU, whether it is enabled.
+    /// Change a port of a running network: its weight, rate limits, link emulation, MAC address, MTU, or whether it is enabled.
     #[command(
         allow_missing_positional = true,
         after_help = "Examples:\n  memlane set net.toml web --transmit 1Gbit,100kpps\n  memlane set web --transmit none --weight 3\n  \
                       memlane set web --mac none --enabled false"
     )]
     Set(Box<set::Set>),
-    /// Make a running network what its file says now; ports that are the same are not touched.
+    /// Apply the file to a running network; ports without a difference are not touched.
     ///
-    /// Ports that differ in their limits, weight, storm, anti-spoof, link, mac, mtu or enabled change in place; others are detached and attached anew. Ports
-    /// that the file does not have go, those too that were attached while the network ran. If settings beside the ports differ, nothing is done:
-    /// only a restart changes them. A file with mistakes changes nothing, nor does one that would detach every port, unless by --force. Without a file,
-    /// the network reads its own again.
+    /// Ports that differ in their limits, weight, storm, anti-spoof, link, mac, mtu or enabled change in place; others are
+    /// detached and attached again. Ports that the file does not have are detached, including those attached at run time. If
+    /// settings beside the ports differ, nothing is done: only a restart changes them. A file with mistakes changes nothing, nor
+    /// does one that would detach every port, unless by --force. Without a file, the network reads its own again.
     #[command(
         after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml\n  kill -HUP $(pidof memlane)"
     )]
@@ -172,14 +176,14 @@ enum Command {
     Libvirt(guest::Libvirt),
     /// Print FRR's configuration for a host that joins segments with other hosts by VXLAN, or for a route reflector.
     ///
-    /// FRR, from the distribution's packages, tells hosts who is where (BGP EVPN, RFC 7432 and 8365). Its bgpd has to be enabled in
-    /// /etc/frr/daemons. A TAP port leads from a segment to the bridge that has the VXLAN device.
+    /// FRR, from the distribution's packages, exchanges MAC addresses between hosts (BGP EVPN, RFC 7432 and 8365). Its bgpd has
+    /// to be enabled in /etc/frr/daemons. A TAP port connects a segment to the bridge that has the VXLAN device.
     #[command(
         after_help = "Examples:\n  memlane evpn --as 65000 --local 10.0.0.1 --peers 10.0.0.2,10.0.0.3 > /etc/frr/frr.conf\n  \
                             memlane evpn --as 65000 --local 10.0.0.9 --peers 10.0.0.1,10.0.0.2,10.0.0.3 --reflector"
     )]
     Evpn(evpn::Evpn),
-    /// Tell what this machine offers and lacks, each with its remedy.
+    /// Check this machine, and name the remedy for each problem.
     #[command(after_help = "Examples:\n  memlane doctor\n  memlane doctor --json")]
     Doctor(doctor::Doctor),
     /// Print the completion script for a shell.
@@ -190,14 +194,14 @@ enum Command {
     },
 }
 
-/// Why a command ends without success.
+/// Why a command fails.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Exit code 1.
     Running(String),
     /// Exit code 2.
     Configuration(String),
-    /// Exit code 3; all was said already.
+    /// Exit code 3; the findings are printed already.
     Lacking,
 }
 
@@ -216,7 +220,7 @@ impl From<Mistakes> for Failure {
 impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         match error {
-            // What was asked for is mistaken, as a file may be.
+            // An invalid request, as an invalid file.
             ControlError::Refused(refusal) if refusal.status == axum::http::StatusCode::UNPROCESSABLE_ENTITY => {
                 Self::Configuration(refusal.to_string())
             }
@@ -238,7 +242,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(result.map_or_else(tell, |()| 0))
 }
 
-/// Says why a command ends without success; returns its exit code.
+/// Prints why a command failed; returns its exit code.
 fn tell(failure: Failure) -> u8 {
     let (code, text) = match failure {
         Failure::Running(text) => (1, text),
@@ -246,7 +250,7 @@ fn tell(failure: Failure) -> u8 {
         Failure::Lacking => (3, String::new()),
     };
     if !text.is_empty() {
-        // Where nobody can be told, the code still tells.
+        // If standard error is closed, the exit code still reports the failure.
         let _ = writeln!(std::io::stderr(), "memlane: {text}");
     }
     code

@@ -1,4 +1,4 @@
-//! Which network a command is about.
+//! The network that a command is for.
 
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -12,7 +12,7 @@ use crate::control::client::name_in_path;
 use crate::control::running::{self, NetFile};
 use crate::control::{Client, ControlError, PortView, Report};
 
-/// The name of a network that no file names.
+/// Name of a network without a file.
 pub(super) const DEFAULT_NAME: &str = "memlane";
 
 /// Names a network, for commands about all of it.
@@ -35,7 +35,7 @@ pub(super) struct PortOfNet {
     pub(super) socket: Socket,
 }
 
-/// Where a network is asked.
+/// The control socket to ask.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Socket {
     /// Control socket of the network, where it is not at its usual place.
@@ -43,7 +43,7 @@ pub(super) struct Socket {
     pub(super) control: Option<PathBuf>,
 }
 
-/// What a word that names a network is.
+/// Meaning of the argument that names a network.
 #[derive(Debug, PartialEq, Eq)]
 enum Named<'p> {
     File(&'p Path),
@@ -56,7 +56,7 @@ fn named(net: Option<&Path>) -> Named<'_> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => Named::Socket(path),
         Ok(metadata) if !metadata.is_dir() => Named::File(path),
-        // What is not there and looks like no file's path is a name.
+        // Neither an existing file nor the path of one: a name.
         _ => match path.to_str() {
             Some(name) if !looks_like_a_file(name) => Named::Name(name),
             _ => Named::File(path),
@@ -68,14 +68,14 @@ fn looks_like_a_file(word: &str) -> bool {
     word.contains('/') || word.ends_with(".toml")
 }
 
-/// Tells on standard error what does not keep a command from success.
+/// Prints a note to standard error.
 fn tell(text: &str) {
-    // Standard error may be closed: the command has done its work all the same.
+    // If standard error is closed, the command has succeeded all the same.
     let _ = writeln!(std::io::stderr(), "memlane: {text}");
 }
 
 impl Net {
-    /// Who asks it.
+    /// The client of the network's control socket.
     pub(super) fn client(&self) -> Result<Client, Failure> {
         let named = named(self.net.as_deref());
         let socket = match (&self.socket.control, &named) {
@@ -85,14 +85,14 @@ impl Net {
             (None, Named::Name(name)) => socket_called(name)?,
         };
         let file = match named {
-            // Where there is none, nothing is compared.
+            // Without a file, the network's own file is not compared.
             Named::File(path) => NetFile::at(path).ok(),
             Named::Socket(_) | Named::Name(_) => None,
         };
         Ok(Client::new(&socket).telling(tell).about(file))
     }
 
-    /// Its file, if it is named by one.
+    /// Its file, if the argument names one.
     pub(super) fn file(&self) -> Option<&Path> {
         match named(self.net.as_deref()) {
             Named::File(path) => Some(path),
@@ -100,13 +100,13 @@ impl Net {
         }
     }
 
-    /// What is to be seen of it.
+    /// The network's report.
     pub(super) fn report(&self) -> Result<Report, Failure> {
         Ok(self.client()?.get("/v1/network")?)
     }
 }
 
-/// The control socket of the network of `file`: if it runs, whatever its file says by now.
+/// The control socket of the network of `file`: if it runs, that of the process, whatever its file says now.
 fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
     match running::of_file(file) {
         Some(socket) => Ok(socket),
@@ -133,7 +133,7 @@ fn socket_called(name: &str) -> Result<PathBuf, Failure> {
 }
 
 impl PortOfNet {
-    /// The network; refused where only a file is named, which would be taken for the name of a port.
+    /// The network; an argument that looks like a file is refused here, since it would be taken for the name of a port.
     pub(super) fn net(&self) -> Result<Net, Failure> {
         if self.net.is_none() && looks_like_a_file(&self.port) {
             let text =
@@ -143,17 +143,17 @@ impl PortOfNet {
         Ok(Net { net: self.net.clone(), socket: self.socket.clone() })
     }
 
-    /// Where the port is asked, with this behind it.
+    /// The port's path at the control socket, with `rest` appended.
     pub(super) fn uri(&self, rest: &str) -> String {
         format!("/v1/ports/{}{rest}", name_in_path(&self.port))
     }
 
-    /// What is to be seen of the port.
+    /// The port's report.
     pub(super) fn view(&self) -> Result<PortView, Failure> {
         Ok(self.net()?.client()?.get(&self.uri(""))?)
     }
 
-    /// The port and the name of its network: as the network has it if it runs, else as its file says.
+    /// The port and the name of its network: from the network if it runs, else from its file.
     pub(super) fn find(&self) -> Result<(PortConfig, String), Failure> {
         let net = self.net()?;
         let found = net.client()?.get::<PortView>(&self.uri(""));

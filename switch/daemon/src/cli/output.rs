@@ -1,4 +1,4 @@
-//! Standard output, which may be a pipe that nobody reads to its end, or a file on a full disk; tables and numbers on it.
+//! Standard output, which may be a pipe without a reader or a file on a full disk; tables and numbers.
 
 use std::io::{self, Write};
 
@@ -10,15 +10,15 @@ use super::Failure;
 pub(super) const WIDTH: usize = 80;
 /// Characters between two columns of a table.
 const GAP: usize = 2;
-/// A column of words is not made narrower than this.
+/// Narrowest width of a column of words.
 const NARROW: usize = 6;
 
-/// Prints `text` whole. A reader that has seen enough and gone is no failure.
+/// Prints all of `text`. A closed pipe is no failure: its reader has seen enough.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     print_on(text).map(|_| ())
 }
 
-/// Prints a part of what goes on; false if its reader has gone.
+/// Prints a part of continuing output; false if the pipe is closed.
 pub(super) fn print_on(text: &str) -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
@@ -28,13 +28,13 @@ pub(super) fn print_on(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Tells `text` beside what is printed.
+/// Prints `text` to standard error, beside the output.
 pub(super) fn note(text: &str) {
-    // Where it cannot be told, what is printed is right still.
+    // If standard error is closed, the output is correct still.
     let _ = writeln!(io::stderr(), "memlane: {text}");
 }
 
-/// Prints `value` as JSON for people and programs.
+/// Prints `value` as JSON, indented.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", serde_json::to_string_pretty(value).map_err(Failure::running)?))
 }
@@ -49,7 +49,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table whose first `words` columns hold words; a line break in a heading puts the rest of it into a second line.
+    /// A table with `words` columns of words at first; a line break in a heading puts the rest of it into a second line.
     pub(super) fn new<const N: usize>(words: usize, heading: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Self {
         let above = heading.map(|name| name.split_once('\n').map_or("", |(first, _)| first).to_owned());
         let below = heading.map(|name| name.split_once('\n').map_or(name, |(_, second)| second).to_owned());
@@ -62,8 +62,8 @@ impl Table {
         self.laid_out(&self.widths())
     }
 
-    /// The table in lines of at most [`WIDTH`] characters, if its numbers allow that. What does not fit its column of words is not cut: the rest of its
-    /// row stands in the next line.
+    /// The table in lines of at most [`WIDTH`] characters, if its numbers allow that. A word wider than its column is not cut:
+    /// the rest of its row stands in the next line.
     pub(super) fn narrow(&self) -> String {
         let mut widths = self.widths();
         let total: usize = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
@@ -113,7 +113,7 @@ pub(super) fn wrapped(text: &str) -> String {
     all + line.trim_end() + "\n"
 }
 
-/// A number as it is below 100 000, else its first three digits and what they are multiplied by, as 1.23M.
+/// A number in full below 100 000, else three digits with a unit prefix, as 1.23M.
 pub(super) fn count(number: u64) -> String {
     if number < 100_000 { number.to_string() } else { scaled(number) }
 }
@@ -123,11 +123,11 @@ pub(super) fn bytes(number: u64) -> String {
     format!("{}B", if number < 1000 { number.to_string() } else { scaled(number) })
 }
 
-/// Three digits of `number`, which is 1000 or more, and what they are multiplied by.
+/// Three digits of `number`, which is 1000 or more, with a unit prefix.
 fn scaled(number: u64) -> String {
     let (mut value, mut prefix) = (number as f64, "");
     for larger in ["k", "M", "G", "T", "P", "E"] {
-        // What would be written as 1000 is 1.00 of the next.
+        // A value that would be rounded to 1000 is 1.00 of the next unit.
         if value >= 999.5 {
             (value, prefix) = (value / 1000.0, larger);
         }

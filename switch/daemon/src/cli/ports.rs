@@ -1,4 +1,4 @@
-//! `memlane ls`, `show`, `detach` and `drain`: ports of a running network are looked at, and go.
+//! `memlane ls`, `show`, `detach` and `drain`: shows ports of a running network, and removes them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::control::report::SegmentReport;
 use crate::control::routes::{DrainOrder, Drained};
 use crate::control::{PortReport, PortView};
 
-/// How much longer than a port is drained its answer may take.
+/// Timeout of the reply beyond the time for draining.
 const MARGIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `memlane ls`.
@@ -22,7 +22,7 @@ const MARGIN: Duration = Duration::from_secs(10);
 pub(super) struct List {
     #[command(flatten)]
     net: Net,
-    /// Segments, each with its ports, instead of ports.
+    /// Segments with their ports, instead of ports.
     #[arg(long)]
     segments: bool,
     /// As JSON.
@@ -45,10 +45,10 @@ pub(super) struct Show {
 pub(super) struct Detach {
     #[command(flatten)]
     port: PortOfNet,
-    /// First disable it, and wait until nothing of it is under way, for so long at most; where something still is then, it is not detached.
+    /// Drain the port first; if frames are still in flight after this time, give up and leave it attached.
     #[arg(long, value_name = "TIME", value_parser = patience)]
     drain: Option<Duration>,
-    /// Print what would attach it again, as JSON.
+    /// Print the keys that attach it again, as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +58,7 @@ pub(super) struct Detach {
 pub(super) struct Drain {
     #[command(flatten)]
     port: PortOfNet,
-    /// Longest wait.
+    /// Timeout.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
     timeout: Duration,
     /// As JSON.

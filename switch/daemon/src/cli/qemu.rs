@@ -1,4 +1,4 @@
-//! The QEMU that arguments are printed for: the version that the program on the PATH tells, or that the operator names.
+//! The version of the QEMU that arguments are printed for: reported by the program on the PATH, or given by the operator.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use super::doctor;
 
-/// How long QEMU may take to tell its version.
+/// Timeout of `qemu --version`.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Bytes that are read of what it prints.
+/// Most bytes read of its output.
 const MOST: u64 = 4096;
-/// `reconnect-ms` is an option from here on; `reconnect` ended with 11.0.
+/// First version with `reconnect-ms`; `reconnect` ended with 11.0.
 const RECONNECT_MS: Version = Version(9, 2);
-/// Before this one, interrupt vectors on a vhost-user NIC end in a segmentation fault under TCG (seen with 7.2, not with 10.0).
+/// First version without a bug: before, interrupt vectors on a vhost-user NIC end in a segmentation fault under TCG (seen with
+/// 7.2, not with 10.0).
 const VECTORS: Version = Version(10, 0);
 
 /// Major and minor number of a QEMU.
@@ -42,10 +43,10 @@ impl FromStr for Version {
     }
 }
 
-/// What arguments depend on.
+/// The properties of QEMU on which arguments depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Qemu {
-    /// `None`: not known, and taken for a new one.
+    /// `None`: not known, and treated as a new one.
     version: Option<Version>,
     /// Guests run without KVM.
     emulates: bool,
@@ -58,7 +59,7 @@ impl Qemu {
         Self { version, emulates: version < Some(VECTORS) && !doctor::runs_kvm() }
     }
 
-    /// The option by which a socket connects again, a second after it was lost.
+    /// The option by which a socket reconnects one second after a disconnect.
     pub(super) fn reconnect(self) -> &'static str {
         if self.version.is_some_and(|version| version < RECONNECT_MS) { "reconnect=1" } else { "reconnect-ms=1000" }
     }
@@ -68,7 +69,7 @@ impl Qemu {
         self.emulates && self.version.is_some_and(|version| version < VECTORS)
     }
 
-    /// What the operator has to know where no QEMU told its version.
+    /// A note for the operator where no QEMU reported its version.
     pub(super) fn note(self) -> Option<&'static str> {
         self.version.is_none().then_some(
             "no QEMU on the PATH told its version: these arguments are for QEMU 9.2 and newer. For another, give --qemu-version VERSION",
@@ -87,7 +88,7 @@ impl Qemu {
     }
 }
 
-/// QEMU under one of the names that distributions give it, on the PATH or where Fedora and its like keep it.
+/// QEMU under one of its names in distributions, on the PATH or in Fedora's folder for it.
 pub(super) fn program() -> Option<PathBuf> {
     let names = [format!("qemu-system-{}", std::env::consts::ARCH), "qemu-kvm".into(), "kvm".into()];
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -95,7 +96,7 @@ pub(super) fn program() -> Option<PathBuf> {
     names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|program| program.is_file())
 }
 
-/// The version that `program` tells within the patience.
+/// The version that `program` reports within the timeout.
 fn ask(program: &Path) -> Option<Version> {
     let mut command = Command::new(program);
     let mut child = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
@@ -103,7 +104,7 @@ fn ask(program: &Path) -> Option<Version> {
     let (tell, told) = channel();
     let reader = std::thread::Builder::new().spawn(move || {
         let mut line = String::new();
-        // What is no text tells no version.
+        // Output that is no UTF-8 has no version.
         let _ = BufReader::new(output.take(MOST)).read_line(&mut line);
         let _ = tell.send(line);
     });
@@ -125,7 +126,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
-    /// What a program tells that is this shell script.
+    /// The version reported by a program that is this shell script.
     fn told_by(script: &str) -> Option<Version> {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("qemu");

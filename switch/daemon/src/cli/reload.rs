@@ -1,4 +1,4 @@
-//! `memlane reload`: a running network becomes what its file says.
+//! `memlane reload`: applies the file to a running network.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,14 @@ use crate::control::running::{Identity, NetFile};
 pub(super) struct Reload {
     #[command(flatten)]
     net: Net,
-    /// Only tell what would be done.
+    /// Only print the changes, without making them.
     #[arg(long)]
     dry_run: bool,
-    /// Change the ports though other keys differ, which only a restart changes.
+    /// Change the ports even if other keys differ, which only a restart changes.
     #[arg(long)]
     ports_only: bool,
-    /// Also where no port that runs would stay, where the file ends in the middle of a line, or while another program is writing it.
+    /// Reload also if no running port would stay, if the file ends in the middle of a line, or while another program is writing
+    /// it.
     #[arg(long)]
     force: bool,
     /// As JSON.
@@ -60,14 +61,14 @@ impl Reload {
     }
 }
 
-/// The path at which the network has its file, where its sockets lie, if `named` is another, such as a link to it. None where another file is there:
-/// the network may be in a mount namespace of its own.
+/// The path under which the network knows its file, if `named` is another path to it, such as a symbolic link. None if it is a
+/// different file: the network may be in a mount namespace of its own.
 fn path_of(own: NetFile, named: &Path) -> Option<PathBuf> {
     let here = NetFile::at(&own.path).ok()?;
     ((here.device, here.inode) == (own.device, own.inode) && own.path != place(named)).then_some(own.path)
 }
 
-/// What was done, a line for each port that differs.
+/// The changes made, a line for each port that differs.
 fn told(done: &Reloaded) -> String {
     let mut text = String::new();
     let mut line = |what: &str, rest: &str| text.push_str(&format!("{what:<10} {rest}\n"));

@@ -1,4 +1,4 @@
-//! `memlane set`: changes a port while its network runs: what it is allowed, its link, what it offers, whether it takes part.
+//! `memlane set`: changes a port while its network runs: limits, link emulation, MAC address, MTU, or whether it is enabled.
 
 use clap::Args;
 use hyper::Method;
@@ -17,7 +17,7 @@ pub(super) struct Set {
     port: PortOfNet,
     #[command(flatten)]
     keys: Changeable,
-    /// Print what holds now as JSON.
+    /// Print the port's new keys as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -32,7 +32,7 @@ impl Set {
     }
 }
 
-/// What holds for a port, in words.
+/// The port's limits and offers as text.
 pub(super) fn terms(entry: &PortEntry) -> String {
     let storm = if entry.storm == 0 { "any number of".into() } else { entry.storm.to_string() };
     let link = entry.link.as_ref().map(|link| format!(", link {}", stated(link)));
@@ -45,7 +45,7 @@ pub(super) fn terms(entry: &PortEntry) -> String {
     format!("weight {}, transmit {transmit}, receive {receive}, {storm} flooded frames/s{rest}", entry.weight)
 }
 
-/// The link as the file would state it, without what does not impair.
+/// The link emulation as in the file, without keys at their defaults.
 fn stated(link: &Impairment) -> String {
     let usual = serde_json::to_value(Impairment::default()).unwrap_or_default();
     let value = serde_json::to_value(link).unwrap_or_default();

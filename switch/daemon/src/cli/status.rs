@@ -59,7 +59,7 @@ fn table(report: &Report) -> String {
     text
 }
 
-/// Descriptors and guests' memory, with what to do where they run out.
+/// File descriptors and guest memory in use, with the remedy if they run out.
 fn resources(report: &Report) -> String {
     let (known, memory) = (&report.descriptors, &report.guest_memory);
     let mut text = format!(
@@ -78,10 +78,10 @@ fn resources(report: &Report) -> String {
     text
 }
 
-/// Stations of a host that are named in a line; the JSON has them all.
+/// Most MAC addresses of a host in a line; the JSON has them all.
 const NAMED: usize = 8;
 
-/// Where segments go on, and who is there.
+/// Uplinks, and the MAC addresses on other hosts.
 fn uplinks(all: &[UplinkReport]) -> String {
     if all.is_empty() {
         return String::new();
@@ -139,7 +139,7 @@ fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     words.into_iter().chain(numbers).collect()
 }
 
-/// What the operator may want to do something about.
+/// Lines on a port that needs the operator's attention.
 pub(super) fn explanation(port: &PortReport) -> String {
     let (name, totals) = (&port.name, &port.totals);
     let mut lines: Vec<String> = port.cause.iter().chain(&port.advice).map(|line| format!("{name}: {line}")).collect();
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What a network tells whose only port has these counters; those that are not named were not known to its version.
+    /// Report of a network with one port with these counters; counters that are not named are unknown to its version.
     fn report(counters: serde_json::Value) -> Report {
         let allowance = json!({ "weight": 1, "transmit": {}, "receive": {}, "storm": 20_000 });
         let mut port = json!({
@@ -194,7 +194,7 @@ mod tests {
         serde_json::from_value(network).unwrap()
     }
 
-    /// `count` ports on which much has passed, called `name` and their number, in quarantine.
+    /// `count` ports with large counters, called `name` and their number, in quarantine.
     fn busy(count: usize, name: &str, segment: &str) -> Report {
         let totals = json!({
             "transmit-frames": u64::MAX, "transmit-bytes": u64::MAX, "receive-frames": 99_999_u64, "receive-bytes": 123_456_789_u64,

@@ -20,20 +20,20 @@ use crate::control::server::THREADS;
 use crate::control::{self, Managed, Origin};
 use crate::descriptors;
 
-/// Longest wait at the end for what is still asked of the network.
+/// Timeout for pending control requests at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Longest end after a fatal error: sessions may take two seconds, and what is still asked two more.
+/// Timeout for the end after a fatal error: sessions may take two seconds, and pending control requests two more.
 const LATEST_END: Duration = Duration::from_secs(6);
 
 /// Arguments of `memlane up`.
 #[derive(Debug, Args)]
 pub(super) struct Up {
-    /// The network's file; without one, the network has no ports until some are attached.
+    /// Path of the network's file; without one, the network has no ports until some are attached.
     net: Option<PathBuf>,
     /// Name of a network without a file, by default "memlane".
     #[arg(long, conflicts_with = "net")]
     name: Option<String>,
-    /// Keep in this file what is attached, detached and changed while the network runs, so that it comes back at the next start.
+    /// State file: keeps ports attached, detached and changed at run time, and restores them at the next start.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ impl Up {
         let file = self.net.map(absolute).transpose()?;
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
         let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
-        // Before anything is made: later it would be told as a port's socket that is in use.
+        // Checked first: later, a second start would be reported as a port's socket in use.
         control::check_free(&config.control_socket(origin.file.as_deref())).map_err(Failure::running)?;
         log_to_stderr();
         if let Err(cause) = descriptors::raise_limit() {
@@ -72,7 +72,8 @@ impl Up {
 }
 
 async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
-    // Signals are caught before anything is made that a signal's default action would leave behind.
+    // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
+    // behind.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
@@ -120,7 +121,7 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
     result
 }
 
-/// Answers at the control socket, and at that of the metrics if there is one, until cancelled.
+/// Serves the control socket, and that of the metrics if there is one, until cancelled.
 async fn answer(control: UnixListener, scrapes: Option<&Scrapes>, managed: &Arc<Managed>) -> std::io::Result<()> {
     match scrapes {
         Some(scrapes) => tokio::try_join!(control::serve(control, managed), scrape::serve(scrapes, managed)).map(|((), ())| ()),
@@ -128,7 +129,7 @@ async fn answer(control: UnixListener, scrapes: Option<&Scrapes>, managed: &Arc<
     }
 }
 
-/// What is told of a fatal error of the network.
+/// Notified on a fatal error of the network.
 fn fatal_bell(managed: &Managed) -> Arc<Notify> {
     let bell = Arc::new(Notify::new());
     let rung = Arc::clone(&bell);
@@ -136,7 +137,7 @@ fn fatal_bell(managed: &Managed) -> Arc<Notify> {
     bell
 }
 
-/// The network is over: whatever its end in order takes, the process ends soon, so that a service manager starts it again.
+/// A fatal error: the process ends within the timeout, however long an orderly end takes, so that a service manager restarts it.
 fn end_soon(managed: &Managed) -> Failure {
     let cause = managed.fatal().unwrap_or_default();
     let line = format!("memlane: {cause}");
@@ -152,7 +153,7 @@ fn end_soon(managed: &Managed) -> Failure {
     Failure::running(cause)
 }
 
-/// Reads the network's file again, as SIGHUP asks.
+/// Reads the network's file again, on SIGHUP.
 fn reload(managed: &Managed) {
     match managed.reload_from(None, ReloadOptions::default()) {
         Ok(done) => {
@@ -172,7 +173,7 @@ fn log_to_stderr() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !plain)
-        // It would complain of a log that cannot be written on standard error, which is that log, and end the thread.
+        // Otherwise it would report a failure to write the log to standard error, which is that log, and end the thread.
         .log_internal_errors(false)
         .init();
 }
@@ -184,14 +185,14 @@ mod tests {
 
     const INSIDE: &str = "MEMLANE_TEST_FATAL";
 
-    /// Runs the network of `file`, one of whose workers panics once it is up.
+    /// Runs the network of `file`; one of its workers panics once it is up.
     fn run_and_panic(file: PathBuf) -> ! {
         let up = Up { net: Some(file), name: None, state: None };
         let result = up.run_and(|managed| {
             let managed = Arc::clone(managed);
             std::thread::spawn(move || {
                 let answer = managed.ask(|daemon| daemon.network().order(1, |_| panic!("on purpose")).recv());
-                // An answer would be one from the dead.
+                // Requests must fail: a success would be a dead network's reply.
                 assert!(answer.is_err_and(|refusal| refusal.to_string().starts_with("worker 1 failed: on purpose at ")));
             });
         });

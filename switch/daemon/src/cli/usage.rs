@@ -1,4 +1,4 @@
-//! Mistakes at the command line, in the words of this program: what is wrong, and what to write.
+//! Usage errors of the command line, in this program's own words: the mistake, and the correct form.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::config::{either, nearest, printable, renamed};
 use crate::quantity::{Quantity, Read};
 
-/// The sentence for `error`; `None` for what is no mistake, as the text of `--help`.
+/// The sentence for `error`; `None` if it is no mistake, as the text of `--help`.
 pub(super) fn told(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let argument = |kind| texts(error, kind).into_iter().map(|text| option(&text)).collect::<Vec<_>>();
     let first = |kind| argument(kind).into_iter().next().unwrap_or_default();
@@ -71,13 +71,13 @@ fn texts(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
-/// The name of an option, without what it takes: "--mtu <BYTES>" is --mtu; that of a positional argument, "<PORT>", is PORT.
+/// The name of an option, without its value: "--mtu <BYTES>" is --mtu; that of a positional argument, "<PORT>", is PORT.
 fn option(text: &str) -> String {
     let name = text.split([' ', '=', '[', ']']).find(|part| !part.is_empty()).unwrap_or(text);
     name.trim_matches(['<', '>', '.']).into()
 }
 
-/// The command that was given, as far as it is one.
+/// The words of the command line that name a command.
 fn command(arguments: &[String]) -> String {
     let named = arguments.iter().skip(1).find(|argument| !argument.starts_with('-'));
     let known = <super::Arguments as clap::CommandFactory>::command();

@@ -1,4 +1,4 @@
-//! Text as others read it: shells, QEMU's options, XML. Plain text stays as it is.
+//! Quoting: text for shells, QEMU's options and XML. Plain text stays as it is.
 
 /// One word of a shell's command.
 pub(super) fn shell(text: &str) -> String {

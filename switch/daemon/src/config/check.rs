@@ -1,7 +1,7 @@
 //! Every mistake in a file, each with its line.
 //!
-//! First each key is looked at by itself ([`shape`]), which finds unknown names, wrong types and numbers out of range wherever they are. Then
-//! those that are good so far are read and checked, value by value and against each other, as if the rest were not there.
+//! First each key is checked by itself ([`shape`]), which finds unknown names, wrong types and numbers out of range wherever they
+//! are. Then the valid keys are parsed and checked, value by value and against each other, as if the rest were not there.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,7 +40,7 @@ const NAME: usize = 64;
 /// Longest sentence about a mistake, in bytes: it may quote names and values of any length.
 const SENTENCE: usize = 1000;
 
-/// Most mistakes that are looked for in one file.
+/// Most mistakes that are reported for one file.
 pub(super) const MOST_MISTAKES: usize = 1000;
 /// Most lines that are named for one mistake beside its first.
 const LINES: usize = 5;
@@ -52,18 +52,18 @@ pub struct Mistake {
     pub line: usize,
     /// The key that is wrong, as `workers` or `port[0].mac`; empty if it is about the file as a whole.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// The mistake, and the correct form.
     pub text: String,
 }
 
 impl Mistake {
-    /// What is wrong with a key of something that has no lines.
+    /// A mistake in a key of JSON, which has no lines.
     pub(super) fn of(key: &str, text: &str) -> Self {
         Self { line: 0, key: bounded(key), text: bounded(text) }
     }
 }
 
-/// `text` as a terminal may show it: control characters escaped, and cut at [`SENTENCE`].
+/// `text` with control characters escaped, for terminals, and cut at [`SENTENCE`].
 fn bounded(text: &str) -> String {
     let mut shown = String::new();
     for character in text.chars() {
@@ -93,12 +93,12 @@ impl Mistakes {
         Self { file: Some(path.into()), list }
     }
 
-    /// One mistake of something that is no file, or none that can be read.
+    /// One mistake about the whole, or about a file that cannot be read.
     pub(super) fn whole(text: impl fmt::Display) -> Self {
         Self::of(vec![Mistake::of("", &text.to_string())])
     }
 
-    /// Mistakes of something that is no file; at least one.
+    /// Mistakes in a document that is no file; at least one.
     pub(super) fn of(list: Vec<Mistake>) -> Self {
         Self { file: None, list }
     }
@@ -111,7 +111,7 @@ impl Mistakes {
 }
 
 impl fmt::Display for Mistakes {
-    /// A line each; one that is made in several places is told once.
+    /// A line for each; a mistake that occurs in several places is printed once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.as_deref().map_or_else(String::new, |path| path.display().to_string());
         let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -130,7 +130,7 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Where else a mistake is made.
+/// The other lines of a mistake.
 fn also(lines: &[usize]) -> String {
     let mut lines = lines.to_vec();
     lines.dedup();
@@ -161,7 +161,7 @@ pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
     check_for(text, folder, Cpus::allowed)
 }
 
-/// As [`check_in`], for a network that runs: only its own process knows on which CPUs it may.
+/// As [`check_in`], for a running network: only its own process knows the CPUs on which it may run.
 ///
 /// # Errors
 /// All [`Mistakes`] at once.
@@ -176,9 +176,9 @@ fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>) -> Result<Do
         let span = error.span().unwrap_or_default();
         checker.note_at(span.start, "", syntax::told(text, span.start, span.end, error.message()));
     }
-    // What the parser finds behind the first fault of a line follows from that.
+    // Later findings of the parser in the same line follow from the first.
     checker.list.dedup_by_key(|mistake| mistake.line);
-    // What of a file can be relied on whose syntax is broken is anybody's guess.
+    // After a syntax error, the parsed values are not reliable.
     let document = if checker.list.is_empty() { checker.read(&table) } else { None };
     checker.list.sort_by_key(|mistake| mistake.line);
     if checker.list.len() >= MOST_MISTAKES {
@@ -195,13 +195,13 @@ type Table<'t> = Spanned<DeTable<'t>>;
 struct Checker<'t> {
     text: &'t str,
     folder: &'t Path,
-    /// CPUs on which the network may run, if they are known.
+    /// The CPUs on which the network may run, if they are known.
     cpus: fn() -> Option<Cpus>,
     list: Vec<Mistake>,
 }
 
 impl<'t> Checker<'t> {
-    /// Notes what is wrong with `key` of the table at `place`.
+    /// Records a mistake in `key` of the table at `place`.
     fn note(&mut self, place: &Place, key: &str, text: impl fmt::Display) {
         let whole = if key.is_empty() { place.name.trim_end_matches('.').into() } else { format!("{}{key}", place.name) };
         self.note_at(place.of(key), &whole, text);
@@ -213,7 +213,7 @@ impl<'t> Checker<'t> {
         self.list.push(Mistake { line, ..Mistake::of(key, &text.to_string()) });
     }
 
-    /// Reads what can be read of the file, and checks it.
+    /// Parses the valid part of the file, and checks its values.
     fn read(&mut self, whole: &Table<'t>) -> Option<Document> {
         let readable = Spanned::new(whole.span(), self.readable(whole.get_ref()));
         match Document::deserialize(readable.into_deserializer()) {
@@ -228,7 +228,7 @@ impl<'t> Checker<'t> {
         }
     }
 
-    /// Looks at every key of the file, of each segment and of each port by itself, and keeps those that are good.
+    /// Checks every key of the file, of each segment and of each port by itself, and keeps the valid ones.
     fn readable(&mut self, whole: &DeTable<'t>) -> DeTable<'t> {
         let mut readable = DeTable::new();
         for (key, value) in whole {
@@ -246,7 +246,7 @@ impl<'t> Checker<'t> {
         readable
     }
 
-    /// What is no table becomes an entry without keys, so that the others keep their places.
+    /// An entry that is no table is replaced by one without keys, so that the others keep their places.
     fn readable_list(&mut self, what: &str, list: &DeArray<'t>) -> DeArray<'t> {
         let entries = shape::alternatives(schema_value(), &schema_value()["properties"][what]["items"]);
         let schema = entries.first().copied().unwrap_or(&Value::Null);
@@ -271,7 +271,7 @@ impl<'t> Checker<'t> {
         readable
     }
 
-    /// Whether `key` of a table with this schema has a value that it takes. What is wrong is noted.
+    /// Whether the value of `key` fits this table's schema. Mistakes are recorded.
     fn is_good(
         &mut self,
         schema: &Value,
@@ -287,7 +287,7 @@ impl<'t> Checker<'t> {
         found.is_empty()
     }
 
-    /// Checks what of the `whole` file was read into `document`.
+    /// Checks the values of the `whole` file that were parsed into `document`.
     fn check_values(&mut self, document: &Document, whole: &Table<'t>) {
         let top = Place { table: whole.get_ref(), name: String::new(), start: 0 };
         self.check_cpus(document, &top);
@@ -348,7 +348,7 @@ impl<'t> Checker<'t> {
         }
     }
 
-    /// What only one segment, one uplink or one port can have; and ports whose frames would not pass their segment's uplink.
+    /// Checks names and devices that only one segment, uplink or port can have, and that ports' MTUs fit their segment's uplink.
     fn check_uplinks(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
         let mut seen: HashMap<(&str, String, String), String> = HashMap::new();
         for (entry, _) in ports {
@@ -531,7 +531,7 @@ impl<'t> Checker<'t> {
     }
 
     fn check_domain(&mut self, place: &Place, domain: &str) {
-        // What xl takes, and xenstore can have in a path.
+        // Characters that xl accepts, and that are possible in a path of xenstore.
         if domain.is_empty() || domain.len() > 64 || domain.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
             let text = format_args!("xen is \"{}\"; it must be a domain's name, or its number in quotes", printable(domain));
             self.note(place, "xen", text);
@@ -573,16 +573,16 @@ impl<'t> Checker<'t> {
     }
 }
 
-/// Where a table and its keys stand in the text.
+/// The position of a table and its keys in the text.
 struct Place<'a, 't> {
     table: &'a DeTable<'t>,
-    /// What stands before its keys' names.
+    /// Prefix of its keys' names.
     name: String,
     start: usize,
 }
 
 impl<'a, 't> Place<'a, 't> {
-    /// `None` for those that are no tables.
+    /// `None` for entries that are no tables.
     fn of_list(document: &'a DeTable<'t>, what: &str) -> Vec<Option<Self>> {
         let Some(DeValue::Array(list)) = document.get(what).map(Spanned::get_ref) else { return Vec::new() };
         let place = |(index, entry): (usize, &'a Spanned<DeValue<'t>>)| match entry.get_ref() {

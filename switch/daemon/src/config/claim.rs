@@ -1,4 +1,4 @@
-//! What only one port can have: its name, its socket, its interface, its address on a segment.
+//! Resources that only one port can have: its name, its socket, its interface, its MAC address on a segment.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,11 +19,11 @@ pub enum Claim<'p> {
     Tap(&'p str, &'p str),
     /// A Xen domain's network interface.
     Vif(&'p str, u16),
-    /// An address, and the segment on which it is the port's.
+    /// A MAC address, and the segment on which it belongs to the port.
     Address(MacAddress, &'p str),
 }
 
-/// The path of a socket as it is stated, and its [`place`], by which it is compared.
+/// The path of a socket as configured, and its [`place`], by which sockets are compared.
 #[derive(Clone, Debug)]
 pub struct SocketPath<'p> {
     stated: &'p Path,
@@ -44,12 +44,12 @@ impl Hash for SocketPath<'_> {
     }
 }
 
-/// Places of sockets, of which many lie in one folder.
+/// Cache of sockets' real folders, since many sockets lie in one folder.
 #[derive(Debug, Default)]
 pub struct Places(HashMap<PathBuf, PathBuf>);
 
 impl Places {
-    /// The claim to the socket `stated`, seen from `folder`.
+    /// The claim to the socket `stated`, relative to `folder`.
     pub fn socket<'p>(&mut self, folder: &Path, stated: &'p Path) -> Claim<'p> {
         let whole = folder.join(stated);
         let place = match (whole.parent(), whole.file_name()) {
@@ -60,8 +60,8 @@ impl Places {
     }
 }
 
-/// The one path of the file that `path` names: that of its folder without `.`, `..` and symbolic links, and its name. The name is no link
-/// that is followed, for relative paths in a network's file begin where its link lies.
+/// The canonical path of the file `path`: its folder without `.`, `..` and symbolic links, and its name. A link as the last
+/// component is not followed, because relative paths in a network's file are relative to the link.
 pub fn place(path: &Path) -> PathBuf {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => real(parent).join(name),
@@ -69,7 +69,8 @@ pub fn place(path: &Path) -> PathBuf {
     }
 }
 
-/// The absolute path of the folder `path`, without `.`, `..` and symbolic links. A component that does not exist is no link.
+/// The absolute path of the folder `path`, without `.`, `..` and symbolic links. A component that does not exist counts as a
+/// folder.
 fn real(path: &Path) -> PathBuf {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
@@ -77,7 +78,7 @@ fn real(path: &Path) -> PathBuf {
     for component in whole.components() {
         match component {
             Component::CurDir => {}
-            // There is no link in `found`, so its parent is the folder that it lies in.
+            // `found` contains no link, so its parent in the path is its parent folder.
             Component::ParentDir => drop(found.pop()),
             other => {
                 found.push(other);
@@ -91,7 +92,7 @@ fn real(path: &Path) -> PathBuf {
 }
 
 impl Claim<'_> {
-    /// The sentence for another port that claims what `first`, a port or the key `control`, has.
+    /// The sentence for a resource that `first`, a port or the key `control`, has claimed already.
     pub fn taken(&self, first: &str) -> String {
         format!("{self} is used twice, first by {first}: each needs its own")
     }
@@ -110,7 +111,7 @@ impl fmt::Display for Claim<'_> {
 }
 
 impl PortEntry {
-    /// What the port claims, as far as it can be read, each with the key that says so; relative paths lie in `folder`.
+    /// The port's claims, as far as they can be parsed, each with its key; relative paths lie in `folder`.
     pub(super) fn claims(&self, folder: &Path, places: &mut Places) -> Vec<(&'static str, Claim<'_>)> {
         let name = self.name.as_deref().filter(|name| !name.is_empty()).map(|name| ("name", Claim::Name(name)));
         let tap = self.tap.as_deref().map(|tap| ("tap", Claim::Tap(tap, self.netns.as_deref().unwrap_or_default())));
@@ -123,7 +124,7 @@ impl PortEntry {
 }
 
 impl PortConfig {
-    /// What the port claims, each with the key that says so.
+    /// The port's claims, each with its key.
     pub fn claims(&self, places: &mut Places) -> Vec<(&'static str, Claim<'_>)> {
         let mut socket = |path| places.socket(Path::new(""), path);
         let of_kind = match &self.kind {
@@ -137,7 +138,7 @@ impl PortConfig {
         [Some(("name", Claim::Name(&self.name))), of_kind, mac].into_iter().flatten().collect()
     }
 
-    /// What of this port one of `others` has: the key of it here, and the sentence that says so.
+    /// Claims of this port that one of `others` has too: the key of it here, and the sentence for it.
     pub fn clashes<'p>(&self, others: impl Iterator<Item = &'p Self>) -> Vec<(&'static str, String)> {
         let mut places = Places::default();
         let own = self.claims(&mut places);

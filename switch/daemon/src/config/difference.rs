@@ -1,4 +1,5 @@
-//! What makes one network another: ports to add, to remove, to make anew, to change while they run; uplinks to add and to remove.
+//! The difference between two configurations: ports to add, to remove, to create again, to change in place; uplinks to add and to
+//! remove.
 
 use super::PortChange;
 use super::{Config, PortConfig, PortKind, UplinkConfig};
@@ -7,7 +8,8 @@ use crate::settings::Settings;
 /// Keys of a port that can change while it runs.
 pub const CHANGEABLE: [&str; 9] = ["weight", "transmit", "receive", "storm", "anti-spoof", "link", "mac", "mtu", "enabled"];
 
-/// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback have their address and MTU from their start.
+/// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback get their MAC address and
+/// MTU at their start.
 pub fn can_change(kind: &PortKind, key: &str) -> bool {
     let fixed: &[&str] = match kind {
         PortKind::Tap { .. } => &["mac", "mtu"],
@@ -19,19 +21,19 @@ pub fn can_change(kind: &PortKind, key: &str) -> bool {
     CHANGEABLE.contains(&key) && !fixed.contains(&key)
 }
 
-/// A port that is there before and after, and differs.
+/// A port in both configurations, with a difference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Changed {
-    /// The port as it was.
+    /// The port's present configuration.
     pub before: PortConfig,
-    /// As it is to be.
+    /// The port's new configuration.
     pub after: PortConfig,
-    /// Keys whose values differ.
+    /// Keys with different values.
     pub keys: Vec<String>,
 }
 
 impl Changed {
-    /// Whether all of it can change while the port runs.
+    /// Whether all of these keys can change while the port runs.
     pub fn in_place(&self) -> bool {
         self.keys.iter().all(|key| can_change(&self.before.kind, key))
     }
@@ -40,24 +42,24 @@ impl Changed {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// Ports that are only there after.
+    /// Ports of the new configuration only.
     pub added: Vec<PortConfig>,
-    /// Ports that are only there before.
+    /// Ports of the present configuration only.
     pub removed: Vec<PortConfig>,
     /// Ports that differ.
     pub changed: Vec<Changed>,
-    /// Names of the ports that do not.
+    /// Names of the ports without a difference.
     pub untouched: Vec<String>,
-    /// Uplinks that are only there after, or differ.
+    /// Uplinks of the new configuration only, or with a difference.
     pub leads_on: Vec<UplinkConfig>,
-    /// Those that are only there before, or differ.
+    /// Uplinks of the present configuration only, or with a difference.
     pub ends_here: Vec<UplinkConfig>,
-    /// Keys beside the ports that differ, which only a restart changes.
+    /// Keys beside the ports with a difference, which only a restart changes.
     pub restart: Vec<&'static str>,
 }
 
 impl Difference {
-    /// What makes `before` into `after`.
+    /// The difference from `before` to `after`.
     pub fn between(before: &Config, after: &Config) -> Self {
         let mut difference = Self { restart: settings(before, after), ..Self::default() };
         let known = before.by_name();
@@ -77,14 +79,14 @@ impl Difference {
         difference
     }
 
-    /// Whether ports and uplinks are the same.
+    /// Whether ports and uplinks are equal.
     pub fn is_empty(&self) -> bool {
         let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
         ports && self.leads_on.is_empty() && self.ends_here.is_empty()
     }
 }
 
-/// Keys whose values differ, in alphabetical order.
+/// Keys with different values, in alphabetical order.
 pub fn keys(before: &PortConfig, after: &PortConfig) -> Vec<String> {
     let (before, after) = (before.stated(), after.stated());
     let mut keys: Vec<String> =
@@ -94,7 +96,7 @@ pub fn keys(before: &PortConfig, after: &PortConfig) -> Vec<String> {
     keys
 }
 
-/// The change that makes `before` into `after`, of what can change while a port runs.
+/// The change of run-time keys that turns `before` into `after`.
 pub fn change(before: &PortConfig, after: &PortConfig) -> PortChange {
     PortChange {
         allowance: (before.allowance != after.allowance).then(|| after.allowance.clone()),
@@ -105,7 +107,7 @@ pub fn change(before: &PortConfig, after: &PortConfig) -> PortChange {
     }
 }
 
-/// Keys beside the ports whose values differ.
+/// Keys beside the ports with different values.
 fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
     let (old, new): (&Settings, &Settings) = (&before.settings, &after.settings);
     let differing = [
@@ -114,7 +116,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("cpus", before.cpus != after.cpus),
         ("control", before.control != after.control),
         ("metrics", before.metrics != after.metrics),
-        // A default that follows from the ports is that of the ports at the start.
+        // A default that depends on the ports keeps its value from the start.
         ("poll", old.poll != new.poll && before.poll != after.poll),
         ("in-order", old.in_order != new.in_order),
         ("patience-ms", old.patience != new.patience),
@@ -180,7 +182,7 @@ mod tests {
         assert!(!anew("vhost-user = \"/a\"", mac) && !anew("vhost-user = \"/a\"", mtu) && !anew("tap = \"t\"", "weight = 2"));
     }
 
-    /// Every key of a port either changes while the port runs or makes it anew; none is overlooked.
+    /// Every key of a port is either changed in place or leads to a new port; none is missed.
     #[test]
     fn a_change_holds_all_that_can_change() {
         let before = &config("[[port]]\nname = \"a\"\nnull = true\nmac = \"02:00:00:00:00:01\"\n").ports[0];

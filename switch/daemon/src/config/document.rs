@@ -1,4 +1,4 @@
-//! What may stand in the file.
+//! The configuration file as types, from which its JSON Schema is generated.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -19,63 +19,66 @@ use memlane_backends::vhost_user::access::Access;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Document {
-    /// Name of the network; by default that of the file.
+    /// Name of the network; by default the name of the file.
     pub name: Option<String>,
-    /// Threads that own rings.
+    /// Number of worker threads, which own the virtqueues and forward frames.
     #[schemars(range(min = 1, max = 64))]
     pub workers: usize,
-    /// CPUs that the workers are tied to, in turn; by default none.
+    /// CPU affinity: CPUs that the workers are tied to, in turn; by default none.
     pub cpus: Vec<usize>,
-    /// When a worker looks for work instead of sleeping. By default "adaptive"; "never" where guests are Xen's, for whether another domain wants the
-    /// CPU cannot be seen from within one.
+    /// When idle workers use busy polling instead of sleeping. By default "adaptive"; "never" with Xen guests, because a domain
+    /// cannot see whether another one needs its CPU.
     pub poll: Option<Poll>,
-    /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame whose receiver has no room then holds up those
-    /// behind it. By default only with poll = "always".
+    /// Whether guests are offered the feature IN_ORDER: faster for guests that poll (DPDK), but causes head-of-line blocking by a
+    /// frame whose receive queue is full. By default only with poll = "always".
     pub in_order: Option<bool>,
-    /// Path of the control socket, from the file's folder; by default one of its own in the user's run-time folder, see `memlane list`.
+    /// Path of the control socket, relative to the file's folder; by default one in the user's run-time folder, see `memlane
+    /// list`.
     pub control: Option<PathBuf>,
-    /// Where metrics are served for Prometheus beside the control socket, where nothing can be changed: a Unix socket from the file's folder, as
-    /// "unix:net.metrics", or an address, as "127.0.0.1:9891"; by default nowhere.
+    /// Read-only endpoint for Prometheus metrics, beside the control socket: a Unix socket relative to the file's folder, as
+    /// "unix:net.metrics", or an address, as "127.0.0.1:9891"; by default none.
     pub metrics: Option<String>,
-    /// Who may connect to the metrics' Unix socket, as { group = "prometheus" }; by default only who runs memlane.
+    /// Access rights of the metrics' Unix socket, as { group = "prometheus" }; by default only the user that runs memlane.
     pub metrics_access: Access,
-    /// Who may connect to the ports' sockets, as { group = "libvirt-qemu" }; by default only who runs memlane.
+    /// Access rights of the ports' sockets, as { group = "libvirt-qemu" }; by default only the user that runs memlane.
     pub access: Access,
-    /// Milliseconds that a receiver may take nothing before frames that wait for it are dropped.
+    /// Stall timeout in milliseconds: frames are dropped if their receiver has taken none for so long.
     #[serde(deserialize_with = "quantity::read_milliseconds")]
     #[schemars(range(min = 1, max = 60000), transform = quantity::or_text("milliseconds"))]
     pub patience_ms: u64,
-    /// Most frames that may wait at one worker, in their senders' memory.
+    /// Most frames blocked by full receive queues at one worker. They stay in their senders' memory.
     #[schemars(range(min = 64, max = 1048576))]
     pub waiting_frames: usize,
-    /// Share of a sender's ring that frames for one busy receiver may hold.
+    /// Dynamic threshold: fraction of a sender's transmit queue that frames for one busy receiver may occupy, 0.05 to 0.95.
     #[serde(deserialize_with = "read_share")]
     #[schemars(range(min = 0.05, max = 0.95), transform = quantity::or_text("share"))]
     pub share: f32,
-    /// Seconds after which a silent station is forgotten.
+    /// MAC aging time in seconds: a learned address is removed from the forwarding table after this silence.
     #[serde(deserialize_with = "quantity::read_seconds")]
     #[schemars(range(min = 1, max = 1000000), transform = quantity::or_text("seconds"))]
     pub age: u32,
-    /// Times that an address may move between ports in ten seconds before it is held at one of them for ten seconds, as in a loop; 0 for any number, as a
-    /// guest needs that sends from one address through two ports in turn (bonding in mode balance-rr).
+    /// MAC moves between ports in ten seconds after which an address is held at one port for ten seconds, as in a loop; 0 for no
+    /// limit, for a guest that sends from one address through two ports in turn (bonding in mode balance-rr).
     #[schemars(range(max = 65535))]
     pub address_moves: u16,
-    /// Most MiB of the switch's own memory that frames may take which cannot wait in a guest's: from TAPs, and under way on links.
+    /// Most MiB of the switch's own memory for frames that cannot wait in a guest's memory: those from TAPs, and in flight on
+    /// emulated links.
     #[serde(deserialize_with = "quantity::read_mebibytes")]
     #[schemars(range(min = 1, max = 1048576), transform = quantity::or_text("mebibytes"))]
     pub memory_mib: u64,
-    /// Most GiB of guests' memory that is mapped, of all ports together; one port gets no more than is left to the others. By default eight times the
-    /// host's memory.
+    /// Most GiB of guest memory mapped by all ports together; a port gets no more than the others leave. By default eight times
+    /// the host's memory.
     #[serde(deserialize_with = "quantity::read_some_gibibytes")]
     #[schemars(range(min = 1, max = 65536), transform = quantity::or_text("gibibytes"))]
     pub guest_memory_gib: Option<u64>,
-    /// Most GiB of memory that the guest of one port may have; by default the host's memory.
+    /// Most GiB of guest memory of one port; by default the host's memory.
     #[serde(deserialize_with = "quantity::read_some_gibibytes")]
     #[schemars(range(min = 1, max = 65536), transform = quantity::or_text("gibibytes"))]
     pub port_memory_gib: Option<u64>,
-    /// Whether interfaces of Xen guests whose script is vif-memlane get a port as they come, on the segment that their `bridge` names.
+    /// Whether vifs of Xen guests with the script vif-memlane get a port as they are created, on the segment that their `bridge`
+    /// names.
     pub xen_vifs: bool,
-    /// Segments of which more is to be said than which ports they have.
+    /// Segments with settings of their own; other segments need no entry.
     pub segment: Vec<SegmentEntry>,
     /// The ports.
     pub port: Vec<PortEntry>,
@@ -86,7 +89,7 @@ fn read_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Erro
 }
 
 impl Document {
-    /// When workers poll: as it says, or by default.
+    /// The polling mode: as configured, or the default.
     pub fn poll(&self) -> Poll {
         let xen = self.xen_vifs || self.port.iter().any(|port| port.xen.is_some());
         self.poll.unwrap_or(if xen { Poll::Never } else { Poll::default() })
@@ -121,33 +124,33 @@ impl Default for Document {
     }
 }
 
-/// A segment that goes on at other hosts: memlane makes a TAP port, a bridge and a VXLAN device for it, and takes them away when it ends. FRR, which
-/// `memlane evpn` configures, tells hosts whose machines are where.
+/// A segment with an uplink to other hosts: memlane creates a TAP port, a bridge and a VXLAN device for it, and removes them when
+/// it ends. FRR, configured by `memlane evpn`, exchanges MAC addresses between hosts.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct SegmentEntry {
     /// Name of the segment, as its ports state it.
     pub name: Option<String>,
-    /// Whether it goes on at other hosts. Needs CAP_NET_ADMIN.
+    /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
-    /// VXLAN network identifier: the segment's number, the same at all hosts.
+    /// VXLAN network identifier (VNI), the same at all hosts.
     #[schemars(range(min = 1, max = 16777215))]
     pub vni: Option<u32>,
-    /// This host's IPv4 address on the underlay, the network between the hosts. Needed unless `vxlan` names a device that is there.
+    /// This host's IPv4 address on the underlay, the network between the hosts. Required unless `vxlan` names an existing device.
     pub local: Option<Ipv4Addr>,
-    /// UDP port at which all hosts receive VXLAN.
+    /// UDP port of VXLAN at all hosts.
     #[schemars(range(min = 1))]
     pub udp_port: u16,
     /// Network namespace of the devices, by its name under /run/netns.
     pub netns: Option<String>,
-    /// MTU of the segment, offered to guests whose port states none; by default the underlay's less 50.
+    /// MTU of the segment, offered to guests of ports without `mtu`; by default the underlay's less 50.
     #[schemars(range(min = 68, max = 65485))]
     pub mtu: Option<u16>,
     /// Name of the TAP device; by default ml-tapVNI.
     pub tap: Option<String>,
-    /// Name of the bridge; by default ml-brVNI. One that is there is used, and stays.
+    /// Name of the bridge; by default ml-brVNI. An existing one is used and not removed.
     pub bridge: Option<String>,
-    /// Name of the VXLAN device; by default ml-vxVNI. One that is there is used, and stays.
+    /// Name of the VXLAN device; by default ml-vxVNI. An existing one is used and not removed.
     pub vxlan: Option<String>,
 }
 
@@ -168,91 +171,95 @@ impl Default for SegmentEntry {
     }
 }
 
-/// A place for a guest, of one kind: `vhost-user`, `tap`, `xen`, `stream`, `passt`, `null` or `loopback`.
+/// A port, of one kind: `vhost-user`, `tap`, `xen`, `stream`, `passt`, `null` or `loopback`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PortEntry {
     /// Name of the port, unique in the network.
     pub name: Option<String>,
-    /// Path of a vhost-user socket, from the file's folder. memlane listens there.
+    /// Path of a vhost-user socket, relative to the file's folder. memlane listens there.
     pub vhost_user: Option<PathBuf>,
-    /// Who may connect to the port's socket, where that is not what stands at the top.
+    /// Access rights of the port's socket; by default those at the top of the file.
     pub access: Access,
-    /// memlane connects to the vhost-user or stream socket instead, and keeps trying.
+    /// Whether memlane connects to the vhost-user or stream socket instead of listening; it retries until the other side listens.
     pub connect: bool,
     /// Name of a TAP device, which is created if it does not exist.
     pub tap: Option<String>,
     /// Network namespace of the TAP device.
     pub netns: Option<String>,
-    /// Name or number of a Xen domain, whose network interface the port is for. memlane serves it in place of the kernel's xen-netback.
+    /// Xen domain of the guest, by name or number. memlane serves one of its network interfaces in place of the kernel's
+    /// xen-netback.
     pub xen: Option<String>,
-    /// Which of the Xen domain's interfaces, from 0 on.
+    /// Number of the Xen domain's interface, from 0 on.
     pub vif: u16,
-    /// Path of a stream socket, from the file's folder, over which frames go each behind its length, as QEMU's `-netdev stream` does. memlane
-    /// listens there.
+    /// Path of a Unix stream socket, relative to the file's folder, that carries length-prefixed Ethernet frames (QEMU `-netdev
+    /// stream`). memlane listens there.
     pub stream: Option<PathBuf>,
-    /// What is done with the checksums of frames from a stream: "keep", or "complete" where the other side leaves them to the device, as libkrun's
-    /// passt interface does.
+    /// Checksums of frames from a stream: "keep", or "complete" to compute them for a sender that relies on checksum offload, as
+    /// libkrun's passt interface does.
     pub checksums: Checksums,
-    /// passt(1) is behind the port: a way out of the network for guests without root, with DHCP and DNS. Either true, or a list of arguments for
-    /// it, as ["--tcp-ports", "8080:80"].
+    /// passt(1) as the port's other side: access to the host's network without root, with DHCP and DNS. Either true, or a list of
+    /// arguments for passt, as ["--tcp-ports", "8080:80"].
     pub passt: Option<PasstEntry>,
-    /// The port takes everything and sends nothing.
+    /// No guest: the port accepts every frame and sends none.
     pub null: bool,
-    /// The port sends each frame for its address back to where it came from.
+    /// No guest: the port sends each frame for its MAC address back to its source.
     pub loopback: bool,
-    /// Name of the segment, by default "lan": ports of a segment reach each other.
+    /// Segment (broadcast domain) of the port, by default "lan": ports of a segment reach each other.
     pub segment: String,
-    /// Whether the port takes part. A port that is not enabled neither sends nor is sent anything.
+    /// Whether the port forwards frames. A disabled port neither transmits nor receives.
     pub enabled: bool,
-    /// MAC address of the guest. Offered to it, and refused from other ports.
+    /// MAC address of the guest. Offered to it, and refused as a source at other ports.
     pub mac: Option<String>,
     /// MTU offered to the guest.
     #[schemars(range(min = 68, max = 65535))]
     pub mtu: Option<u16>,
-    /// Whether large frames and frames without checksums may come to the guest, as Linux takes them; false for a guest that loads XDP programs.
+    /// Receive offloads: whether the guest may receive GSO frames and partial checksums, as Linux can; false for a guest that
+    /// attaches XDP programs.
     pub receive_offloads: bool,
-    /// Queue pairs, where the front end does not decide that itself.
+    /// Queue pairs, where the front end does not set their number.
     #[schemars(range(min = 1, max = 16))]
     pub queues: u16,
-    /// The port's share of a busy receiver, compared with other senders'.
+    /// Weight for fair queueing at a busy receiver, relative to other senders.
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
-    /// What the port may send, as { rate = "1Gbit", packets = 100000, burst-ms = 20 } or "1Gbit,100kpps"; by default all.
+    /// Transmit rate limit (guest to switch), as { rate = "1Gbit", packets = 100000, burst-ms = 20 } or "1Gbit,100kpps"; by
+    /// default none.
     #[serde(deserialize_with = "Limit::read")]
     #[schemars(transform = quantity::or_text("limit"))]
     pub transmit: Limit,
-    /// What the port may be sent, likewise.
+    /// Receive rate limit (switch to guest), in the same form.
     #[serde(deserialize_with = "Limit::read")]
     #[schemars(transform = quantity::or_text("limit"))]
     pub receive: Limit,
-    /// Flooded frames (broadcast, multicast, unknown) that the port may send a second; 0 for no limit. By default 200000, and no limit on a segment
-    /// of two ports, where they reach one receiver.
+    /// Most flooded frames (broadcast, multicast, unknown unicast) that the port may send per second; 0 for no limit. By default
+    /// 200000, and no limit on a segment of two ports, where they reach one receiver.
     pub storm: u64,
-    /// Which frames of the guest are dropped for their source: "mac" drops those that are not from the port's `mac`, "off" those from addresses that
-    /// are tied to other ports only.
+    /// Source address filter: "mac" drops the guest's frames that are not from the port's `mac`, "off" only those from addresses
+    /// that are tied to other ports.
     pub anti_spoof: AntiSpoof,
-    /// What frames to this port go through before they arrive, as { delay = "10ms", jitter = "2ms", loss = "1%", rate = "100Mbit" }.
+    /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
+    /// "100Mbit" }.
     #[serde(deserialize_with = "Impairment::read")]
     #[schemars(transform = quantity::or_none)]
     pub link: Option<Impairment>,
 }
 
-/// Whether passt is behind a port.
+/// Value of the key `passt`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PasstEntry {
-    /// It is, or not.
+    /// Whether passt is used.
     Plain(bool),
-    /// It is, with these arguments.
+    /// passt is used, with these arguments.
     With(Vec<String>),
 }
 
 impl PortEntry {
-    /// The keys that tell the kind of a port.
+    /// Keys that determine the kind of a port.
     pub const KINDS: [&str; 7] = ["vhost-user", "tap", "xen", "stream", "passt", "null", "loopback"];
 
-    /// Those of [`Self::KINDS`] that the port has; a good one has one.
+    /// Keys of [`Self::KINDS`] that the port has; a valid one has one.
     pub fn kinds(&self) -> Vec<&'static str> {
         let passt = !matches!(self.passt, None | Some(PasstEntry::Plain(false)));
         let there = [
@@ -267,7 +274,7 @@ impl PortEntry {
         Self::KINDS.into_iter().zip(there).filter_map(|(key, there)| there.then_some(key)).collect()
     }
 
-    /// What the operator allows the port.
+    /// The weight and the rate limits of the port.
     pub fn allowance(&self) -> Allowance {
         Allowance {
             weight: self.weight,
@@ -316,7 +323,7 @@ pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Document)
 }
 
-/// The same, made once, for those who look up what a key takes.
+/// The same, made once, for look-ups of a key's type.
 pub(super) fn schema_value() -> &'static serde_json::Value {
     static SCHEMA: OnceLock<serde_json::Value> = OnceLock::new();
     SCHEMA.get_or_init(|| schema().to_value())

@@ -1,4 +1,4 @@
-//! A network's file as text, read whole: not while a program is in the middle of writing it.
+//! A network's file as text, read when no program is in the middle of writing it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -11,15 +11,15 @@ use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, fstatfs};
 
 use crate::system::is_open_for_writing;
 
-/// Longest wait for a program that is writing the file.
+/// Timeout for a program that is writing the file.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two looks whether it has finished.
+/// Interval at which the end of writing is polled.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Super blocks of SMB (`include/uapi/linux/magic.h` of Linux): of version 1, and of later ones.
 const SMB: [FsType; 2] = [FsType(0xff53_4d42), FsType(0xfe53_4d42)];
 
-/// A file's text, and how far it is to be trusted.
+/// A file's text, and whether it may be incomplete.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settled {
     /// All of it.
@@ -28,8 +28,8 @@ pub struct Settled {
     pub is_open: bool,
 }
 
-/// Reads the file at `path` once no program is writing it: where none has it open for writing, or where it stayed as it is for two seconds. The kernel
-/// tells of a program that is not there on file systems of a network, unless the server has lent it the file.
+/// Reads the file at `path` once no program is writing it: none has it open for writing, or it stayed unchanged for two seconds.
+/// On network file systems, the kernel may report a writer that does not exist, unless the server has delegated the file.
 ///
 /// # Errors
 /// The kernel refuses, or a program is still writing it after two seconds.
@@ -59,7 +59,7 @@ fn settle(mut look: impl FnMut() -> io::Result<Look>, patience: Duration) -> io:
     Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
 }
 
-/// A file as it was at one moment.
+/// State of a file at one moment.
 #[derive(Clone, Debug)]
 struct Look {
     text: String,
@@ -91,7 +91,7 @@ fn version(metadata: &Metadata) -> [u64; 5] {
     [metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime() as u64, metadata.mtime_nsec() as u64]
 }
 
-/// True for a text whose last line has no end: that of a file which was cut off is mostly such a one.
+/// True for a text whose last line has no newline, as a truncated file mostly has.
 pub fn has_open_line(text: &str) -> bool {
     !text.is_empty() && !text.ends_with('\n')
 }
@@ -122,7 +122,7 @@ mod tests {
         Look { text: "a\n".into(), version: [version; 5], is_whole: true, is_written: true, is_remote }
     }
 
-    /// On a server the kernel tells of a writer where there is none, so that nothing is to be concluded from it.
+    /// On a server the kernel may report a writer that does not exist, so nothing can be concluded from it.
     #[test]
     fn a_file_that_stays_as_it_is_is_read_and_whether_a_program_has_it_open_is_told() {
         for (is_remote, is_open) in [(true, false), (false, true)] {

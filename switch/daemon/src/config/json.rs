@@ -1,4 +1,4 @@
-//! Networks and ports as JSON: the keys of the file, read by the same checks.
+//! Networks and ports as JSON: the keys of the file, with the same checks.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ use memlane_backends::vhost_user::access::Access;
 const NO_PORT: &str = "a port must be an object of keys, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
 
 impl Config {
-    /// Reads a whole network; it is called `default_name` if it does not say itself. Relative paths lie in `folder`. A key that is null is left out.
+    /// Reads a whole network; it is called `default_name` if it has no name. Relative paths lie in `folder`. A key with the value
+    /// null is ignored.
     ///
     /// # Errors
     /// All [`Mistakes`] at once, by their keys; lines mean nothing there.
@@ -29,7 +30,7 @@ impl Config {
     }
 }
 
-/// What is wrong with `sent`, which is not what `schema` describes.
+/// The mistakes in `sent`, which does not fit `schema`.
 pub fn misshapen(schema: &Value, sent: &Value) -> Mistakes {
     let list: Vec<Mistake> =
         shape::mistakes_of_all(schema, &Written::from(sent)).into_iter().map(|one| Mistake::of(&one.key, &one.text)).collect();
@@ -55,15 +56,15 @@ impl PortConfig {
         config.ports.pop().ok_or_else(|| Mistakes::whole(NO_PORT))
     }
 
-    /// This port with the keys of `patch` in place of its own; one that is null is as if the file did not state it.
+    /// This port with the keys of `patch` in place of its own; null removes a key.
     ///
     /// # Errors
-    /// All [`Mistakes`] at once, by their keys: of keys that cannot change while the port runs too.
+    /// All [`Mistakes`] at once, by their keys, including keys that cannot change while the port runs.
     pub fn patched(&self, patch: &Map<String, Value>) -> Result<Self, Mistakes> {
         let (free, fixed): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| can_change(&self.kind, key));
         let mut keys = self.stated();
         keys.extend(free.into_iter().map(|(key, value)| (key.clone(), value.clone())));
-        // Its own paths are whole.
+        // The port's own paths are absolute already.
         let read = Self::from_json(&Value::Object(keys), Path::new(""));
         if fixed.is_empty() {
             return read;
@@ -76,7 +77,7 @@ impl PortConfig {
         Err(Mistakes::of(told.chain(read.err().into_iter().flat_map(|mistakes| mistakes.list)).collect()))
     }
 
-    /// The port as a file would state it, without what holds by default.
+    /// The port as in a file, without keys at their defaults.
     pub fn stated(&self) -> Map<String, Value> {
         PortEntry::from(self).stated()
     }
@@ -87,7 +88,7 @@ impl PortConfig {
     }
 }
 
-/// The sentence for a key of a change that no port has.
+/// The sentence for an unknown key in a change.
 fn unknown_change(key: &str) -> String {
     if let Some(told) = renamed::told(key) {
         return told;
@@ -99,7 +100,7 @@ fn unknown_change(key: &str) -> String {
 }
 
 impl PortEntry {
-    /// What is wrong with these keys and values, each by itself; what a port needs is not missed.
+    /// Checks each of these keys and values by itself; required keys may be missing.
     ///
     /// # Errors
     /// All [`Mistakes`] at once, by their keys.
@@ -111,8 +112,8 @@ impl PortEntry {
         if list.is_empty() { Ok(()) } else { Err(Mistakes::of(list)) }
     }
 
-    /// What `text`, written at the command line, is as the value of `key`: a number, a truth, a list or a table where the key takes one and it is
-    /// one; else text.
+    /// The value of `key` from `text` of the command line: a number, a boolean, a list or a table if the key has this type and
+    /// the text parses; else a string.
     pub fn value_of(key: &str, text: &str) -> Value {
         let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
         let schema = entries.first().map_or(&Value::Null, |entry| &entry["properties"][key]);
@@ -135,7 +136,7 @@ impl PortEntry {
         to_map(&Self::default()).keys().cloned().collect()
     }
 
-    /// Its keys, without what holds by default.
+    /// Its keys, without those at their defaults.
     pub fn stated(&self) -> Map<String, Value> {
         let usual = to_map(&Self::default());
         let mut keys = to_map(self);

@@ -1,24 +1,24 @@
-//! Where metrics are served beside the control socket.
+//! The endpoint for metrics beside the control socket.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use memlane_backends::vhost_user::access::Access;
 
-/// What stands before the path of a Unix socket.
+/// Prefix of the path of a Unix socket.
 const UNIX: &str = "unix:";
 
-/// A checked place for metrics.
+/// A checked endpoint for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsListener {
-    /// A Unix socket, and who may connect to it.
+    /// A Unix socket and its access rights.
     Unix(PathBuf, Access),
     /// A TCP address.
     Tcp(SocketAddr),
 }
 
 impl MetricsListener {
-    /// The place that the keys `metrics` and `metrics-access` state; relative paths lie in `folder`. `None` for what is neither.
+    /// The endpoint of the keys `metrics` and `metrics-access`; relative paths lie in `folder`. `None` for text of neither form.
     pub fn parse(text: &str, access: &Access, folder: &Path) -> Option<Self> {
         match text.strip_prefix(UNIX) {
             Some(path) => Some(Self::Unix(folder.join(path), access.clone())),
@@ -27,7 +27,7 @@ impl MetricsListener {
     }
 }
 
-/// The path of the Unix socket that `text` states, if it states one.
+/// The path of the Unix socket in `text`, if it names one.
 pub fn socket(text: &str) -> Option<&Path> {
     text.strip_prefix(UNIX).map(Path::new)
 }

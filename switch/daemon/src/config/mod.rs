@@ -1,12 +1,12 @@
-//! The configuration: one TOML file, checked whole.
+//! The configuration: one TOML file, checked as a whole.
 //!
-//! 1. [`document`]: what may stand in the file, as types; `memlane schema` prints the JSON Schema made from them.
-//! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], what is no TOML; [`shape`], each value by itself, in [`words`] and
-//!    [`quantity`]s; then values against each other.
-//! 3. [`Config`]: what the rest of the program works with.
-//! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: segments that go on at other hosts.
-//! 5. [`claim`]: what only one port can have. [`renamed`]: old keys and their new names. [`json`]: the same keys as JSON, for networks that run. [`difference`]: what makes one network
-//!    another.
+//! 1. [`document`]: the file as types; `memlane schema` prints the JSON Schema generated from them.
+//! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value by
+//!    itself, in [`words`] and [`quantity`]s; then values against each other.
+//! 3. [`Config`]: the checked configuration for the rest of the program.
+//! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts.
+//! 5. [`claim`]: resources that only one port can have. [`renamed`]: old keys and their new names. [`json`]: the same keys as
+//!    JSON, for running networks. [`difference`]: the changes from one configuration to another.
 
 mod change;
 pub mod check;
@@ -49,21 +49,21 @@ use memlane_backends::vhost_user::access::Access;
 pub struct Config {
     /// Name of the network.
     pub name: String,
-    /// Threads that own rings.
+    /// Number of worker threads.
     pub workers: usize,
-    /// CPUs that they are tied to, in turn; none if empty.
+    /// CPU affinity: CPUs that the workers are tied to, in turn; none if empty.
     pub cpus: Vec<usize>,
-    /// When workers poll, if the file says so.
+    /// The polling mode, if configured.
     pub poll: Option<Poll>,
     /// Data path settings.
     pub settings: Settings,
-    /// Where the control socket is, if the file says so; else see [`Self::control_socket`].
+    /// Path of the control socket, if configured; else see [`Self::control_socket`].
     pub control: Option<PathBuf>,
-    /// Where metrics are served beside the control socket, if anywhere.
+    /// Endpoint for metrics beside the control socket, if configured.
     pub metrics: Option<MetricsListener>,
-    /// Whether interfaces of Xen guests get ports as they come.
+    /// Whether vifs of Xen guests get ports as they are created.
     pub xen_vifs: bool,
-    /// Segments that go on at other hosts, in the order of the file.
+    /// Uplinks of segments to other hosts, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// The ports, in the order of the file.
     pub ports: Vec<PortConfig>,
@@ -76,34 +76,34 @@ pub struct PortConfig {
     pub name: String,
     /// Name of its segment.
     pub segment: String,
-    /// Whether it sends and is sent anything.
+    /// Whether it forwards frames.
     pub enabled: bool,
-    /// Address offered to the guest and pinned to the port.
+    /// MAC address offered to the guest and tied to the port.
     pub mac: Option<MacAddress>,
     /// MTU offered to the guest.
     pub mtu: Option<u16>,
-    /// Whether frames may come to the guest with checksums and segmentation left undone.
+    /// Whether the guest may receive GSO frames and partial checksums.
     pub receive_offloads: bool,
     /// Queue pairs.
     pub queues: u16,
-    /// Who may connect to its socket.
+    /// Access rights of its socket.
     pub access: Access,
-    /// What the operator allows it.
+    /// Weight and rate limits.
     pub allowance: Allowance,
-    /// What frames to it go through.
+    /// Link emulation of the receive direction.
     pub link: Option<Impairment>,
-    /// What is behind it.
+    /// Its back end.
     pub kind: PortKind,
 }
 
-/// What a port is.
+/// Kind of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
     /// A guest behind a vhost-user socket.
     VhostUser {
         /// The socket.
         path: PathBuf,
-        /// Whether we connect to it instead of listening.
+        /// Whether memlane connects to it instead of listening.
         connect: bool,
     },
     /// A TAP device of the kernel.
@@ -117,23 +117,23 @@ pub enum PortKind {
     Xen {
         /// Name or number of the domain.
         domain: String,
-        /// Which of its interfaces.
+        /// Number of its interface.
         vif: u16,
     },
     /// Frames over a Unix stream socket.
     Stream {
         /// The socket.
         path: PathBuf,
-        /// Whether we connect to it instead of listening.
+        /// Whether memlane connects to it instead of listening.
         connect: bool,
-        /// What is done with the checksums of frames that come in.
+        /// Treatment of the checksums of arriving frames.
         checksums: Checksums,
     },
-    /// passt(1), started with these arguments beside ours.
+    /// passt(1), started with these arguments beside memlane's own.
     Passt(Vec<String>),
-    /// Takes everything and sends nothing.
+    /// Accepts every frame and sends none.
     Null,
-    /// Sends back what is for its address.
+    /// Sends frames for its MAC address back to their source.
     Loopback,
 }
 
@@ -173,17 +173,17 @@ impl PortKind {
         }
     }
 
-    /// What is done with the checksums of frames that come in without a virtio-net header.
+    /// Treatment of the checksums of frames that arrive without a virtio-net header.
     pub fn checksums(&self) -> Checksums {
         if let Self::Stream { checksums, .. } = self { *checksums } else { Checksums::Keep }
     }
 
-    /// Whether others connect to it here.
+    /// Whether memlane listens at its socket.
     pub fn listens(&self) -> bool {
         matches!(self, Self::VhostUser { connect: false, .. } | Self::Stream { connect: false, .. })
     }
 
-    /// Descriptors that a port of this kind has from its start to its end; connections of its front ends take theirs beside these.
+    /// File descriptors of a port of this kind from its start to its end; connections of its front ends take others.
     pub fn descriptors(&self) -> u64 {
         match self {
             Self::VhostUser { .. } => 2,
@@ -209,10 +209,10 @@ impl PortKind {
 }
 
 impl Config {
-    /// A network called `name`, without ports and with what holds by default.
+    /// A network called `name`, without ports and with defaults.
     ///
     /// # Errors
-    /// It is no name.
+    /// `name` is invalid.
     pub fn named(name: &str) -> Result<Self, Mistakes> {
         Self::from_json(&serde_json::json!({ "name": name }), name, Path::new(""))
     }
@@ -238,7 +238,7 @@ impl Config {
         Ok(Self::from_document(&check::check_in(text, folder)?, default_name, folder))
     }
 
-    /// `document` was checked, so nothing can fail.
+    /// Cannot fail, because `document` was checked.
     fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
         let (poll, usual) = (document.poll(), Settings::default());
@@ -267,7 +267,7 @@ impl Config {
         }
     }
 
-    /// Where the control socket of this network is, which was read from `file`, if from any.
+    /// Path of the control socket of this network, which was read from `file`, if from any.
     pub fn control_socket(&self, file: Option<&Path>) -> PathBuf {
         self.control.clone().unwrap_or_else(|| default_control(&self.name, file))
     }
@@ -290,7 +290,8 @@ impl Config {
 }
 
 impl Document {
-    /// Reads and checks the file at `path`. The network has a name, that of the file if it does not state another, and its paths are absolute.
+    /// Reads and checks the file at `path`. The network's name is that of the file if it has no other, and its paths are
+    /// absolute.
     ///
     /// # Errors
     /// All [`Mistakes`] at once; an unreadable file is one.
@@ -317,7 +318,7 @@ impl Document {
         let whole = std::path::absolute(path).map_err(unreadable)?;
         let folder = whole.parent().unwrap_or(Path::new("/"));
         if folder.to_str().is_none() {
-            // Paths are told and kept as text.
+            // Paths are printed and stored as text.
             return Err(Mistakes::unreadable(path, &std::io::Error::other("its folder's path is not UTF-8: move it elsewhere")));
         }
         let mut document = check(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
@@ -332,17 +333,18 @@ impl Document {
     }
 }
 
-/// A network's file as it is for a network that runs.
+/// The file of a running network, read again.
 #[derive(Clone, Debug)]
 pub struct Reread {
-    /// What it says.
+    /// Its contents.
     pub document: Document,
-    /// Its last line has no end, or a program has it open for writing: something may be missing.
+    /// Its last line has no newline, or a program has it open for writing: the file may be incomplete.
     pub cut_off: bool,
 }
 
 impl Reread {
-    /// Reads and checks the file at `path`, as [`Document::load`] does but for CPUs, which the network judges, once no program is writing it; with `force`, at once.
+    /// Reads and checks the file at `path` once no program is writing it, or at once with `force`. As [`Document::load`] does,
+    /// except for CPUs, which the network checks.
     ///
     /// # Errors
     /// All [`Mistakes`] at once.
@@ -356,7 +358,7 @@ impl Reread {
 }
 
 impl PortConfig {
-    /// Which users that may connect to its socket cannot, since a folder is shut to them, and what to do about it.
+    /// Users that may connect to its socket but cannot enter one of its folders, with the remedy.
     pub fn shut_out(&self) -> Option<String> {
         let (PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. }) = &self.kind else {
             return None;
@@ -388,14 +390,14 @@ impl PortConfig {
     }
 }
 
-/// Where the control socket of the network `name` is unless its `file` says otherwise: in the user's run-time folder. The whole path of the file is in its
-/// name, since many networks are called `net`.
+/// The default path of the control socket of the network `name`: in the user's run-time folder. The name contains a hash of the
+/// file's whole path, since many networks are called `net`.
 pub fn default_control(name: &str, file: Option<&Path>) -> PathBuf {
     let mark = file.map(|file| format!("-{}", file_mark(file))).unwrap_or_default();
     runtime_folder().join(format!("{name}{mark}.control"))
 }
 
-/// What tells networks of different files apart: eight digits that follow from the file's path.
+/// A mark of the file: eight digits, a hash of its path, which distinguish networks of different files.
 pub fn file_mark(file: &Path) -> String {
     let path = claim::place(file);
     let hash = short_hash(path.as_os_str().as_bytes().iter().copied());

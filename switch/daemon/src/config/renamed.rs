@@ -1,4 +1,4 @@
-//! Keys and options that were renamed: a file, a command or a request with the old name is told the new one.
+//! Renamed keys and options: a file, a command or a request with an old name gets an error that states the new one.
 
 /// Old name, new name.
 const RENAMED: [(&str, &str); 4] = [

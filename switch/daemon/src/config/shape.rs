@@ -1,11 +1,12 @@
 //! Each value by itself: unknown keys, wrong types, numbers out of range, words that are not known, keys that are missing.
 //!
-//! One walk for every key of the file, of the command line and of what is sent to the control socket. What a key takes stands in the JSON Schema
-//! that is made from the types; the sentences that say so are made from it too, so that every key has one.
+//! One walk for every key of the file, of the command line and of requests to the control socket. The type of a key is in the
+//! JSON Schema that is generated from the Rust types; error messages are generated from the schema too, so that every key has
+//! one.
 //!
 //! 1. [`Written`]: a value as TOML or JSON has it, with its place in the text.
-//! 2. [`mistakes`]: what is wrong with it.
-//! 3. [`words`](super::words): what would be right, in words.
+//! 2. [`mistakes`]: the mistakes in it.
+//! 3. [`words`](super::words): the correct form, as text.
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;
@@ -19,23 +20,23 @@ use super::renamed;
 use super::words::{must_be, nearest, printable, shown, where_else};
 use crate::quantity::{Quantity, Read};
 
-/// What is wrong with a key.
+/// A mistake in a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Finding {
-    /// Where it stands in the text.
+    /// Position in the text.
     pub at: usize,
-    /// The key, from the table that was looked at.
+    /// The key, relative to the table that was checked.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// The mistake, and the correct form.
     pub text: String,
 }
 
 /// A value as it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Written<'v> {
-    /// Where it begins in the text; 0 where there is none.
+    /// Position in the text; 0 where there is none.
     pub at: usize,
-    /// What it is.
+    /// Its type and value.
     pub form: Form<'v>,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct Written<'v> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Form<'v> {
     Text(Cow<'v, str>),
-    /// One that has more digits than any key takes is the largest.
+    /// A number with more digits than any key allows is replaced by the largest.
     Whole(i128),
     Number(f64),
     Truth(bool),
@@ -90,21 +91,22 @@ impl<'v> From<&'v Value> for Written<'v> {
     }
 }
 
-/// What is wrong with `key`, which stands at `at`, of a table that `schema` describes, a part of the schema `root`; its value is `written`.
+/// The mistakes in `key`, at position `at`, of a table with the schema `schema`, a part of the schema `root`; its value is
+/// `written`.
 pub(super) fn mistakes(root: &Value, schema: &Value, key: &str, at: usize, written: &Written) -> Vec<Finding> {
     let mut walk = Walk { root, found: Vec::new() };
     walk.key(schema, "", (key, at, written));
     walk.found
 }
 
-/// What is wrong with `written`, which is all that was sent, by `root`, the schema of that.
+/// The mistakes in `written`, a whole request, whose schema is `root`.
 pub(super) fn mistakes_of_all(root: &Value, written: &Written) -> Vec<Finding> {
     let mut walk = Walk { root, found: Vec::new() };
     walk.value(root, "", written, written.at);
     walk.found
 }
 
-/// The simple schemas of which `schema` takes one: references followed, alternatives side by side, without null.
+/// The alternatives of `schema`: references followed, side by side, without null.
 pub(super) fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
     if let Some(name) = schema["$ref"].as_str() {
         return alternatives(root, root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null));
@@ -122,7 +124,7 @@ pub(super) fn is_of(schema: &Value, name: &str) -> bool {
     schema["type"] == name || schema["type"].as_array().is_some_and(|types| types.iter().any(|one| one == name))
 }
 
-/// The words of which a text has to be one, if `schema` says so.
+/// The words that a string may be, if `schema` enumerates them.
 pub(super) fn words_of(schema: &Value) -> Vec<&str> {
     let several = schema["enum"].as_array().into_iter().flatten();
     several.chain([&schema["const"]]).filter_map(Value::as_str).collect()
@@ -138,7 +140,7 @@ impl Walk<'_> {
         self.found.push(Finding { at, key: key.into(), text });
     }
 
-    /// `at` is where the key stands.
+    /// `at` is the position of the key.
     fn value(&mut self, schema: &Value, key: &str, written: &Written, at: usize) {
         let simple = alternatives(self.root, schema);
         let of_type = |name| simple.iter().find(|one| is_of(one, name));
@@ -180,7 +182,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether `form` is what `schema` takes; `beside` are the other alternatives, which say how large the number that a text stands for may be.
+/// Whether `form` fits `schema`; `beside` are the other alternatives, which bound the number that a string stands for.
 fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
     match form {
         Form::Truth(_) => is_of(schema, "boolean"),
@@ -207,11 +209,11 @@ fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
 fn is_within(schema: &Value, number: f64) -> bool {
     let beyond =
         |bound: &str, is_beyond: fn(f64, f64) -> bool| schema[bound].as_f64().is_some_and(|bound| is_beyond(number, bound));
-    // Larger ones are for no key, and no type of ours.
+    // Larger numbers fit no key, and no type of ours.
     number.abs() < 1e18 && !beyond("minimum", |number, least| number < least) && !beyond("maximum", |number, most| number > most)
 }
 
-/// The sentence for a value that its key does not take.
+/// The sentence for a value that does not fit its key.
 fn wrong(root: &Value, schema: &Value, key: &str, form: &Form) -> String {
     let simple = alternatives(root, schema);
     if key.is_empty() {
@@ -230,7 +232,7 @@ fn wrong(root: &Value, schema: &Value, key: &str, form: &Form) -> String {
     }
 }
 
-/// The sentence for a key that the table `table`, of this schema, does not have.
+/// The sentence for an unknown key of the table `table`, of this schema.
 fn unknown(root: &Value, schema: &Value, table: &str, name: &str) -> String {
     if let Some(told) = renamed::told(name) {
         return told;

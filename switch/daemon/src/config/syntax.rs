@@ -1,8 +1,9 @@
-//! Text that is no TOML: what the parser finds, in words that say what to write.
+//! TOML syntax errors: the parser's findings, in words that say how to write it.
 
 use super::words::printable;
 
-/// Starts of the parser's findings, and what each means to those who write the file. What has no line here is told as "a line is ...".
+/// Beginnings of the parser's findings, and their meaning for the file's author. Findings that are not listed are reported as "a
+/// line is ...".
 const HINTS: [(&str, &str); 18] = [
     ("key with no value", "= and a value belong behind a key, as in KEY = VALUE"),
     ("missing value", "a value belongs behind the =, as in KEY = VALUE"),
@@ -24,7 +25,7 @@ const HINTS: [(&str, &str); 18] = [
     ("cannot recurse further", "brackets are nested too deep"),
 ];
 
-/// The sentence for what the parser says of `text` at the bytes `from` to `to`.
+/// The sentence for the parser's finding about `text` at the bytes `from` to `to`.
 pub(super) fn told(text: &str, from: usize, to: usize, message: &str) -> String {
     let start = text[..floor(text, from)].rfind('\n').map_or(0, |newline| newline + 1);
     let line = text[start..].lines().next().unwrap_or_default().trim();
@@ -40,7 +41,7 @@ pub(super) fn told(text: &str, from: usize, to: usize, message: &str) -> String 
     format!("this line is no TOML: {hint}: {}", printable(line))
 }
 
-/// What is wrong with a value that is neither a number nor in quotes.
+/// The mistake in a value that is neither a number nor in quotes.
 fn unquoted(value: &str) -> Option<String> {
     let value = value.split('#').next().unwrap_or_default().trim();
     Some(match value {

@@ -1,11 +1,11 @@
-//! What a segment needs to go on at other hosts.
+//! Settings of a segment's uplink to other hosts.
 
 use std::net::Ipv4Addr;
 
 use super::SegmentEntry;
 
-/// Bytes that VXLAN over IPv4 puts before a frame, beside the frame's own Ethernet header: so much more the underlay's MTU has to be
-/// (RFC 7348: Ethernet header of the frame within, VXLAN, UDP and IPv4 headers).
+/// Bytes that VXLAN over IPv4 adds to a frame's payload, by which the underlay's MTU has to be larger (RFC 7348: the inner
+/// Ethernet header, VXLAN, UDP and IPv4 headers).
 pub const OVERHEAD: u32 = 14 + 8 + 8 + 20;
 /// UDP port of VXLAN (IANA).
 pub const UDP_PORT: u16 = 4789;
@@ -19,13 +19,13 @@ pub struct UplinkConfig {
     pub segment: String,
     /// VXLAN network identifier, 1 to [`MOST_VNI`].
     pub vni: u32,
-    /// This host's address on the underlay. Not needed where the VXLAN device is there already.
+    /// This host's address on the underlay. Not needed if the VXLAN device exists already.
     pub local: Option<Ipv4Addr>,
-    /// UDP port at which hosts receive VXLAN.
+    /// UDP port of VXLAN at all hosts.
     pub udp_port: u16,
     /// Network namespace of the devices, by its name under `/run/netns`.
     pub netns: Option<String>,
-    /// MTU of the segment; by default what the underlay leaves.
+    /// MTU of the segment; by default the underlay's less the overhead.
     pub mtu: Option<u16>,
     /// Name of the TAP device.
     pub tap: String,
@@ -36,7 +36,7 @@ pub struct UplinkConfig {
 }
 
 impl UplinkConfig {
-    /// The uplink that `entry` asks for, if it does and says what is needed. Devices without a name are called by the VNI, which has eight
+    /// The uplink of `entry`, if it has one and the required keys. Default names of devices contain the VNI, which has eight
     /// digits at most: no name is longer than interfaces' may be.
     pub fn of(entry: &SegmentEntry) -> Option<Self> {
         let (segment, vni) = (entry.name.clone()?, entry.vni?);

@@ -1,14 +1,14 @@
-//! Values and what they must be, in words.
+//! Values and their types, as text for messages.
 
 use serde_json::Value;
 
 use super::shape::{Form, alternatives, is_of, words_of};
 use crate::quantity::Quantity;
 
-/// Most characters of a text that are shown.
+/// Most characters of a string that are shown.
 const MOST: usize = 40;
 
-/// What a key takes, as it stands behind "it must be".
+/// The values that a key accepts, as text behind "it must be".
 pub(super) fn must_be(root: &Value, schema: &Value, key: &str) -> String {
     let simple = alternatives(root, schema);
     let words: Vec<String> = simple.iter().flat_map(|one| words_of(one)).map(|word| format!("\"{word}\"")).collect();
@@ -57,7 +57,7 @@ fn example(schema: &Value) -> String {
     }
 }
 
-/// An inline table of TOML; JSON's texts, numbers and truths are TOML's too.
+/// An inline table of TOML; JSON's strings, numbers and booleans are TOML's too.
 pub(crate) fn inline_table<'v>(keys: impl Iterator<Item = (&'v String, &'v Value)>) -> String {
     let parts = keys.map(|(key, value)| match value.as_object() {
         Some(inner) => format!("{key} = {}", inline_table(inner.iter())),
@@ -80,16 +80,16 @@ pub(super) fn shown(form: &Form) -> String {
     }
 }
 
-/// `text` without characters that a terminal would obey, and no more of it than a line needs.
+/// `text` without characters that control a terminal, cut to the length of a line.
 pub(crate) fn printable(text: &str) -> String {
     let escaped = |c: char| if "\"'\\".contains(c) { c.to_string() } else { c.escape_debug().to_string() };
     let start: String = text.chars().take(MOST).map(escaped).collect();
     if text.chars().count() > MOST { format!("{start}...") } else { start }
 }
 
-/// The one of `known` that `word` was probably meant to be.
+/// The one of `known` that is most similar to `word`, if any is.
 pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    // Longer than any key: not worth comparing.
+    // Longer than any key: not compared.
     let word = Some(word).filter(|word| word.len() <= 64)?;
     let lower = word.to_lowercase().replace('_', "-");
     let near = known.map(|one| (strsim::damerau_levenshtein(&lower, &one.to_lowercase()), one));
@@ -97,7 +97,7 @@ pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> O
     near.filter(|(distance, one)| *distance <= most(one)).min_by_key(|(distance, _)| *distance).map(|(_, one)| one)
 }
 
-/// Where the key `name`, which the table with `schema` does not have, belongs, if another table of the file has it.
+/// The table of the file that has the key `name`, which the table with `schema` does not have.
 pub(super) fn where_else(root: &Value, schema: &Value, name: &str) -> Option<String> {
     let top = &root["properties"];
     if schema["properties"] != *top && top.get(name).is_some() {
