@@ -4,6 +4,7 @@
     docs/benchmarks/DATE/NAME/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
     docs/benchmarks/DATE/NAME.md                   the page of the run, generated from these two alone
     docs/benchmarks/index.md                       the list of all pages
+    docs/explanation/performance-*.svg             the plots of the page of performance
 
 DATE is the day on which the run began. Ratios that the first run named `promises` judged too stand beside it: do days
 and machines agree?
@@ -28,6 +29,7 @@ from memlane_lab.measuring import machine
 from memlane_lab.model import page as predictions
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.page import HeldOut
+from memlane_lab.report import figures
 from memlane_lab.results import results
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
 
@@ -93,10 +95,17 @@ def day(began: str) -> str:
 
 def make_pages(folder: Path = FOLDER) -> list[Path]:
     """Generates all pages again, from the published samples; returns them."""
-    texts = made(folder)
+    texts = made(folder) | (plots() if folder == FOLDER else {})
     for path, text in texts.items():
         path.write_text(text)
     return list(texts)
+
+
+def plots() -> dict[Path, str]:
+    """The plots of docs/explanation/performance.md, drawn from the committed samples."""
+    runs = {plot.run: read(FOLDER / plot.run)[1] for plot in figures.PLOTS}
+    found = {(run, each.experiment.name): each for run, results_of in runs.items() for each in results_of}
+    return {FOLDER.parent / "explanation" / name: text for name, text in figures.drawn(found).items()}
 
 
 def page(folder: Path) -> Path:

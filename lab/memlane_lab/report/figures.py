@@ -1,0 +1,128 @@
+"""The plots of docs/explanation/performance.md: bars with intervals as SVG, drawn from published samples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+
+from memlane_lab.experiment.experiment import measure
+from memlane_lab.report.plots import coloured
+from memlane_lab.results import summary
+from memlane_lab.results.results import ExperimentResult
+from memlane_lab.statistics.measures import scale, significant
+from memlane_lab.statistics.stats import Interval
+
+_WIDTH, _LEFT, _RIGHT, _TOP = 480, 10, 150, 50
+_BAR, _GAP = 18, 10
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot, of one experiment of one published run."""
+
+    file: str
+    title: str
+    run: str
+    """DATE/NAME, as below docs/benchmarks."""
+    experiment: str
+    measures: Sequence[str]
+    groups: Sequence[str]
+    """Names of the rows that are shown; with several measures, of one row."""
+
+
+PLOTS = [
+    Plot("throughput", "TCP throughput (more is better)", "2026-11-26/promises", "promises", ["throughput"],
+         ["TCP, 1 MB writes", "TCP, 128 KB writes"]),
+    Plot("cpu", "CPU time of all parties for each GB (less is better)", "2026-11-26/promises", "promises",
+         ["cpu_per_gb"], ["TCP, 1 MB writes", "TCP, 128 KB writes"]),
+    Plot("round-trip", "Request and answer (less is better; own scales)", "2026-11-26/promises", "promises",
+         ["rtt_p50", "rtt_p99"], ["request and answer"]),
+    Plot("fairness", "Eight senders to one receiver: Jain's index (1 is fair)",
+         "2026-11-25/guests-beside-guests", "is_it_fair", ["fairness_1s"],
+         ["datagrams of 500 to 8 K", "TCP, writes of 1 K to 1 M"]),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Bar:
+    group: str
+    path: str
+    interval: Interval
+
+
+def draw(plot: Plot, result: ExperimentResult) -> str:
+    """The plot's SVG."""
+    raw = list(_bars(plot, result))
+    used = scale(measure(plot.measures[0]).unit, [bar.interval.estimate for bar in raw])
+    bars = [replace(bar, interval=bar.interval.scaled(1 / used.factor)) for bar in raw]
+    headline = f"{plot.title}, {used.unit}" if used.unit else plot.title
+    most = _scales(bars, each_group=len(plot.measures) > 1)
+    colours = dict(coloured(summary.labels(result.experiment)))
+    lines: list[str] = []
+    height = _TOP
+    shown = ""
+    for bar in bars:
+        if bar.group != shown:
+            height += _GAP + _BAR
+            lines.append(_text(_LEFT, height - 5, bar.group))
+            shown = bar.group
+        lines += _drawn(bar, height, most[bar.group], colours[bar.path])
+        height += _BAR
+    legend = [_legend(number, path, colour) for number, (path, colour) in enumerate(colours.items())]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height + _GAP}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="13">'
+    )
+    ground = f'<rect width="{_WIDTH}" height="{height + _GAP}" fill="#fff"/>'
+    title = [f"<title>{escape(headline)}</title>", _text(10, 22, headline, size=15)]
+    return "\n".join([head, ground, *title, *legend, *lines, "</svg>\n"])
+
+
+def _scales(bars: Sequence[_Bar], *, each_group: bool) -> dict[str, float]:
+    """The value at the right end, by group: one for all, unless they are of different measures."""
+    most = {each.group: max(_top(bar) for bar in bars if bar.group == each.group) for each in bars}
+    return most if each_group else dict.fromkeys(most, max(most.values()))
+
+
+def _top(bar: _Bar) -> float:
+    return bar.interval.high or bar.interval.estimate
+
+
+def _bars(plot: Plot, result: ExperimentResult) -> Iterator[_Bar]:
+    for name in plot.measures:
+        rows = {row.name: row for row in summary.rows(result, name)}
+        asked = measure(name)
+        for group in plot.groups:
+            cells = {path: cell.interval for path, cell in rows[group].cells.items() if cell.interval}
+            shown = group if len(plot.measures) == 1 else asked.title
+            yield from (_Bar(shown, path, interval) for path, interval in cells.items())
+
+
+def _drawn(bar: _Bar, top: float, most: float, colour: str) -> Iterator[str]:
+    def across(value: float) -> float:
+        return _LEFT + value / most * (_WIDTH - _LEFT - _RIGHT)
+
+    end, middle = across(bar.interval.estimate), top + (_BAR - 2) / 2
+    yield f'<rect x="{_LEFT}" y="{top}" width="{end - _LEFT:.1f}" height="{_BAR - 2}" fill="{colour}"/>'
+    told, right = significant(bar.interval.estimate, 3), end
+    if bar.interval.bounds:
+        low, high = map(across, bar.interval.bounds)
+        yield f'<path d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {top + 3}V{top + _BAR - 5}M{high:.1f} {top + 3}V{top + _BAR - 5}" stroke="#222"/>'  # noqa: E501
+        told += f" ({' to '.join(significant(bound, 3) for bound in bar.interval.bounds)})"
+        right = max(end, high)
+    yield _text(right + 6, middle + 5, told, size=12)
+
+
+def _legend(number: int, path: str, colour: str) -> str:
+    left = 10 + 110 * number
+    box = f'<rect x="{left}" y="36" width="12" height="12" fill="{colour}"/>'
+    return box + _text(left + 18, 47, path)
+
+
+def _text(across: float, down: float, told: str, *, size: int = 13) -> str:
+    place = f'x="{across:.1f}" y="{down:.1f}" font-size="{size}"'
+    return f'<text {place} fill="#222">{escape(told)}</text>'
+
+
+def drawn(results: Mapping[tuple[str, str], ExperimentResult]) -> dict[str, str]:
+    """All plots by their files' names, from results by run and experiment."""
+    return {f"performance-{plot.file}.svg": draw(plot, results[plot.run, plot.experiment]) for plot in PLOTS}
