@@ -8,6 +8,9 @@
 #   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests, the oldest
 #                toolchain, another architecture; names what is missing
 #   make lint    formats, lints, types, words
+#   make docs    the pages as a book: target/book/index.html; fetches mdbook the first time
+#   make docs-reference  generates docs/reference again, after a change of keys, commands, routes, counters, guarantees or the places of tests
+#   make docs-words  the words of each hand-written page, against the aim
 #   make deny    licences, known vulnerabilities, sources and duplicates of the crates
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
@@ -138,6 +141,24 @@ portable: deps
 	cargo check --quiet --locked --workspace --target aarch64-unknown-linux-gnu --target-dir target/portable
 
 # Prose, by Vale, and its counts; the counts alone are a test of the lab, too.
+.PHONY: docs docs-reference docs-words
+MDBOOK := .venv/mdbook/bin/mdbook
+$(MDBOOK): docs/requirements.lock
+	@echo "make docs: installing mdbook into .venv/mdbook"
+	@python3 -m venv .venv/mdbook
+	@.venv/mdbook/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement docs/requirements.lock
+	@touch $@
+
+docs: $(MDBOOK)
+	$(MDBOOK) build docs
+	python3 docs/theme/take_along.py target/book
+
+docs-reference:
+	MEMLANE_DOCS=write cargo test --quiet --locked --package memlane --test together every_generated_page_is_current
+
+docs-words:
+	words/pages
+
 .PHONY: words
 words:
 	words/lint
@@ -172,6 +193,8 @@ test-xen: build xenvmnic
 	$(LAB) run xen_table_1 --only netback --only memlane --out target/test-xen --resume || test $$? -eq 1
 	grep -q ',memlane,.*,instructions_per_packet,' target/test-xen/xen_table_1/samples.csv
 
+# Programs in Python beside the lab.
+SCRIPTS := ../words/count ../words/pages ../docs/theme/take_along.py
 lab-lint: deps
-	cd lab && ../.venv/bin/ruff format --check . ../words/count && ../.venv/bin/ruff check . ../words/count && ../.venv/bin/mypy
-	cd lab && ../.venv/bin/mypy --strict ../words/count
+	cd lab && ../.venv/bin/ruff format --check . $(SCRIPTS) && ../.venv/bin/ruff check . $(SCRIPTS) && ../.venv/bin/mypy
+	$(foreach script,$(SCRIPTS),(cd lab && ../.venv/bin/mypy --strict $(script)) &&) true

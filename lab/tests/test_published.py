@@ -1,6 +1,7 @@
 """The page of results shows the committed samples, and nothing else."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,24 @@ def test_the_page_is_what_the_committed_samples_say() -> None:
     pages = published.made()
     assert published.FOLDER / "2026-11-25" / "promises.md" in pages
     assert {page: page.read_text() for page in pages} == pages, "run `memlane-lab publish`"
+
+
+def test_the_plots_of_performance_are_what_the_committed_samples_say() -> None:
+    plots = published.plots()
+    assert len(plots) == 4
+    assert {plot: plot.read_text() for plot in plots} == plots, "run `memlane-lab publish`"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/explanation/performance.md"])
+def test_figures_of_a_page_stand_on_the_benchmarks_that_it_links_to(name: str) -> None:
+    page = published.FOLDER.parents[1] / name
+    text = page.read_text()
+    linked = [page.parent / target for target in re.findall(r"\]\(([^)#]*benchmarks/[^)#]*\.md)\)", text)]
+    told = "".join(each.read_text() for each in linked)
+    figures = re.findall(r"([0-9.]+) x\*{0,2} \(([0-9.]+ to [0-9.]+)\)", text)
+    figures += re.findall(r"([0-9.]+) times the bridge's rate \(([0-9.]+ to [0-9.]+)", text)
+    assert figures
+    assert [each for each in figures if f"**{each[0]} x** ({each[1]}, n" not in told] == []
 
 
 def test_the_committed_samples_are_small() -> None:

@@ -119,35 +119,35 @@ pub struct WorkerCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct PortTotals {
-    /// See [`PortCounters`].
+    /// Frames that the guest transmitted.
     pub transmit_frames: u64,
-    /// See [`PortCounters`].
+    /// Their bytes, virtio-net headers not counted.
     pub transmit_bytes: u64,
-    /// See [`PortCounters`].
+    /// Frames that the guest received; a segmented GSO frame counts once for each TCP segment.
     pub receive_frames: u64,
-    /// See [`PortCounters`].
+    /// Bytes that the guest received, headers of added TCP segments not counted.
     pub receive_bytes: u64,
-    /// See [`PortCounters`].
+    /// Frames that were flooded to the segment.
     pub flooded: u64,
-    /// See [`PortCounters`].
+    /// Kicks: notifications from the guest.
     pub kicks: u64,
-    /// See [`PortCounters`].
+    /// Interrupts: notifications of the guest.
     pub calls: u64,
-    /// See [`PortCounters`].
+    /// Lost kicks: a ring had entries for which a kick was asked and none came.
     pub missed_kicks: u64,
-    /// See [`PortCounters`].
+    /// Interrupts repeated because the driver had not noticed completions.
     pub repeated_calls: u64,
-    /// See [`PortCounters`].
+    /// Receive chains that broke a rule.
     pub bad_receive_chains: u64,
-    /// See [`PortCounters`].
+    /// Frames that wait for this port now (backpressure).
     pub waiting: u64,
-    /// See [`PortCounters`].
+    /// TSC cycles that workers spent on frames from this port.
     pub cycles: u64,
-    /// See [`PortCounters`].
+    /// Service quanta of senders while frames waited for this port.
     pub turns: u64,
-    /// See [`PortCounters`].
+    /// Times that the port's transmit limit held it back.
     pub transmit_limited: u64,
-    /// See [`PortCounters`].
+    /// Times that the port's receive limit held its senders back.
     pub receive_limited: u64,
     /// Stream frames with an incomplete checksum.
     pub undone_checksums: u64,

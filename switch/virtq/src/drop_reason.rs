@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 macro_rules! drop_reasons {
-    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal),* $(,)?) => {
         /// Reason why a frame was dropped. Reasons before `ReceiverAbsent` are counted at the sender's port, the others at the
         /// receiver's.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         #[serde(rename_all = "kebab-case")]
-        pub enum DropReason { $($(#[$doc])* $name),* }
+        pub enum DropReason { $($(#[doc = $doc])* $name),* }
 
         impl DropReason {
             /// All reasons, in the order of their numbers.
@@ -17,6 +17,11 @@ macro_rules! drop_reasons {
             /// The name that operators see.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),* }
+            }
+
+            /// What it means, in a sentence.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),*).trim_ascii()),* }
             }
         }
     };

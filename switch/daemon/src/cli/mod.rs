@@ -229,6 +229,11 @@ impl From<ControlError> for Failure {
     }
 }
 
+/// The command line as clap has it, from which its reference page is generated.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
@@ -287,7 +292,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Doctor(doctor) => doctor.run(),
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "memlane", &mut script);
+            clap_complete::generate(shell, &mut self::command(), "memlane", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
     }

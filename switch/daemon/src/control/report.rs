@@ -140,15 +140,22 @@ pub struct PortView {
 /// A worker, as an operator sees it; see [`crate::stats::WorkerCounters`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
 pub struct WorkerReport {
+    /// Poll iterations that moved frames.
     pub busy_passes: u64,
+    /// Poll iterations that found nothing.
     pub empty_passes: u64,
+    /// TSC cycles in busy poll iterations.
     pub busy_cycles: u64,
+    /// Frames received by guests or dropped in them.
     pub frames: u64,
+    /// Times it went to sleep.
     pub sleeps: u64,
+    /// Times it looked for events without sleeping.
     pub polls: u64,
+    /// Frames handed over to other workers.
     pub handed_over: u64,
+    /// Wake-ups sent to other workers.
     pub wakes: u64,
 }
 

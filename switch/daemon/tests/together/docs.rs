@@ -41,12 +41,38 @@ fn every_name_that_links_to_a_source_file_is_defined_there() {
 }
 
 #[test]
-fn the_tour_has_ten_stops_and_names_every_hostile_case() {
-    let tour = Page::read("docs/tour.md");
+fn a_frame_travels_in_ten_stops_and_every_hostile_case_says_where_it_ends() {
+    let tour = Page::read("docs/explanation/how-a-frame-travels.md");
     let stops = (1..=10).filter(|number| tour.text.contains(&format!("\n### {number}. ")));
     assert_eq!(stops.count(), 10);
-    let missing = memlane_rig::villain::cases().filter(|case| !tour.text.contains(&format!("[`{}`]", case.name)));
-    assert_none(&missing.map(|case| format!("docs/tour.md does not say where {} is handled", case.name)).collect::<Vec<_>>());
+    let rules = Page::read("docs/reference/back-end-rules.md");
+    let missing = memlane_rig::villain::cases().filter(|case| !rules.text.contains(&format!("`{}`", case.name)));
+    assert_none(
+        &missing
+            .map(|case| format!("docs/reference/back-end-rules.toml does not say where {} ends", case.name))
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn every_generated_page_is_current() {
+    let pages = crate::reference::pages();
+    if std::env::var("MEMLANE_DOCS").is_ok_and(|wanted| wanted == "write") {
+        pages.iter().for_each(|(path, text)| std::fs::write(path, text).unwrap());
+    }
+    let is_old = |(path, text): &&(std::path::PathBuf, String)| std::fs::read_to_string(path).ok().as_ref() != Some(text);
+    let old = pages.iter().filter(is_old).map(|(path, _)| format!("{} is not current: run `make docs-reference`", path.display()));
+    assert_none(&old.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = Page::read("docs/SUMMARY.md");
+    let listed: Vec<_> = summary.links().into_iter().map(|link| link.target).collect();
+    let is_lost =
+        |path: &std::path::PathBuf| path.starts_with(top().join("docs")) && *path != summary.path && !listed.contains(path);
+    let lost = Page::all().into_iter().map(|page| page.path).filter(is_lost);
+    assert_none(&lost.map(|path| format!("{} stands not in docs/SUMMARY.md", path.display())).collect::<Vec<_>>());
 }
 
 #[test]

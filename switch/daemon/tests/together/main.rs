@@ -15,6 +15,8 @@ mod dice;
 mod fuzz;
 #[path = "../pages/mod.rs"]
 mod pages;
+#[path = "../reference/mod.rs"]
+mod reference;
 #[path = "../../../../rig/tests/virtio_queue_device/mod.rs"]
 mod virtio_queue_device;
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files that may hold unsafe code; docs/threat-model.md names them.
+/// Files that may hold unsafe code; docs/explanation/unsafe.md names them.
 const MOST_UNSAFE: usize = 14;
 /// Files that may know each other all around.
 const MOST_IN_A_CIRCLE: usize = 8;
@@ -121,15 +121,13 @@ fn unsafe_code_stands_in_few_files_and_all_are_named() {
         "a file with unsafe code says at its top why, with #![expect(unsafe_code, reason = ...)]; no other does"
     );
     assert!(with_unsafe.len() <= MOST_UNSAFE, "unsafe code in {} files: {with_unsafe:?}", with_unsafe.len());
-    let page = fs::read_to_string(top().join("docs/threat-model.md")).unwrap();
-    let (_, rules) = page.split_once("## How unsafe code is kept").expect("the page has the rules");
-    let rules = rules.split_once("\n## ").map_or(rules, |(rules, _)| rules);
-    let named: BTreeSet<String> = rules
+    let page = fs::read_to_string(top().join("docs/explanation/unsafe.md")).unwrap();
+    let named: BTreeSet<String> = page
         .lines()
-        .filter_map(|line| line.strip_prefix("| [")?.split_once("](../switch/")?.1.split_once(')'))
+        .filter_map(|line| line.strip_prefix("| [")?.split_once("](../../switch/")?.1.split_once(')'))
         .map(|(name, _)| name.replacen("/src/", "/", 1))
         .collect();
-    assert!(with_unsafe.into_iter().eq(&named), "docs/threat-model.md names {named:?}");
+    assert!(with_unsafe.into_iter().eq(&named), "docs/explanation/unsafe.md names {named:?}");
 }
 
 /// The module of a file, from the crate's root on.
