@@ -149,10 +149,16 @@ fn networks_on_pages_are_good() {
     assert!(networks >= 2);
 }
 
-/// The arguments of every `memlane` command in the blocks of shell of `page`.
+/// The arguments of every `memlane` command in the blocks of shell of `page`, which a test can run.
 fn commands(page: &Page) -> Vec<Vec<String>> {
+    commands_in(page, "sh")
+}
+
+/// The arguments of every `memlane` command in the blocks of `page` in `language`, behind a prompt or not.
+fn commands_in(page: &Page, language: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
-    for line in page.blocks("sh").iter().flat_map(|block| block.lines()) {
+    for line in page.blocks(language).iter().flat_map(|block| block.lines()) {
+        let line = line.trim_start_matches(['$', '#', ' ']);
         for part in line.split("$(").flat_map(|part| part.split("&&")) {
             if let Some(arguments) = part.trim().strip_prefix("memlane ") {
                 commands.push(words(arguments.split([')', '>', '|', '#', '&', '\\']).next().unwrap()));
@@ -267,7 +273,7 @@ fn commands_on_all_pages_are_those_of_memlane() {
     let (mut faults, mut number) = (Vec::new(), 0);
     let folder = tempfile::tempdir().unwrap();
     for page in Page::all() {
-        for command in commands(&page) {
+        for command in ["sh", "console", "text"].into_iter().flat_map(|language| commands_in(&page, language)) {
             // Options before the wish for help are looked at, and nothing is done.
             let arguments: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
             number += 1;
