@@ -1,6 +1,6 @@
 //! Recent events, in a bounded ring that any number of readers follow.
 //!
-//! A reader that is slower than the events loses the oldest, and is told how many; it never holds up whoever adds one.
+//! A slow reader loses the oldest events, and learns their number; it never blocks the threads that add events.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,21 +8,21 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-/// An event and where it stands among all others.
+/// An event and its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<T> {
     /// Its number: the first event has 0, and each the next.
     pub sequence: u64,
     /// When it was added.
     pub time: SystemTime,
-    /// What happened.
+    /// The event itself.
     pub event: T,
 }
 
-/// What a reader gets at a time.
+/// Events that a reader gets at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch<T> {
-    /// Events that were overwritten before this reader came to them.
+    /// Events that were overwritten before this reader reached them.
     pub missed: u64,
     /// The next ones, oldest first.
     pub records: Vec<Arc<Record<T>>>,
@@ -40,7 +40,7 @@ struct Kept<T> {
 pub struct Ring<T> {
     kept: Mutex<Kept<T>>,
     capacity: usize,
-    /// Number of the next event, for those that wait for it.
+    /// Number of the next event, for readers that wait for it.
     next: watch::Sender<u64>,
 }
 
@@ -64,7 +64,7 @@ impl<T> Ring<T> {
         }
         kept.records.push_back(Arc::clone(&record));
         kept.next += 1;
-        // Under the lock, so that the number never falls.
+        // Under the lock, so that the number never decreases.
         self.next.send_replace(kept.next);
         record
     }
@@ -76,7 +76,7 @@ impl<T> Ring<T> {
         let next = match from {
             From::Oldest => oldest,
             From::Now => kept.next,
-            // A number that is still to come is from a ring before this one.
+            // A number that is not reached yet is of an earlier ring.
             From::Sequence(sequence) if sequence > kept.next => oldest,
             From::Sequence(sequence) => sequence,
         };
@@ -92,7 +92,7 @@ pub enum From {
     Oldest,
     /// With the next one that is added.
     Now,
-    /// With the one of this number; those before it that are gone count as missed.
+    /// With the event of this number; overwritten ones before it count as missed.
     Sequence(u64),
 }
 
@@ -116,10 +116,10 @@ impl<T> Reader<T> {
         Batch { missed, records }
     }
 
-    /// Waits until there is something to take.
+    /// Waits until there is an event to take.
     pub async fn added(&mut self) {
         let next = self.next;
-        // The sender lives in the ring, which this reader holds.
+        // Cannot fail: the sender lives in the ring, which this reader holds.
         let _ = self.added.wait_for(|&added| added > next).await;
     }
 }

@@ -1,11 +1,12 @@
-//! How a network is observed: the formats in which its counters, events and frames leave it, and the rings in which they wait for a reader.
+//! Observability: the formats of counters, events and captured frames, and the rings that buffer events for readers.
 //!
-//! Nothing here depends on the switch. The data path uses [`bpf::Program`] only; everything else runs on threads of the operator's side.
+//! Nothing here depends on the switch. The data path uses [`bpf::Program`] only; everything else runs on threads of the control
+//! socket and the commands.
 //!
 //! - [`bpf`]: classic BPF programs, which select the frames of a capture.
 //! - [`pcapng`]: captures in the format of Wireshark.
 //! - [`metrics`]: OpenMetrics and the Prometheus text format.
-//! - [`events`]: the bounded ring of recent events.
+//! - [`events`]: a bounded ring of recent events.
 
 #![deny(unsafe_code)]
 

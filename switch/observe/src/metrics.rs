@@ -109,7 +109,7 @@ impl Display for Value {
             Self::Whole(value) => write!(f, "{value}"),
             Self::Real(f64::INFINITY) => f.write_str("+Inf"),
             Self::Real(f64::NEG_INFINITY) => f.write_str("-Inf"),
-            // With a decimal point, as OpenMetrics wants bounds of buckets to be written.
+            // With a decimal point, as OpenMetrics requires for bounds of buckets.
             Self::Real(value) => write!(f, "{value:?}"),
         }
     }
@@ -118,7 +118,7 @@ impl Display for Value {
 /// A label and its value.
 pub type Label<'a> = (&'a str, &'a str);
 
-/// A text of metrics that is being written.
+/// Metrics text under construction.
 #[derive(Debug)]
 pub struct Exposition {
     format: Format,
@@ -150,7 +150,7 @@ impl Exposition {
         Family { text: &mut self.text, name, kind }
     }
 
-    /// The whole text.
+    /// The complete text.
     pub fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -159,7 +159,7 @@ impl Exposition {
     }
 }
 
-/// A family whose samples are being written.
+/// A family under construction.
 #[derive(Debug)]
 pub struct Family<'t> {
     text: &'t mut String,
@@ -171,7 +171,7 @@ impl Family<'_> {
     /// Adds a sample.
     ///
     /// # Panics
-    /// The family is one of histograms.
+    /// The family is a histogram.
     pub fn sample(&mut self, labels: &[Label<'_>], value: impl Into<Value>) {
         assert!(self.kind != Kind::Histogram, "a histogram has more than one sample");
         self.line(self.kind.suffix(), labels, None, value.into());
@@ -222,7 +222,7 @@ fn is_name(name: &str) -> bool {
     name.chars().all(may_stand) && name.chars().next().is_some_and(|first| !first.is_ascii_digit())
 }
 
-/// Text as it stands in a label or a help line.
+/// Escaped text for a label or a help line.
 struct Escaped<'a> {
     text: &'a str,
     quotes: bool,

@@ -1,10 +1,10 @@
 //! Captures in the pcapng format (draft-ietf-opsawg-pcapng), as Wireshark and tcpdump read it.
 //!
-//! A port is an interface. Directions are the guest's: a frame that it transmits is outbound, one that it receives inbound. All appearances of
-//! a frame have one packet id. Times are nanoseconds since 1970.
+//! A port is an interface. Directions are the guest's: transmitted frames (TX) are outbound, received frames (RX) inbound. All
+//! appearances of a frame have one packet id. Times are nanoseconds since 1970.
 //!
-//! Blocks are little-endian. Each is made in memory of bounded size and written by a single call, so that a file that was cut off ends between
-//! two blocks, or in one.
+//! Blocks are little-endian. Each is assembled in memory of bounded size and written by a single call, so that a truncated file
+//! ends between two blocks, or within one.
 
 use std::io::{self, Write};
 
@@ -20,7 +20,7 @@ const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const ETHERNET: u16 = 1;
 
-/// Options that stand in blocks of each kind.
+/// Numbers of options in blocks of each kind.
 mod option {
     pub(super) const COMMENT: u16 = 1;
     pub(super) const SECTION_APPLICATION: u16 = 4;
@@ -52,12 +52,12 @@ pub struct Interface<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub u32);
 
-/// Which way a frame went, seen from the guest.
+/// Direction of a frame, seen from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The guest received it, or was to receive it.
     Inbound,
-    /// The guest transmitted it.
+    /// The guest transmitted it (TX).
     Outbound,
 }
 
@@ -68,26 +68,26 @@ pub struct Packet<'a> {
     pub interface: InterfaceId,
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// Which way it went.
+    /// Its direction.
     pub direction: Direction,
     /// Number that all appearances of the frame share.
     pub id: u64,
     /// Its first bytes.
     pub bytes: &'a [u8],
-    /// How many it has in all.
+    /// Its original length.
     pub length: u32,
-    /// Frames that this interface has missed since its last one.
+    /// Frames that this interface has missed since its last packet.
     pub missed: u64,
-    /// What there is to say about it; empty for nothing.
+    /// A comment, such as the drop reason; empty for none.
     pub comment: &'a str,
 }
 
-/// What an interface of the capture has seen so far.
+/// Counters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Frames that were to be captured.
     pub received: u64,
-    /// Those of them that are not in the file, for the capture had no room for them.
+    /// Frames that were missed, because the capture's queue was full.
     pub dropped: u64,
 }
 
@@ -110,7 +110,7 @@ impl<W: Write> Writer<W> {
         writer.put(&BYTE_ORDER.to_le_bytes());
         writer.put(&1_u16.to_le_bytes());
         writer.put(&0_u16.to_le_bytes());
-        // The section's length, which is not known.
+        // The length of the section is unknown.
         writer.put(&u64::MAX.to_le_bytes());
         writer.text(option::SECTION_APPLICATION, application);
         writer.end()?;
@@ -130,7 +130,7 @@ impl<W: Write> Writer<W> {
         self.text(option::INTERFACE_DESCRIPTION, interface.description);
         self.option(option::INTERFACE_RESOLUTION, &[9]);
         if !interface.filter.is_empty() {
-            // A zero says that the filter is text.
+            // A zero byte marks a filter in text form.
             let filter = format!("\0{}", interface.filter);
             self.text(option::INTERFACE_FILTER, &filter);
         }
@@ -168,7 +168,7 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// Adds what `interface` had seen at `time`.
+    /// Writes the counters of `interface` at `time`.
     ///
     /// # Errors
     /// Writing fails.
@@ -181,7 +181,7 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// Hands on what was written.
+    /// Flushes the output.
     ///
     /// # Errors
     /// Writing fails.
@@ -189,7 +189,7 @@ impl<W: Write> Writer<W> {
         self.to.flush()
     }
 
-    /// Where the capture is written.
+    /// The output.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.to
     }
@@ -231,7 +231,7 @@ impl<W: Write> Writer<W> {
         self.padded(value);
     }
 
-    /// An option that is left out where `text` is empty, and cut between two characters where it is too long.
+    /// A text option; left out if `text` is empty, and cut between two characters if it is too long.
     fn text(&mut self, code: u16, text: &str) {
         if !text.is_empty() {
             let end = text.floor_char_boundary(LONGEST_TEXT);

@@ -1,4 +1,4 @@
-//! Programs are judged as the kernel judges them, and select what libpcap's own interpreter selects.
+//! Filter programs: the verifier agrees with the kernel's, and the interpreter with libpcap's.
 
 #![expect(unsafe_code, reason = "libpcap and the kernel, against which programs are held")]
 
@@ -30,7 +30,7 @@ impl Libpcap {
     }
 }
 
-/// Attaches a program to a socket, as a filter of what it receives.
+/// Attaches a program to a socket, as its receive filter.
 fn attach(socket: &UnixDatagram, program: &[Instruction]) -> bool {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut().cast() };
     let size = size_of::<libc::sock_fprog>() as u32;
@@ -68,7 +68,7 @@ fn instruction() -> impl Strategy<Value = Instruction> {
     (code(), jump(), jump(), operand()).prop_map(|(code, jt, jf, k)| Instruction { code, jt, jf, k })
 }
 
-/// Programs most of which are sound: scratch memory is written first, jumps are short, the last instructions return.
+/// Programs that are mostly valid: scratch memory is written first, jumps are short, the last instructions return.
 fn program() -> impl Strategy<Value = Vec<Instruction>> {
     let returns = prop::collection::vec(prop_oneof![Just((0x16, 0)), operand().prop_map(|k| (0x06, k))], 5);
     (prop::bool::weighted(0.9), prop::collection::vec(instruction(), 0..30), returns, prop::bool::weighted(0.95)).prop_map(
@@ -80,7 +80,7 @@ fn program() -> impl Strategy<Value = Vec<Instruction>> {
     )
 }
 
-/// Makes mistakes in `program` rarer: operands and jumps are brought to where they may be.
+/// Makes mistakes in `program` rarer: operands and jumps are reduced to their valid range.
 fn tamed(mut program: Vec<Instruction>) -> Vec<Instruction> {
     let length = program.len();
     for (at, instruction) in program.iter_mut().enumerate() {
@@ -102,7 +102,8 @@ fn tamed(mut program: Vec<Instruction>) -> Vec<Instruction> {
     program
 }
 
-/// Whether libpcap's interpreter and the kernel agree on its meaning: the former sees no sum of offsets beyond 32 bits, and shifts by X out of the word.
+/// Whether libpcap's interpreter and the kernel agree on its meaning: libpcap's sees no sum of offsets beyond 32 bits, and no
+/// shift by X beyond the word.
 fn has_one_meaning(program: &[Instruction]) -> bool {
     let shifts = |code| matches!(code, 0x6c | 0x7c);
     let indirect = |code| matches!(code, 0x40 | 0x48 | 0x50);
@@ -118,7 +119,7 @@ fn the_kernel_refuses_the_same_programs() {
         .run(&(program(), prop::bool::ANY), |(program, tame)| {
             let program = if tame { tamed(program) } else { program };
             let checked = Program::new(&program);
-            // Loads of facts about a packet that only the kernel knows are refused here alone.
+            // Loads of the kernel's ancillary data are refused here only.
             if matches!(checked, Err(Fault::Ancillary(_))) {
                 return Ok(());
             }

@@ -1,7 +1,8 @@
-//! Routes and their description, made from the same functions: what a function takes and returns is what the document says of it.
+//! HTTP routes and their OpenAPI description, from the same functions: the types that a handler takes and returns are the schemas
+//! of the document.
 //!
-//! A function that answers runs on a thread of its own, since it may have to wait for workers; it gets the network, the name in the path, and
-//! what was sent. JSON Schema 2020-12, which `schemars` makes from the types, is the dialect of OpenAPI 3.1.
+//! A handler runs on a thread of its own, since it may have to wait for workers; its arguments are the network, the name in the
+//! path, and the request's body. JSON Schema 2020-12, which `schemars` generates from the types, is the dialect of OpenAPI 3.1.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,28 +25,28 @@ use super::server::{Answering, Bounds, Lane};
 use super::stream::Lease;
 use crate::config::json::misshapen;
 
-/// What is said of a route beside its types.
+/// Description of a route beside its types.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// What programs call it.
+    /// The operation's id, a function name for generated clients.
     pub id: &'static str,
-    /// What it does, in a sentence.
+    /// A one-sentence summary.
     pub summary: &'static str,
-    /// Status if it succeeds.
+    /// Status of a successful response.
     pub status: StatusCode,
-    /// Statuses of what may be answered instead.
+    /// Statuses of error responses.
     pub problems: &'static [u16],
 }
 
-/// What a route is sent.
+/// Body of a request.
 pub trait Input: Sized + Send + 'static {
-    /// Its schema; `None` if nothing is sent.
+    /// Its schema; `None` for a route without a body.
     fn schema(schemas: &mut SchemaGenerator) -> Option<Schema>;
 
-    /// Reads it.
+    /// Parses the body.
     ///
     /// # Errors
-    /// It is something else.
+    /// The body does not fit the schema.
     fn read(bytes: &[u8]) -> Result<Self, Refusal>;
 }
 
@@ -59,7 +60,7 @@ impl Input for () {
     }
 }
 
-/// What is sent as JSON; nothing stands for an object without keys.
+/// A JSON body; an empty one stands for an object without keys.
 #[derive(Clone, Debug)]
 pub struct Sent<T>(pub T);
 
@@ -79,21 +80,21 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Sent<T> {
     }
 }
 
-/// What begins an answer that goes on: from the network, the headers, the query and what is sent.
+/// A handler that starts a streaming response: from the network, the headers, the query and the body.
 pub type Start<Q, I> = fn(&Arc<Managed>, &HeaderMap, &Q, I, Lease) -> Result<Response, Refusal>;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Api {
     router: Router<Arc<Managed>>,
-    /// What is said of each path.
+    /// Path items of the OpenAPI document.
     paths: BTreeMap<&'static str, Map<String, Value>>,
     schemas: SchemaGenerator,
     bounds: Arc<Bounds>,
 }
 
 impl Default for Api {
-    /// No routes yet.
+    /// An API without routes.
     fn default() -> Self {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
             settings.definitions_path = "/components/schemas".into();
@@ -104,7 +105,7 @@ impl Default for Api {
 }
 
 impl Api {
-    /// Has `run` answer to `method` at `path`, in which `{name}` stands for a name.
+    /// Adds a route: `run` handles `method` at `path`, in which `{name}` stands for a name.
     pub fn route<I: Input, A: Serialize + JsonSchema + 'static>(
         mut self,
         method: Method,
@@ -116,7 +117,7 @@ impl Api {
         self.paths.entry(path).or_default().insert(method.as_str().to_lowercase(), operation);
         let (bounds, lane) = (Arc::clone(&self.bounds), Lane::of(&method, path));
         let changes = method != Method::GET;
-        // Every method that stands in the table of routes has a filter.
+        // Cannot fail: every method in the table of routes has a filter.
         let Ok(filter) = MethodFilter::try_from(method) else { return self };
         let answer = move |State(managed): State<Arc<Managed>>, Path(names): Path<HashMap<String, String>>, request: Request| {
             let bounds = Arc::clone(&bounds);
@@ -170,7 +171,7 @@ impl Api {
         })
     }
 
-    /// Has `run` answer to GET at `path` with text in one of `forms`, by what the client accepts.
+    /// Adds a GET route with a text response: `run` handles `path` in the one of `forms` that the client accepts.
     pub fn text(
         mut self,
         path: &'static str,
@@ -193,8 +194,8 @@ impl Api {
         self
     }
 
-    /// Has `start` answer to `method` at `path` with what goes on for as long as the client reads it, in one of `forms`. `Q` is what stands in the
-    /// query, and `I` what is sent.
+    /// Adds a route with a streaming response: `start` handles `method` at `path` and sends for as long as the client reads, in
+    /// one of `forms`. `Q` is the type of the query, and `I` that of the body.
     pub fn stream<Q: DeserializeOwned + JsonSchema + Send + 'static, I: Input>(
         mut self,
         method: Method,
@@ -239,7 +240,7 @@ impl Api {
         self
     }
 
-    /// What answers for `managed`; elsewhere, `nowhere` is answered.
+    /// The router that serves `managed`; unknown paths are answered with `nowhere`.
     pub fn router(self, managed: Arc<Managed>, nowhere: &'static str) -> Router {
         let nowhere = move || async move { Refusal::new(StatusCode::NOT_FOUND, nowhere) };
         let not_so = || async { Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/openapi.json") };
@@ -247,7 +248,7 @@ impl Api {
     }
 }
 
-/// What a status means here.
+/// Meaning of a status in this API.
 fn meaning(status: u16) -> &'static str {
     match status {
         400 => "What was sent is no JSON.",
@@ -261,17 +262,17 @@ fn meaning(status: u16) -> &'static str {
     }
 }
 
-/// The header of a question that names the network's file, as JSON: a network of another file refuses it.
+/// Request header with the network's file as JSON: the network of another file refuses the request.
 pub const FILE: &str = "memlane-file";
 
-/// Refuses what is asked of the network of another file.
+/// Refuses a request for the network of another file.
 fn check_file(managed: &Managed, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(file) = headers.get(FILE) else { return Ok(()) };
     let wrong = |error| Refusal::new(StatusCode::BAD_REQUEST, format!("the header {FILE} is no file: {error}"));
     managed.check_file(&serde_json::from_slice(file.as_bytes()).map_err(wrong)?)
 }
 
-/// The header of an answer whose change is applied but not in the state file: why not.
+/// Response header for a change that is applied but could not be written to the state file: the cause.
 pub const UNSAVED: &str = "memlane-unsaved";
 
 fn with_unsaved(mut answer: Response, unsaved: Option<String>) -> Response {
@@ -282,7 +283,7 @@ fn with_unsaved(mut answer: Response, unsaved: Option<String>) -> Response {
     answer
 }
 
-/// Reads what is sent, and has `run` answer to it on another thread, in `lane`.
+/// Reads the request's body, and has `run` handle it on another thread, in `lane`.
 async fn respond(
     bounds: &Bounds,
     lane: Lane,
@@ -296,7 +297,7 @@ async fn respond(
     let lost = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer was lost by a defect; the log tells more");
     let run = move || {
         let answer = run(&brought.bytes);
-        // The client may have hung up: the thread is in use until here all the same.
+        // Not earlier: if the client disconnects, the thread is in use until here all the same.
         drop(place);
         answer
     };

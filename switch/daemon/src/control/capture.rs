@@ -1,7 +1,7 @@
-//! Captures of a running network, as a pcapng file that goes on for as long as the client reads it.
+//! Frame captures of a running network: a pcapng stream for as long as the client reads it.
 //!
-//! A thread of the capture's own takes what workers have seen and writes it. A client that reads slowly holds up this thread; what workers have no room
-//! for then is counted into the file.
+//! A thread of the capture takes copies of frames from the workers' queues and writes them. A slow client blocks only this
+//! thread: frames for which a queue has no room then are counted as missed, and the file says so.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -28,38 +28,38 @@ use crate::network::{Capture, Network};
 use crate::tap::{CaptureOrder, MOST_SNAPLEN, Seen, Sight};
 use crate::time::{Cycles, cycles, frequency, in_cycles};
 
-/// What a capture is served as.
+/// Content type of a capture.
 pub const CONTENT_TYPE: &str = "application/x-pcapng";
-/// Bytes of the frames that are taken from all workers at a time.
+/// Bytes of frames taken from all workers at a time.
 const PART: usize = 1 << 20;
-/// What workers saw so long ago is there: frames are written in the order of time.
+/// Age at which the copies of all workers have arrived: frames are written in the order of time.
 const SETTLED: Duration = Duration::from_millis(1);
-/// Pause when there is nothing to take.
+/// Pause when the queues are empty.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How often the statistics of interfaces are written, where they have changed.
+/// Interval of interface statistics, where they have changed.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Longest time without a part: a client that has gone is noticed then.
+/// Longest time without data, so that a disconnected client is noticed.
 const ALIVE: Duration = Duration::from_secs(5);
-/// Longest filter.
+/// Longest filter, in bytes.
 const LONGEST_FILTER: usize = 64 << 10;
 
-/// What to capture.
+/// Parameters of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CaptureRequest {
-    /// Names of the ports; all ports, those too that are attached later, if there are none.
+    /// Names of the ports; if empty, all ports, including those attached later.
     pub ports: Vec<String>,
-    /// Only frames that are dropped.
+    /// Capture dropped frames only.
     pub drops: bool,
-    /// Most bytes of a frame.
+    /// Most bytes captured of a frame.
     #[schemars(range(min = 1, max = 262144))]
     pub snaplen: u32,
-    /// End after so many; by default never.
+    /// End after so many frames; by default, never.
     #[schemars(range(min = 1))]
     pub frames: Option<u64>,
-    /// The filter in the pcap-filter language, for the file; `program` is what selects frames.
+    /// The filter in the pcap-filter language, as a comment in the file; `program` is the one that selects frames.
     pub filter: String,
-    /// The filter compiled to classic BPF for Ethernet, each instruction as [code, jt, jf, k]; without any, all frames are captured.
+    /// The filter compiled to classic BPF for Ethernet, each instruction as [code, jt, jf, k]; if empty, all frames are captured.
     pub program: Vec<(u16, u8, u8, u32)>,
 }
 
@@ -88,10 +88,10 @@ impl CaptureRequest {
     }
 }
 
-/// Begins the capture that `request` asks for: what is transmitted after this returns is in it.
+/// Starts the capture for `request`: frames transmitted after this returns are in it.
 ///
 /// # Errors
-/// A port is not there, the program breaks a rule, or too many captures run.
+/// A port does not exist, the program is invalid, or too many captures run.
 pub fn begin(managed: &Arc<Managed>, request: CaptureRequest, lease: Lease) -> Result<Response, Refusal> {
     let network = managed.ask(|daemon| Arc::clone(daemon.network()))?;
     let order = request.order(&network)?;
@@ -116,13 +116,13 @@ struct Known {
     name: String,
     statistics: Statistics,
     written: Statistics,
-    /// Missed frames that were told of with a packet.
+    /// Missed frames that were reported with a packet.
     told: u64,
-    /// Those that belong to an earlier port of its number.
+    /// Missed frames of an earlier port of the same number.
     before: u64,
 }
 
-/// A moment by both clocks.
+/// One moment on both clocks.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     cycles: Cycles,
@@ -142,7 +142,7 @@ impl Moment {
     }
 }
 
-/// Writes a capture.
+/// The thread of a capture.
 struct Pump {
     capture: Capture,
     request: CaptureRequest,
@@ -150,7 +150,7 @@ struct Pump {
     file: File,
 }
 
-/// The file so far.
+/// The pcapng file so far.
 struct File {
     writer: Writer<Vec<u8>>,
     ports: HashMap<PortId, Known>,
@@ -175,7 +175,7 @@ impl Pump {
         let journal = Arc::clone(&self.capture.network().shared().journal);
         let (ports, filter) = (self.request.ports.clone(), self.request.filter.clone());
         journal.add(NetworkEvent::CaptureStarted { ports, filter });
-        // A client that has gone ends it, as does the network.
+        // The capture ends with the client's connection or the network.
         let _ = self.pump(managed, runtime);
         let missed = self.file.ports.values().map(|port| port.statistics.dropped).sum();
         journal.add(NetworkEvent::CaptureEnded { frames: self.file.frames, missed });
@@ -206,7 +206,7 @@ impl Pump {
         }
     }
 
-    /// Writes what was seen; true if that was all that is wanted.
+    /// Writes the copied frames; true if the requested number is reached.
     fn take(&mut self, most: usize) -> io::Result<bool> {
         let wanted = self.request.frames.unwrap_or(u64::MAX);
         let Self { capture, file, .. } = self;
@@ -228,12 +228,12 @@ impl Pump {
 }
 
 impl File {
-    /// Describes `port`, if that was not done, or another has its number now.
+    /// Writes the interface of `port`, if it is new, or another port has its number now.
     fn look_up(&mut self, port: PortId, capture: &Capture) -> io::Result<()> {
         let found = capture.network().port(port);
         match (&found, self.ports.get(&port)) {
             (Some(found), Some(known)) if known.name == found.name => return Ok(()),
-            // What it sent last before it went.
+            // Its last frames before it was detached.
             (None, Some(_)) => return Ok(()),
             _ => {}
         }
@@ -270,7 +270,7 @@ impl File {
         })
     }
 
-    /// Writes the statistics of interfaces that have changed, or of all.
+    /// Writes the statistics of interfaces with changes, or of all.
     fn write_statistics(&mut self, capture: &Capture, all: bool) -> io::Result<()> {
         for (port, known) in &mut self.ports {
             known.statistics.dropped = capture.missed(*port) - known.before;

@@ -1,4 +1,4 @@
-//! The other side of the control socket, for the commands.
+//! Client of the control socket, for the commands.
 
 use std::error::Error;
 use std::io;
@@ -18,20 +18,20 @@ use super::api::{FILE, UNSAVED};
 use super::problem::{Problem, Refusal};
 use super::running::{self, NetFile};
 
-/// Most bytes that are read of an answer: a network of the most ports answers with fewer.
+/// Most bytes of a response: a network with the most ports sends fewer.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Longest wait for what is only looked at, and for a change.
+/// Timeouts of requests that only read, and of changes.
 const LOOK: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(60);
-/// Pause before it is tried again to connect.
+/// Pause before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Who asks at a control socket.
+/// A client of one control socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
-    /// How long an answer may take, where that is not as usual.
+    /// Timeout of a response, if it is not the usual one.
     patience: Option<Duration>,
     tell: fn(&str),
     file: Option<NetFile>,
@@ -39,42 +39,42 @@ pub struct Client {
     user: Option<u32>,
 }
 
-/// The process that listens at a control socket, as the kernel tells.
+/// The process that listens at a control socket, from the kernel (SO_PEERCRED).
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its user.
+    /// Its user id.
     pub user: u32,
-    /// Its number; none if it is in another PID namespace.
+    /// Its process id; none if it is in another PID namespace.
     pub pid: Option<u32>,
 }
 
 impl Client {
-    /// Who asks at the socket `path`; each question connects anew.
+    /// A client of the socket `path`; each request opens a new connection.
     pub fn new(path: &Path) -> Self {
         Self { path: path.into(), patience: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES, user: None }
     }
 
-    /// Has answers take so long at most.
+    /// Sets the timeout of responses.
     pub fn within(self, patience: Duration) -> Self {
         Self { patience: Some(patience), ..self }
     }
 
-    /// Reads so many bytes of an answer at most.
+    /// Limits the bytes read of a response.
     pub(super) fn reading(self, most_bytes: usize) -> Self {
         Self { most_bytes, ..self }
     }
 
-    /// Sends nothing to a process of another user than `user`, if one is given.
+    /// Sends requests only to a process of `user`, if one is given.
     pub(super) fn of_user(self, user: Option<u32>) -> Self {
         Self { user, ..self }
     }
 
-    /// Has what is asked refused by a network of another file than `file`.
+    /// Has requests refused by a network of another file than `file`.
     pub fn about(self, file: Option<NetFile>) -> Self {
         Self { file, ..self }
     }
 
-    /// Has `tell` called with the sentence for an answer whose change is applied but not saved.
+    /// Calls `tell` with a warning for a change that is applied but not saved.
     pub fn telling(self, tell: fn(&str)) -> Self {
         Self { tell, ..self }
     }
@@ -84,7 +84,7 @@ impl Client {
         &self.path
     }
 
-    /// Asks for what is at `uri`.
+    /// Reads the resource at `uri`.
     ///
     /// # Errors
     /// [`ControlError::Unreachable`], [`ControlError::Silent`], [`ControlError::Answer`], [`ControlError::Refused`], [`ControlError::System`].
@@ -92,7 +92,7 @@ impl Client {
         self.ask(Method::GET, uri, None::<&()>)
     }
 
-    /// Sends `body`, or nothing, to `uri`.
+    /// Sends a request with `body`, or without one, to `uri`.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -108,7 +108,7 @@ impl Client {
         serde_json::from_slice(&answer).map_err(nonsense)
     }
 
-    /// `error`, with what else runs by the name of a network that does not.
+    /// `error`, with a hint to running networks of the same name if this one does not run.
     fn hinted(&self, mut error: ControlError) -> ControlError {
         if let (ControlError::Unreachable { hint, .. }, Some(file)) = (&mut error, &self.file) {
             let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
@@ -124,14 +124,14 @@ impl Client {
     async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
         loop {
             match tokio::net::UnixStream::connect(&self.path).await {
-                // Many others wait to be accepted.
+                // The listen queue is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
                 result => return result,
             }
         }
     }
 
-    /// As [`Self::ask`], to the bytes of the answer and the process that answers.
+    /// As [`Self::ask`]; returns the raw response and the process that sent it.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -140,10 +140,11 @@ impl Client {
         Ok((self.read(response).await?, peer))
     }
 
-    /// Has `part` called with each part of an answer that goes on, until that is false, the answer ends, or the user does (Ctrl-C). `body`, if there is any, is sent.
+    /// Calls `part` with each part of a streaming response, until it returns false, the response ends, or the user interrupts
+    /// (Ctrl-C). Sends `body`, if there is one.
     ///
     /// # Errors
-    /// As [`Self::get`], and what `part` returns.
+    /// As [`Self::get`], and the error of `part`.
     pub fn follow<E: From<ControlError>>(
         &self,
         uri: &str,
@@ -191,7 +192,7 @@ impl Client {
         }
     }
 
-    /// Asks, and returns the answer unread, and the process that answers.
+    /// Sends a request; returns the response unread, and the process that sent it.
     async fn open(
         &self,
         method: Method,
@@ -213,7 +214,7 @@ impl Client {
         tokio::spawn(connection);
         let request = Request::builder().method(method).uri(uri);
         let request = request.header("host", "memlane").header("accept", accept).header("content-type", "application/json");
-        // A path that no header can have is compared no further.
+        // A path that fits no header is not compared.
         let file = self.file.as_ref().and_then(|file| serde_json::to_vec(file).ok());
         let file = file.and_then(|file| HeaderValue::from_bytes(&file).ok());
         let request = file.into_iter().fold(request, |request, file| request.header(FILE, file));
@@ -222,7 +223,7 @@ impl Client {
         Ok((response, peer))
     }
 
-    /// Reads a whole answer.
+    /// Reads a whole response.
     async fn read(&self, response: Response<Incoming>) -> Result<Vec<u8>, ControlError> {
         let status = response.status();
         if let Some(unsaved) = response.headers().get(UNSAVED) {
@@ -240,7 +241,7 @@ impl Client {
     }
 }
 
-/// Whether `error` is that the other side closed the connection before all of its answer was there.
+/// Whether `error` means that the connection was closed in the middle of the response.
 fn is_end(error: &(dyn Error + 'static)) -> bool {
     let is_cut = error.downcast_ref().is_some_and(|error: &hyper::Error| error.is_incomplete_message() || error.is_canceled());
     let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof];
@@ -249,7 +250,7 @@ fn is_end(error: &(dyn Error + 'static)) -> bool {
         || error.source().is_some_and(is_end)
 }
 
-/// A name as it stands in a path: what is not plain is written as its bytes.
+/// A name as part of a path: percent-encoded, except for unreserved characters.
 pub fn name_in_path(name: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(byte);
     name.bytes().map(|byte| if plain(&byte) { char::from(byte).into() } else { format!("%{byte:02X}") }).collect()

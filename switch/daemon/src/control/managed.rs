@@ -1,4 +1,4 @@
-//! A network that is changed while it runs: one change at a time, and what was changed is kept for the next start if the operator wants that.
+//! A network with changes at run time: they are serialised, and stored for the next start if there is a state file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -21,29 +21,30 @@ use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::{Daemon, NoSuchPort, Prepared};
 use crate::journal::NetworkEvent;
 
-/// Longest wait in which it is not looked at whether the network ends.
+/// Longest wait without a check whether the network ends.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Where a network's ports come from.
+/// Origin of a network's ports.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// Its file, if it has one.
+    /// The network's file, if it has one.
     pub file: Option<PathBuf>,
-    /// Where relative paths lie that are sent to it.
+    /// Folder of relative paths in requests.
     pub folder: PathBuf,
-    /// Where differences to the file are kept.
+    /// Path of the state file, with the differences to the network's file.
     pub state: Option<PathBuf>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Managed {
-    /// `None` once the network ends, which waits for what is asked, but not for ports to come, see [`Daemon::prepare`].
+    /// `None` once the network ends, which waits for pending requests, but not for ports that are still opening their resources,
+    /// see [`Daemon::prepare`].
     daemon: RwLock<Option<Arc<Daemon>>>,
-    /// What the file says; held by whoever changes something.
+    /// The configuration of the file; locked by each change.
     base: Mutex<Config>,
     origin: Origin,
-    /// The file as it was at the start.
+    /// The file at the start.
     file: Option<NetFile>,
     state: Option<StateFile>,
     started: Instant,
@@ -51,17 +52,17 @@ pub struct Managed {
 }
 
 impl Managed {
-    /// Starts the network that `base`, its file, describes, with what its state says is different.
+    /// Starts the network that `base`, its file, describes, with the differences of its state file applied.
     ///
     /// # Errors
-    /// The state cannot be read, makes no sense or cannot be kept; the network cannot be started.
+    /// The state file cannot be read, is invalid or cannot be written; the network cannot be started.
     pub fn start(base: Config, origin: Origin) -> Result<Self, Refusal> {
         let unkept = |error: super::state::StateError| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
         let (mut config, mut kept) = (base.clone(), None);
         if let Some(path) = &origin.state {
             let (file, state) = StateFile::open(path).map_err(unkept)?;
             config = state.applied_to(&base, path).map_err(unkept)?;
-            // What cannot be kept later is better told now.
+            // A state file that cannot be written is an error now rather than later.
             file.begin(&state, &State::between(&base, &config)).map_err(unkept)?;
             kept = Some(file);
         }
@@ -78,7 +79,7 @@ impl Managed {
         })
     }
 
-    /// Ends the network; what is asked for from then on is refused.
+    /// Ends the network; later requests are refused.
     pub fn stop(&self) {
         let daemon = self.daemon.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(daemon) = daemon {
@@ -89,12 +90,13 @@ impl Managed {
         }
     }
 
-    /// Why changes are not saved in the state file, if they should be and are not.
+    /// Why changes could not be written to the state file, if so.
     pub fn unsaved(&self) -> Option<String> {
         self.state.as_ref()?.unsaved()
     }
 
-    /// Asks the daemon. What a network says that ends for a fatal error meanwhile may be wrong: that error is told instead.
+    /// Runs `question` on the daemon. If a fatal error ends the network meanwhile, its result may be wrong: the error is returned
+    /// instead.
     pub(crate) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
         let daemon = daemon.as_deref().ok_or_else(Refusal::ending)?;
@@ -105,13 +107,13 @@ impl Managed {
         }
     }
 
-    /// Why the network is over, if it is though it was not told to end.
+    /// The fatal error that ended the network, if there is one.
     pub fn fatal(&self) -> Option<String> {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
         daemon.as_deref()?.network().fatal().cause().map(str::to_owned)
     }
 
-    /// Has `bell` called once there is a [`Self::fatal`] error.
+    /// Has `bell` called on a [`Self::fatal`] error.
     pub fn ring_if_fatal(&self, bell: impl FnOnce() + Send + 'static) {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(daemon) = daemon.as_deref() {
@@ -119,27 +121,27 @@ impl Managed {
         }
     }
 
-    /// Attaches `port`; the end does not wait for that which it needs before it can come.
+    /// Attaches `port`; the end of the network does not wait while it opens its resources.
     pub(super) fn come(&self, port: &PortConfig) -> Result<(), Refusal> {
         let prepared = self.prepare(port)?;
         Ok(self.ask(|daemon| daemon.attach_prepared(port, prepared))??)
     }
 
-    /// Makes what `port` needs before it can come. The end does not wait for this.
+    /// Opens the resources that `port` needs. The end of the network does not wait for this.
     fn prepare(&self, port: &PortConfig) -> Result<Prepared, Refusal> {
         let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(daemon.ok_or_else(Refusal::ending)?.prepare(port)?)
     }
 
-    /// One change at a time.
+    /// Locks out other changes.
     fn changing(&self) -> MutexGuard<'_, Config> {
         self.base.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The network as it is now.
+    /// The present configuration.
     ///
     /// # Errors
-    /// It ends.
+    /// The network ends.
     pub fn config(&self) -> Result<Config, Refusal> {
         self.ask(Daemon::config)
     }
@@ -149,7 +151,7 @@ impl Managed {
         found.ok_or_else(|| NoSuchPort(name.into()).into())
     }
 
-    /// What is to be seen of all.
+    /// The report of the whole network.
     ///
     /// # Errors
     /// The network ends.
@@ -161,7 +163,7 @@ impl Managed {
         })
     }
 
-    /// The same as metrics.
+    /// The report as metrics.
     ///
     /// # Errors
     /// The network ends.
@@ -170,7 +172,7 @@ impl Managed {
         Ok(metrics::text(&self.report()?, &self.last_reload, usage, format))
     }
 
-    /// A reader of its events.
+    /// A reader of the network's events.
     ///
     /// # Errors
     /// The network ends.
@@ -179,7 +181,7 @@ impl Managed {
         self.ask(|daemon| daemon.network().shared().journal.reader(from))
     }
 
-    /// Tells of the first drops of ports whose workers sleep.
+    /// Adds events for first drops at ports of sleeping workers.
     ///
     /// # Errors
     /// The network ends.
@@ -187,7 +189,7 @@ impl Managed {
         self.ask(|daemon| daemon.network().tell_first_drops())
     }
 
-    /// Which network it is.
+    /// The network's identity.
     ///
     /// # Errors
     /// The network ends.
@@ -203,10 +205,10 @@ impl Managed {
         })
     }
 
-    /// Refuses what is asked of the network of `file`, if this one has another file.
+    /// Refuses a request for the network of `file`, if this one has another file.
     ///
     /// # Errors
-    /// It has.
+    /// It has another file.
     pub fn check_file(&self, file: &NetFile) -> Result<(), Refusal> {
         match &self.file {
             Some(own) if !own.now().is(file) => {
@@ -218,7 +220,7 @@ impl Managed {
         }
     }
 
-    /// What is to be seen of its ports.
+    /// The reports of all ports.
     ///
     /// # Errors
     /// The network ends.
@@ -226,10 +228,10 @@ impl Managed {
         self.report().map(|report| report.ports)
     }
 
-    /// What is to be seen of a port.
+    /// The report of a port.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no port of this name.
     pub fn view(&self, name: &str) -> Result<PortView, Refusal> {
         let port = self.port(name)?;
         let config = Config { ports: vec![port.clone()], ..self.config()? };
@@ -246,10 +248,10 @@ impl Managed {
         self.ask(|daemon| SegmentReport::all(&daemon.config()))
     }
 
-    /// What is to be seen of a segment.
+    /// The report of a segment, with its MAC addresses.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no segment of this name.
     pub fn segment(&self, name: &str) -> Result<SegmentView, Refusal> {
         let view = self.ask(|daemon| SegmentView::of(name, &daemon.config(), daemon.network(), self.started.elapsed()))?;
         view.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("there is no segment '{name}'")))
@@ -258,11 +260,11 @@ impl Managed {
     /// Attaches the port that `entry` describes.
     ///
     /// # Errors
-    /// It has mistakes, or what another port has, or the machine refuses; nothing has changed then.
+    /// The entry is invalid, claims a resource of another port, or the machine refuses; nothing has changed then.
     pub fn attach(&self, entry: &Value) -> Result<PortView, Refusal> {
         let port = PortConfig::from_json(entry, &self.origin.folder)?;
         self.refuse_clashes(&port, "")?;
-        // A name service or an interface may take long: no other change waits for those.
+        // Opening an interface or asking a name service may take long: other changes do not wait for this.
         let prepared = self.prepare(&port)?;
         let base = self.changing();
         self.refuse_clashes(&port, "")?;
@@ -272,7 +274,7 @@ impl Managed {
         self.view(&port.name)
     }
 
-    /// Refuses what other ports have than the one called `own`.
+    /// Refuses claims to resources of other ports than the one called `own`.
     fn refuse_clashes(&self, port: &PortConfig, own: &str) -> Result<(), Refusal> {
         let config = self.config()?;
         let clashes = port.clashes(config.ports.iter().filter(|other| other.name != own));
@@ -283,10 +285,10 @@ impl Managed {
         Err(Refusal::mistaken(StatusCode::CONFLICT, clashes))
     }
 
-    /// Detaches a port; returns what would attach it again.
+    /// Detaches a port; returns the entry that attaches it again.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no port of this name.
     pub fn detach(&self, name: &str) -> Result<PortEntry, Refusal> {
         let base = self.changing();
         let port = self.ask(|daemon| daemon.detach(name))??;
@@ -294,10 +296,10 @@ impl Managed {
         Ok(port.entry())
     }
 
-    /// Changes the keys of a port that `patch` has; one that is null is as if the file did not have it.
+    /// Changes the keys of a port that `patch` contains; null removes a key.
     ///
     /// # Errors
-    /// The keys have mistakes, cannot change while the port runs, or claim what another port has; nothing has changed then.
+    /// The keys are invalid, cannot change while the port runs, or claim a resource of another port; nothing has changed then.
     pub fn change(&self, name: &str, patch: &Map<String, Value>) -> Result<PortEntry, Refusal> {
         let base = self.changing();
         let before = self.port(name)?;
@@ -308,10 +310,10 @@ impl Managed {
         Ok(port.entry())
     }
 
-    /// Disables a port and waits until nothing of it is under way, for so long at most; true if so.
+    /// Disables a port and waits until none of its frames is in flight, or until the timeout; true if it is drained.
     ///
     /// # Errors
-    /// There is none of this name, or the network ends.
+    /// There is no port of this name, or the network ends.
     pub fn drain(&self, name: &str, patience: Duration) -> Result<bool, Refusal> {
         let end = Instant::now() + patience;
         {
@@ -321,7 +323,7 @@ impl Managed {
         }
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // In steps: a network that ends is not to wait for this.
+            // In steps, so that the end of the network does not wait for this.
             if self.ask(|daemon| daemon.drain(name, left.min(STEP)))?? {
                 return Ok(true);
             }
@@ -331,13 +333,13 @@ impl Managed {
         }
     }
 
-    /// Makes the network what `wanted` says, or only tells what would be done. Refused where settings differ that only a restart changes, or where
-    /// every port would be detached, unless `options` allow it.
+    /// Changes the network to `wanted`, or only reports the changes. Refused where settings differ that only a restart changes,
+    /// or where every port would be detached, unless `options` allow it.
     ///
     /// # Errors
     /// Nothing has changed then.
     pub fn reload(&self, wanted: &Config, options: ReloadOptions) -> Result<Reloaded, Refusal> {
-        // A name service may take long: no other change waits for it.
+        // A name service may take long: other changes do not wait for it.
         wanted.ports.iter().for_each(|port| port.access.look_up());
         let mut base = self.changing();
         let now = self.config()?;
@@ -360,10 +362,10 @@ impl Managed {
         Ok(reloaded)
     }
 
-    /// As [`Self::reload`], from a document as JSON, or from the network's own file.
+    /// As [`Self::reload`], from a JSON document, or from the network's own file.
     ///
     /// # Errors
-    /// The document or file has mistakes; there is no file; as [`Self::reload`].
+    /// The document or file is invalid; there is no file; as [`Self::reload`].
     pub fn reload_from(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
         let result = self.reload_document(document, options);
         if !options.dry_run {
@@ -383,7 +385,7 @@ impl Managed {
             },
             Err(refusal) => NetworkEvent::ReloadRefused { cause: refusal.to_string() },
         };
-        // A network that ends has nobody to tell.
+        // While the network ends, there is no journal for the event.
         let _ = self.ask(|daemon| daemon.network().shared().journal.add(event));
     }
 
@@ -401,7 +403,7 @@ impl Managed {
             Refusal::new(StatusCode::CONFLICT, "the network was started without a file: name one, as `memlane reload FILE` does")
         };
         let file: &Path = self.origin.file.as_deref().ok_or_else(none)?;
-        // With their lines, in the file that may not be the one that the operator thinks of.
+        // With line numbers and the path, which may be another file than the operator expects.
         let told = |mistakes: Mistakes| {
             let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, mistakes.to_string());
             refusal.problem.mistakes = Refusal::from(mistakes).problem.mistakes;
@@ -410,7 +412,7 @@ impl Managed {
         Reread::load(file, force).map_err(told)
     }
 
-    /// Keeps what is different from the file, if the operator wants that.
+    /// Stores the differences to the file, if there is a state file.
     fn keep(&self, base: &Config) -> Result<(), Refusal> {
         if let Some(state) = &self.state {
             state.save(&State::between(base, &self.config()?));

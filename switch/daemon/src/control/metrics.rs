@@ -1,7 +1,7 @@
 //! The network's metrics, made from the same [`Report`] that `memlane status` shows.
 //!
-//! Directions are the guest's. Series of a port are there from its start, each drop reason at 0, so that `rate()` sees the first drop; they end
-//! when the port is detached.
+//! Directions are the guest's. Series of a port exist from its start, each drop reason at 0, so that `rate()` sees the first
+//! drop; they end when the port is detached.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,21 +14,21 @@ use nix::sys::resource::{UsageWho, getrusage};
 use super::report::{PortReport, Report};
 use crate::stats::{DropReason, PortTotals};
 
-/// How the last reload of the network's file went; the start is the first.
+/// Result of the last reload of the network's file; the start counts as the first.
 #[derive(Debug)]
 pub struct LastReload {
     success: AtomicBool,
-    /// Seconds since 1970 of the last one that succeeded.
+    /// Time of the last successful one, in seconds since 1970.
     at: AtomicU64,
 }
 
 impl LastReload {
-    /// The network starts.
+    /// State at the start of the network.
     pub fn at_start() -> Self {
         Self { success: AtomicBool::new(true), at: AtomicU64::new(seconds_now()) }
     }
 
-    /// A reload has ended.
+    /// Records the result of a reload.
     pub fn note(&self, success: bool) {
         self.success.store(success, Ordering::Relaxed);
         if success {
@@ -41,22 +41,22 @@ fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What the kernel counts of this process.
+/// Resource usage of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessUsage {
     /// Seconds of CPU time.
     pub cpu_seconds: f64,
     /// Bytes of its address space.
     pub virtual_bytes: u64,
-    /// Bytes that are in memory.
+    /// Resident bytes.
     pub resident_bytes: u64,
 }
 
 impl ProcessUsage {
-    /// Now.
+    /// The present usage.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// /proc cannot be read.
     pub fn now() -> io::Result<Self> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
@@ -71,7 +71,7 @@ impl ProcessUsage {
     }
 }
 
-/// A counter of ports: its family, what it counts, and where that stands.
+/// A per-port counter: the metric family, its help text, and its value in a report.
 type PortCounter = (&'static str, &'static str, fn(&PortReport) -> u64);
 
 const PORT_COUNTERS: [PortCounter; 7] = [
@@ -102,10 +102,10 @@ const PORT_GAUGES: [PortCounter; 4] = [
 
 const STATES: [&str; 5] = ["waiting", "speaking", "running", "quarantined", "disabled"];
 
-/// A kind of notifications, and where their count stands.
+/// A kind of notification, and its counter.
 type Notification = (&'static str, fn(&PortTotals) -> u64);
 
-/// What the guest and the switch told each other, by kind.
+/// Notifications between guest and switch, by kind.
 const NOTIFICATIONS: [Notification; 4] = [
     ("kick", |totals| totals.kicks),
     ("interrupt", |totals| totals.calls),
@@ -113,7 +113,7 @@ const NOTIFICATIONS: [Notification; 4] = [
     ("repeated-interrupt", |totals| totals.repeated_calls),
 ];
 
-/// The text that `report` makes.
+/// The metrics of `report` as text.
 pub fn text(report: &Report, reload: &LastReload, usage: ProcessUsage, format: Format) -> String {
     let mut text = Text { text: Exposition::new(format), report };
     text.network(reload);
@@ -132,7 +132,7 @@ struct Text<'r> {
 }
 
 impl Text<'_> {
-    /// A family with one sample a network.
+    /// A family with one sample for each network.
     fn single(&mut self, name: &'static str, kind: Kind, help: &'static str, value: impl Into<memlane_observe::metrics::Value>) {
         let labels = [("network", self.report.name.as_str())];
         self.text.family(name, kind, help).sample(&labels, value);
@@ -153,7 +153,7 @@ impl Text<'_> {
         self.single("memlane_state_saved", Kind::Gauge, help, report.unsaved.is_none());
     }
 
-    /// As client libraries of Prometheus name them.
+    /// Process metrics, with the names of Prometheus' client libraries.
     fn process(&mut self, usage: ProcessUsage) {
         let report = self.report;
         let mut single = |name, kind, help, value: memlane_observe::metrics::Value| {

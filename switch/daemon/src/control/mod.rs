@@ -1,12 +1,12 @@
 //! The control interface: HTTP on a Unix socket that only its owner may use.
 //!
-//! 1. [`managed`]: the network, changed by one who asks at a time. [`reload`]: what makes it another. [`state`], [`state_file`]: what outlives it. [`vifs`]: ports that
-//!    come with Xen guests.
-//! 2. [`routes`]: what can be asked. [`api`]: how, and the OpenAPI document that says so. [`report`], [`problem`]: what is answered.
+//! 1. [`managed`]: the network with changes at run time, one after the other. [`reload`]: the change to another configuration.
+//!    [`state`], [`state_file`]: the state file, which survives a restart. [`vifs`]: ports for new Xen vifs.
+//! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`problem`]: the responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]).
-//! 4. [`stream`]: answers that go on for as long as they are read: events, and frames ([`capture`]).
-//! 5. [`server`]: the bounds of all that is asked. [`client`]: the other side, for the commands; [`reach`]: why it reaches nothing. [`running`]: which
-//!    networks run.
+//! 4. [`stream`]: streaming responses: events, and frames ([`capture`]).
+//! 5. [`server`]: limits of connections and requests. [`client`]: the client of the commands; [`reach`]: why it cannot connect.
+//!    [`running`]: discovery of running networks.
 
 pub mod api;
 pub mod capture;
@@ -45,14 +45,14 @@ pub use routes::{Change, document};
 /// Why the control socket cannot be served or reached.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// It cannot be made.
+    /// The socket cannot be bound.
     #[error(
         "cannot listen for control at {path}: {cause}. Stop the network that runs there, or set another path with control = \"...\""
     )]
     Listen {
         /// The socket.
         path: PathBuf,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: io::Error,
     },
     /// Another network listens there.
@@ -66,27 +66,27 @@ pub enum ControlError {
         /// The network or program.
         holder: String,
     },
-    /// The socket of the metrics cannot be made.
+    /// The socket of the metrics cannot be bound.
     #[error(
         "cannot listen for scrapes of metrics at {place}: {cause}. End the process that listens there, or set another with metrics = \"...\""
     )]
     Metrics {
         /// Its path or address.
         place: String,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// Nothing answers there, or it may not be asked.
+    /// No process listens there, or access is denied.
     #[error("no network answers at {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
     Unreachable {
         /// The socket.
         path: PathBuf,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: io::Error,
-        /// Sentences on networks of that name that run.
+        /// Hints to running networks of that name.
         hint: String,
     },
-    /// It does not answer in time.
+    /// No response within the timeout.
     #[error(
         "the network at {path} gives no answer within {seconds} s: it carries out a long change still, is stopped (SIGSTOP) or has no descriptors \
          left; look at its log, and ask `memlane doctor`"
@@ -94,22 +94,22 @@ pub enum ControlError {
     Silent {
         /// The socket.
         path: PathBuf,
-        /// How long it was waited.
+        /// The timeout.
         seconds: u64,
     },
-    /// It closes the connection before its answer is there.
+    /// The connection was closed before the response.
     #[error("the network at {path} has ended before it answered; `memlane list` shows those that run")]
     Ended {
         /// The socket.
         path: PathBuf,
     },
-    /// It answers something else.
+    /// The response cannot be parsed.
     #[error("the network's answer makes no sense: {0}. Are both of the same version?")]
     Answer(String),
-    /// It refuses.
+    /// The network refused the request.
     #[error("the network refuses: {0}")]
     Refused(Refusal),
-    /// The kernel refuses something else.
+    /// Another error of the kernel.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -122,14 +122,15 @@ pub fn check_free(path: &Path) -> Result<(), ControlError> {
     running::told(path).map_or(Ok(()), |holder| Err(ControlError::Taken { path: path.into(), holder }))
 }
 
-/// Makes the control socket, in place of one that nobody listens at any more. Its file is there until the [`Listener`] is dropped.
+/// Binds the control socket, replacing a stale one that has no listener any more. Its file exists until the [`Listener`] is
+/// dropped.
 ///
 /// # Errors
 /// [`ControlError::Listen`].
 pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
     let failed = |cause| ControlError::Listen { path: path.into(), cause };
     folder::provide(path, false).map_err(failed)?;
-    // Another user could put a socket of its own in the place of ours.
+    // In a folder of another user, that user could replace the socket.
     if path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && !folder::is_ours(folder)) {
         return Err(failed(folder::others()));
     }
@@ -139,7 +140,7 @@ pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
     Ok((asynchronous, listener))
 }
 
-/// Answers at `listener` until cancelled.
+/// Serves `listener` until cancelled.
 ///
 /// # Errors
 /// The kernel refuses the socket.

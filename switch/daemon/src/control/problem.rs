@@ -1,4 +1,4 @@
-//! What is answered when something cannot be done: a status of HTTP and, as JSON, why.
+//! Error responses: an HTTP status, and the cause as JSON.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,28 +12,29 @@ use serde::{Deserialize, Serialize};
 use crate::config::Mistakes;
 use crate::daemon::{ChangeError, NoSuchPort, StartError};
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Problem {
-    /// One sentence: the cause, and what to do about it.
+    /// One sentence: the cause, and the remedy.
     pub error: String,
-    /// What is wrong with what was sent, all of it.
+    /// All mistakes in the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<KeyMistake>,
 }
 
-/// What is wrong with a key.
+/// A mistake in a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeyMistake {
     /// The key, as `mac` or `port[0].mac`; empty for the whole.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// The mistake, and the correct form.
     pub text: String,
 }
 
 impl fmt::Display for Problem {
-    /// With the mistakes that it does not tell itself, each in a line; one that is made of several things is told once.
+    /// The sentence, and each mistake that it does not contain in a line of its own; a mistake with several causes is printed
+    /// once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.error)?;
         let mut told = HashSet::new();
@@ -43,7 +44,7 @@ impl fmt::Display for Problem {
 }
 
 impl fmt::Display for KeyMistake {
-    /// A text says its key; of which port or segment, the key does.
+    /// The text names its key; the key names the port or segment.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.key.split_once(']') {
             Some((entry, _)) if entry.starts_with("port[") || entry.starts_with("segment[") => write!(f, "{entry}]: {}", self.text),
@@ -55,19 +56,19 @@ impl fmt::Display for KeyMistake {
 /// A [`Problem`] and its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Of HTTP.
+    /// HTTP status.
     pub status: StatusCode,
-    /// Why.
+    /// The body.
     pub problem: Problem,
 }
 
 impl Refusal {
-    /// A refusal for one reason.
+    /// A refusal with one cause.
     pub fn new(status: StatusCode, error: impl fmt::Display) -> Self {
         Self { status, problem: Problem { error: error.to_string(), mistakes: Vec::new() } }
     }
 
-    /// What was sent is mistaken in these keys.
+    /// A refusal of a request with mistakes in these keys.
     pub fn mistaken(status: StatusCode, mistakes: Vec<(String, String)>) -> Self {
         let mistakes: Vec<KeyMistake> = mistakes.into_iter().map(|(key, text)| KeyMistake { key, text }).collect();
         let error = match &mistakes[..] {
@@ -77,7 +78,7 @@ impl Refusal {
         Self { status, problem: Problem { error, mistakes } }
     }
 
-    /// The network is about to end, or has.
+    /// A refusal because the network is ending, or has ended.
     pub fn ending() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the network ends")
     }

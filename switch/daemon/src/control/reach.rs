@@ -17,7 +17,7 @@ pub(super) fn remedy(path: &Path, cause: &io::Error) -> String {
     }
 }
 
-/// A socket is for its owner alone, and its folder may be.
+/// A hint to the socket's owner: only that user may use it, or enter its folder.
 fn as_its_user(path: &Path) -> String {
     let seen = path.ancestors().find_map(|part| Some((part, std::fs::metadata(part).ok()?)));
     let Some((part, metadata)) = seen else { return "Run this command as the user that runs the network".into() };

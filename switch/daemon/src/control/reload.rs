@@ -1,5 +1,6 @@
-//! From one network to another, port by port: what goes, then what changes, then what comes. Ports that are the same are not touched.
-//! Uplinks go before ports change, and come after: what is changed at a port may be its MTU.
+//! Reload: the change from one configuration to another, port by port: first ports are removed, then changed, then added. Ports
+//! without a difference are not touched. Uplinks are removed before ports change, and added after: the change may be a port's
+//! MTU.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,21 +11,21 @@ use crate::config::difference::{self, Changed, Difference};
 use crate::config::{Config, PortConfig, UplinkConfig};
 use crate::daemon::Daemon;
 
-/// How far a reload may go.
+/// Options of a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReloadOptions {
-    /// Only tell what would be done.
+    /// Only report the changes, without making them.
     pub dry_run: bool,
-    /// Change the ports though keys beside them differ, which only a restart changes.
+    /// Change the ports even if keys beside them differ, which only a restart changes.
     pub ports_only: bool,
-    /// Detach all ports that run, too, and take over a file that may have been cut off.
+    /// Allow that all running ports are detached, and that the file may be incomplete.
     pub force: bool,
     /// The file ends in the middle of a line, or a program has it open for writing.
     pub cut_off: bool,
 }
 
 impl ReloadOptions {
-    /// Why a network of `ports` ports is not changed by so much, if so.
+    /// Why this `difference` is refused for a network of `ports` ports, if so.
     pub(super) fn refuse(&self, difference: &Difference, ports: usize) -> Option<String> {
         let removed = &difference.removed;
         if removed.is_empty() || self.force {
@@ -42,57 +43,57 @@ impl ReloadOptions {
     }
 }
 
-/// What a reload did, or would do.
+/// Changes that a reload made, or would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Reloaded {
-    /// Ports that came.
+    /// Ports that were added.
     pub added: Vec<String>,
-    /// Ports that went.
+    /// Ports that were removed.
     pub removed: Vec<String>,
-    /// Ports that differ.
+    /// Ports with differences.
     pub changed: Vec<ChangedPort>,
-    /// Ports that stayed as they were.
+    /// Ports without a difference.
     pub untouched: Vec<String>,
-    /// Segments that go on at other hosts from now on, or go on otherwise.
+    /// Segments that got an uplink to other hosts, or a different one.
     pub leads_on: Vec<String>,
-    /// Segments that end at this host from now on.
+    /// Segments that lost their uplink.
     pub ends_here: Vec<String>,
-    /// Keys beside the ports that differ, which only a restart changes.
+    /// Keys beside the ports with a difference, which only a restart changes.
     pub restart: Vec<String>,
-    /// What could not be done; everything else was.
+    /// Changes that failed; all others were made.
     pub failed: Vec<Failed>,
-    /// Nothing was done: this is what would be.
+    /// True if nothing was changed: the report is a plan.
     pub dry_run: bool,
     /// Why it would be refused, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// A port that differs.
+/// A port with differences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ChangedPort {
     /// Its name.
     pub name: String,
-    /// Keys whose values differ.
+    /// Keys with different values.
     pub keys: Vec<String>,
-    /// It was detached and attached anew, because not all of them can change while it runs.
+    /// The port was detached and attached again, because some keys cannot change while it runs.
     pub anew: bool,
 }
 
-/// A port or a segment's uplink of which something could not be done.
+/// A port or a segment's uplink with a failed change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failed {
     /// Its name.
     pub name: String,
-    /// Why, and what holds now.
+    /// The cause, and the present state.
     pub error: String,
 }
 
 impl Reloaded {
-    /// What would be done, or why not.
+    /// The planned changes, or why they are refused.
     pub fn planned(difference: &Difference, refused: Option<String>) -> Self {
         let names = |ports: &[PortConfig]| ports.iter().map(|port| port.name.clone()).collect();
         Self {
@@ -122,14 +123,14 @@ fn segments(uplinks: &[UplinkConfig]) -> Vec<String> {
     uplinks.iter().map(|uplink| uplink.segment.clone()).collect()
 }
 
-/// Segments whose uplink goes and that get no other.
+/// Segments that lose their uplink without getting another.
 fn ending(difference: &Difference) -> Vec<String> {
     let goes_on = segments(&difference.leads_on);
     segments(&difference.ends_here).into_iter().filter(|segment| !goes_on.contains(segment)).collect()
 }
 
-/// Makes the network what it is to be; tells what was done and what was not. There is no half port afterwards. The daemon is asked step by
-/// step: a network that ends waits for one.
+/// Makes the changes; reports successes and failures. Each port is then attached completely or not at all. The daemon is asked
+/// step by step, so that the end of the network waits for one step only.
 pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded {
     let mut done = Reloaded {
         untouched: difference.untouched.clone(),
@@ -137,10 +138,10 @@ pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded 
         ..Reloaded::default()
     };
     let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
-    // All go before any comes: one may have what another is to have.
+    // All are removed before any is added: a new port may claim a resource of an old one.
     detach_all(managed, difference, &anew, &mut done);
     for uplink in &difference.ends_here {
-        // One that a network which ends still has goes with it.
+        // Fails only while the network ends, and then the uplink is removed with it.
         let _ = managed.ask(|daemon| daemon.remove_uplink(&uplink.segment));
     }
     done.ends_here = ending(difference);
@@ -160,7 +161,8 @@ pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded 
     done
 }
 
-/// Detaches what goes for good and what comes `anew`, all at once: front ends that do not read delay a reload by the time of one.
+/// Detaches removed ports and those to be attached again, all at once: front ends that do not read their last reply delay a
+/// reload by one timeout.
 fn detach_all(managed: &Managed, difference: &Difference, anew: &[&Changed], done: &mut Reloaded) {
     let removed = difference.removed.iter().map(|port| port.name.as_str());
     let names: Vec<&str> = removed.chain(anew.iter().map(|changed| changed.before.name.as_str())).collect();
@@ -175,7 +177,7 @@ fn detach_all(managed: &Managed, difference: &Difference, anew: &[&Changed], don
 }
 
 fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
-    // Addresses are given up before they are taken: two ports may swap theirs.
+    // MAC addresses are released before they are claimed: two ports may swap theirs.
     for changed in all.iter().filter(|changed| changed.before.mac.is_some() && changed.before.mac != changed.after.mac) {
         if let Err(error) = daemon.change(&changed.before.name, &PortChange { mac: Some(None), ..PortChange::default() }) {
             done.fail(&changed.before.name, error);
@@ -189,7 +191,7 @@ fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
     }
 }
 
-/// Has the segment go on as it is to, or else as it did.
+/// Adds the segment's new uplink, or else its old one again.
 fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done: &mut Reloaded) {
     let Err(error) = daemon.add_uplink(uplink) else { return done.leads_on.push(uplink.segment.clone()) };
     let before = difference.ends_here.iter().find(|before| before.segment == uplink.segment);
@@ -201,7 +203,7 @@ fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done
     done.fail(&uplink.segment, format!("{error} ({now})"));
 }
 
-/// Attaches the port as it is to be, or else as it was.
+/// Attaches the port with its new configuration, or else with its old one.
 fn attach_anew(managed: &Managed, changed: &Changed, done: &mut Reloaded) {
     let Err(error) = managed.come(&changed.after) else { return done.changed.push(told(changed)) };
     let now = match managed.come(&changed.before) {
@@ -211,7 +213,7 @@ fn attach_anew(managed: &Managed, changed: &Changed, done: &mut Reloaded) {
     done.fail(&changed.after.name, format!("{error} ({now})"));
 }
 
-/// Whether a network is what `wanted` says, whatever the order of its ports.
+/// Whether the configurations are equal, apart from the order of ports.
 pub fn is_same(config: &Config, wanted: &Config) -> bool {
     let difference = Difference::between(config, wanted);
     difference.is_empty() && difference.restart.is_empty()

@@ -1,4 +1,4 @@
-//! What is to be seen of a network: itself, its ports, its segments.
+//! Reports of a running network, its ports and its segments.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::table::{Kind, Record};
 use crate::time;
 use crate::uplink::UplinkReport;
 
-/// A running network, as an operator sees it.
+/// A running network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
@@ -33,44 +33,45 @@ pub struct Report {
     pub uptime: u64,
     /// Cycles of a second, for the workers' cycle counts.
     pub cycles_per_second: u64,
-    /// Bytes of the switch's memory that frames take, see [`crate::budget`].
+    /// Bytes of the switch's own memory in use for frames, see [`crate::budget`].
     pub memory_held: u64,
-    /// Bytes that they may take.
+    /// Limit of these bytes.
     pub memory_most: u64,
-    /// Guests' memory.
+    /// Guest memory.
     #[serde(default)]
     pub guest_memory: GuestMemoryReport,
-    /// Descriptors of the process.
+    /// File descriptors of the process.
     #[serde(default)]
     pub descriptors: DescriptorReport,
-    /// Why the state file does not have the latest changes, if so.
+    /// Why the state file lacks the latest changes, if so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unsaved: Option<String>,
-    /// Ports, in the order in which they came.
+    /// Ports, in the order in which they were added.
     pub ports: Vec<PortReport>,
-    /// Segments that go on at other hosts.
+    /// Uplinks of segments to other hosts.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub uplinks: Vec<UplinkReport>,
-    /// Stations that move between two ports too often.
+    /// MAC addresses that move between two ports too often, as in a loop.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub loops: Vec<LoopReport>,
     /// Workers.
     pub workers: Vec<WorkerReport>,
 }
 
-/// Guests' memory, in bytes, as an operator sees it.
+/// Guest memory, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct GuestMemoryReport {
-    /// That is mapped.
+    /// Mapped bytes.
     pub mapped: u64,
-    /// That may be.
+    /// Limit of mapped bytes.
     pub most: u64,
-    /// That the process has touched (`RssShmem`): each page is charged to it unless the front end or guest touched it first.
+    /// Bytes that the process has touched (`RssShmem`): each page is charged to it unless the front end or guest touched it
+    /// first.
     pub touched: u64,
 }
 
-/// A port, as an operator sees it.
+/// A port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortReport {
@@ -82,39 +83,39 @@ pub struct PortReport {
     pub kind: String,
     /// See [`PortKind::place`].
     pub place: String,
-    /// See [`port::State`]; "disabled" while the operator does not let it take part, whatever its front end does.
+    /// State of the port, see [`port::State`]; "disabled" while the operator has disabled it, whatever its front end does.
     pub state: String,
-    /// Whether it sends and is sent anything.
+    /// Whether it forwards frames.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// The address that is offered to the guest, where memlane offers one.
+    /// The MAC address offered to the guest, if memlane offers one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
     /// Why it is in quarantine.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<String>,
-    /// What the operator should change for its sake, or what failed behind it.
+    /// Advice to the operator, or a failure of the port's other side.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
-    /// Times it was put there.
+    /// Number of quarantines.
     pub quarantines: u64,
-    /// The program that has its socket.
+    /// The program connected to its socket as front end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub front_end: Option<Peer>,
-    /// Connections that were turned away since, because it has it.
+    /// Connections refused since then, because a port serves one front end.
     #[serde(default)]
     pub turned_away: u64,
-    /// Stations seen behind it.
+    /// MAC addresses known at the port.
     pub stations: usize,
-    /// What it is allowed.
+    /// Weight and rate limits.
     pub allowance: Allowance,
-    /// What frames to it go through.
+    /// Link emulation of the receive direction.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<Impairment>,
-    /// Bytes of its guest's memory that the switch pays for, because it touched them first.
+    /// Bytes of guest memory charged to the switch, because it touched them first.
     #[serde(default)]
     pub memory_paid: u64,
-    /// Descriptors that its front end holds.
+    /// File descriptors that memlane holds for its front end.
     #[serde(default)]
     pub descriptors: u64,
     /// Its counters.
@@ -126,18 +127,18 @@ fn yes() -> bool {
     true
 }
 
-/// A port, and how a file would state it.
+/// A port's report, and its configuration.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortView {
-    /// What is to be seen of it.
+    /// The report.
     #[serde(flatten)]
     pub report: PortReport,
-    /// What would attach it again.
+    /// The entry that attaches it again.
     pub entry: PortEntry,
 }
 
-/// A worker, as an operator sees it; see [`crate::stats::WorkerCounters`].
+/// A worker; see [`crate::stats::WorkerCounters`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct WorkerReport {
@@ -159,46 +160,46 @@ pub struct WorkerReport {
     pub wakes: u64,
 }
 
-/// A segment, as an operator sees it.
+/// A segment (broadcast domain).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SegmentReport {
     /// Its name.
     pub name: String,
-    /// Names of its ports, in the order in which they came.
+    /// Names of its ports, in the order in which they were added.
     pub ports: Vec<String>,
 }
 
-/// A segment, and what is known of its stations.
+/// A segment, and its part of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SegmentView {
     /// The segment.
     #[serde(flatten)]
     pub segment: SegmentReport,
-    /// Stations, by their addresses.
+    /// The MAC addresses known on the segment.
     pub stations: Vec<Station>,
 }
 
-/// A station on a segment.
+/// An entry of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Station {
-    /// Its MAC address.
+    /// MAC address.
     pub address: String,
-    /// The VLAN in which it was learned there; none for frames without a tag.
+    /// The VLAN in which it was learned; none for untagged frames.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub vlan: Option<u16>,
-    /// The port that it is behind.
+    /// The port where it was learned.
     pub port: String,
-    /// Seconds since it was last heard.
+    /// Seconds since its last frame (MAC aging).
     pub age: u64,
-    /// The operator tied it to the port; it does not age.
+    /// Tied to the port by the operator; a static entry without aging.
     pub pinned: bool,
 }
 
 impl Report {
-    /// What is to be seen of `network` now, without its uplinks.
+    /// The present report of `network`, without its uplinks.
     pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
         let shared = network.shared();
         let workers = (0..config.workers).map(|index| {
@@ -238,7 +239,7 @@ impl Report {
 }
 
 impl PortReport {
-    /// What is to be seen of `port`; `None` if it has just gone.
+    /// The report of `port`; `None` if it was just detached.
     pub fn of(config: &Config, port: &PortConfig, network: &Network) -> Option<Self> {
         let status = network.find(&port.name)?;
         let state = status.state();
@@ -272,7 +273,7 @@ impl PortReport {
 }
 
 impl SegmentReport {
-    /// All segments: those that ports are on.
+    /// All segments with at least one port.
     pub fn all(config: &Config) -> Vec<Self> {
         let mut members: HashMap<&str, Vec<String>> = HashMap::new();
         config.ports.iter().for_each(|port| members.entry(&port.segment).or_default().push(port.name.clone()));
@@ -289,7 +290,7 @@ impl SegmentView {
         let age = |second: u32| uptime.as_secs().saturating_sub(second.into());
         let table = network.find(segment.ports.first()?)?.segment.table();
         let station = |Record { station, port, confirmed, kind }| {
-            // One that has just gone is not told.
+            // An address of a port that was just detached is left out.
             let port = network.port(port)?.name.clone();
             let age = if kind == Kind::Learned { age(confirmed) } else { 0 };
             let vlan = (station.vlan != 0).then_some(station.vlan);

@@ -1,4 +1,4 @@
-//! What can be asked of a running network, and what is sent for it.
+//! The requests that a running network answers, and their bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,26 +23,26 @@ use crate::link::Impairment;
 use crate::policy::{AntiSpoof, Limit};
 use crate::quantity;
 
-/// Longest wait for a port to be drained.
+/// Longest timeout of draining a port.
 pub const MOST_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// A port to attach: what a `[[port]]` of the file has.
+/// A port to attach, with the keys of a `[[port]]` in the file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct NewPort(#[schemars(with = "PortEntry")] Value);
 
-/// What is to change about a port; what is left out stays as it is, what is null becomes as if the file did not state it.
+/// Changes to a port: a missing key stays as it is, null removes a key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Change {
     /// As in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// As in the file; all of it anew.
+    /// As in the file; replaces the whole limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(transform = quantity::or_text("limit"))]
     pub transmit: Option<Limit>,
-    /// As in the file; all of it anew.
+    /// As in the file; replaces the whole limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(transform = quantity::or_text("limit"))]
     pub receive: Option<Limit>,
@@ -52,7 +52,7 @@ pub struct Change {
     /// As in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anti_spoof: Option<AntiSpoof>,
-    /// As in the file; all of it anew, and nothing if it is empty.
+    /// As in the file; replaces the whole link emulation, and an empty object removes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(transform = quantity::or_none)]
     pub link: Option<Impairment>,
@@ -67,12 +67,12 @@ pub struct Change {
     pub enabled: Option<bool>,
 }
 
-/// A [`Change`] as it was sent.
+/// The body of a [`Change`].
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Patch(#[schemars(with = "Change")] Map<String, Value>);
 
-/// How long to wait for a port to be drained.
+/// Timeout of draining a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DrainOrder {
@@ -88,28 +88,29 @@ impl Default for DrainOrder {
     }
 }
 
-/// Whether a port is drained: it is disabled, and nothing of it is under way.
+/// Whether a port is drained: it is disabled, and none of its frames is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Drained {
-    /// False if something is under way still; the port stays disabled.
+    /// False if frames are still in flight at the timeout; the port stays disabled.
     pub drained: bool,
 }
 
-/// What a network is to become.
+/// Parameters of a reload.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct ReloadOrder {
-    /// All that a file would have; if it is left out, the network reads its own file again.
+    /// The whole configuration as JSON; without it, the network reads its own file again.
     #[schemars(with = "Option<Document>")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub document: Option<Value>,
-    /// Tell what would be done, and do nothing.
+    /// Only report the changes, without making them.
     pub dry_run: bool,
-    /// Change the ports though other keys differ, which only a restart changes.
+    /// Change the ports even if other keys differ, which only a restart changes.
     pub ports_only: bool,
-    /// Detach all ports that run, too, and take over a document that may have been cut off.
+    /// Allow that all running ports are detached, and that the document may be incomplete.
     pub force: bool,
-    /// The file that the document was read from may not be whole: it ends in the middle of a line, or a program has it open for writing. No port is detached then, unless by force.
+    /// The file of this document may be incomplete: it ends in the middle of a line, or a program has it open for writing. No
+    /// port is detached then, unless by force.
     pub cut_off: bool,
 }
 
@@ -122,7 +123,7 @@ fn about(id: &'static str, summary: &'static str, problems: &'static [u16]) -> A
     About { id, summary, status: StatusCode::OK, problems }
 }
 
-/// The routes that programs may have which must not change the network.
+/// The read-only routes, for programs that must not change the network.
 pub fn read_only() -> Api {
     let forms = [Format::OpenMetrics.content_type(), Format::Prometheus.content_type()];
     Api::default().text("/metrics", about("metrics", "Metrics for Prometheus.", &[503]), &forms, metrics)

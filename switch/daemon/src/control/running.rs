@@ -1,8 +1,8 @@
-//! Networks that run, and how they are found: by their control sockets in run-time folders.
+//! Discovery of running networks by their control sockets in run-time folders.
 //!
 //! A control socket lies in the run-time folder of its user, called after the network and its file
-//! ([`default_control`](crate::config::default_control)); for one that the file places elsewhere, a symbolic link lies there. A socket without a
-//! listener was left by a network that was killed, and counts as none.
+//! ([`default_control`](crate::config::default_control)); if it is configured elsewhere, a symbolic link lies there. A socket
+//! without a listener is the remains of a killed network, and is ignored.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -22,25 +22,25 @@ use memlane_backends::vhost_user::socket;
 
 /// Ending of a control socket's name.
 const ENDING: &str = ".control";
-/// Most sockets of a folder that are looked at: in a folder of another user there may be any number.
+/// Most sockets of a folder that are examined: a folder of another user may hold any number.
 const MOST_SOCKETS: usize = 256;
-/// Most bytes of what a network says of itself.
+/// Most bytes of a network's identity.
 const MOST_BYTES: usize = 64 << 10;
-/// Longest wait for a network to say which one it is.
+/// Timeout for a network to answer with its identity.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A network's file, by which networks of the same name are told apart.
+/// A network's file, which distinguishes networks of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct NetFile {
-    /// Absolute path, without links to folders, as they led when it was named.
+    /// Absolute path, with links to folders resolved when it was named.
     pub path: PathBuf,
-    /// Absolute path as it was stated: links in it may lead elsewhere by now.
+    /// Absolute path as given: links in it may lead elsewhere by now.
     #[serde(default)]
     pub stated: PathBuf,
     /// Device of its file system.
     pub device: u64,
-    /// Its number there.
+    /// Its inode number.
     pub inode: u64,
 }
 
@@ -54,19 +54,19 @@ impl NetFile {
         Ok(Self { path: place(path), stated: std::path::absolute(path)?, device: metadata.dev(), inode: metadata.ino() })
     }
 
-    /// As it is now at the path that was stated: editors put a new file in the place of the old one, and deployments have a link lead to a new folder.
-    /// The one that was known, where there is none.
+    /// The file that is now at the given path: editors replace a file by a new one, and deployments point a link at a new folder.
+    /// Without one, the file known before.
     pub fn now(&self) -> Self {
         Self::at(&self.stated).map_or_else(|_| self.clone(), |now| Self { path: self.path.clone(), ..now })
     }
 
-    /// Whether both are the same file, or were named by the same path.
+    /// Whether both are the same file, or were given by the same path.
     pub fn is(&self, other: &Self) -> bool {
         self.path == other.path || self.stated == other.stated || (self.device, self.inode) == (other.device, other.inode)
     }
 }
 
-/// Which network answers at a control socket.
+/// Identity of the network at a control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Identity {
@@ -74,7 +74,8 @@ pub struct Identity {
     pub name: String,
     /// Version of memlane.
     pub version: String,
-    /// Process, as it knows itself; in [`Running`], as it is known here, or 0 if it is in a PID namespace that is not seen from here.
+    /// Process id, as the network knows it; in [`Running`], as it is known here, or 0 if it is in a PID namespace that is not
+    /// visible here.
     pub pid: u32,
     /// Seconds since its start.
     pub uptime: u64,
@@ -86,27 +87,27 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// As in a sentence: its name, file and process.
+    /// Its name, file and process, for a sentence.
     pub fn told(&self) -> String {
         let file = self.file.as_ref().map(|file| format!(" of {}", file.path.display())).unwrap_or_default();
         format!("network {}{file} (process {})", self.name, self.pid).replace(char::is_control, "?")
     }
 }
 
-/// A network that runs, as its control socket and the kernel tell.
+/// A running network, from its control socket and the kernel.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Running {
-    /// What it says.
+    /// Its identity.
     #[serde(flatten)]
     pub identity: Identity,
-    /// User that it runs as.
+    /// User id of its process.
     pub user: u32,
     /// Its control socket.
     pub control: PathBuf,
 }
 
-/// Sockets in `folder` whose names `fit`, without their ending, and at which a process listens; behind links.
+/// Sockets in `folder` with a listener and a name that `fit` accepts, without its ending; links are followed.
 fn sockets(folder: &Path, fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let wanted = entries.filter(|entry| entry.file_name().to_str().and_then(|name| name.strip_suffix(ENDING)).is_some_and(&fit));
@@ -117,18 +118,18 @@ fn sockets(folder: &Path, fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     paths
 }
 
-/// Whether a process listens at the socket `path`; one whose queue is full does.
+/// Whether a process listens at the socket `path`; a full listen queue means so too.
 fn listens(path: &Path) -> bool {
     socket::connect(path).map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_| true)
 }
 
-/// The run-time folder, if others could not have put sockets there.
+/// The run-time folder, if no other user can put sockets there.
 fn own_folder() -> Option<PathBuf> {
     let folder = folder::runtime();
     folder::is_ours(&folder).then_some(folder)
 }
 
-/// Control sockets of this user's networks that run and are called `name`.
+/// Control sockets of this user's running networks called `name`.
 pub fn called(name: &str) -> Vec<PathBuf> {
     let is_mark = |mark: &str| mark.len() == 8 && mark.bytes().all(|digit| digit.is_ascii_hexdigit());
     let fits = |stem: &str| match stem.strip_prefix(name) {
@@ -139,8 +140,8 @@ pub fn called(name: &str) -> Vec<PathBuf> {
     own_folder().map(|folder| sockets(&folder, fits)).unwrap_or_default()
 }
 
-/// The control socket of this user's network that runs from `file`, whatever stands in it now: found by its path, or else, where a link leads to
-/// it, as the same file.
+/// The control socket of this user's network that runs from `file`, whatever the file says now: found by its path, or else, if a
+/// link leads to it, as the same file.
 pub fn of_file(file: &Path) -> Option<PathBuf> {
     let (folder, ending) = (own_folder()?, format!("-{}", file_mark(file)));
     let by_path = sockets(&folder, |stem| stem.ends_with(&ending)).pop();
@@ -151,10 +152,10 @@ pub fn of_file(file: &Path) -> Option<PathBuf> {
     })
 }
 
-/// All networks that run: this user's, and for root those of all users.
+/// All running networks: this user's, and for root those of all users.
 pub fn all() -> Vec<Running> {
     let found = |folder: &PathBuf| {
-        // A link of another user may lead to any socket: only that user's processes are spoken with.
+        // A link of another user may lead to any socket: only processes of that user are asked.
         let user = std::fs::symlink_metadata(folder).ok().map(|metadata| metadata.uid());
         sockets(folder, |_| true).into_iter().map(move |socket| (socket, user)).collect::<Vec<_>>()
     };
@@ -164,7 +165,7 @@ pub fn all() -> Vec<Running> {
     ask_all(found)
 }
 
-/// Folders in which control sockets may lie. Sockets in another user's are only asked which network they are of.
+/// Folders that may hold control sockets. Sockets of other users are only asked for their identity.
 fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = own_folder().into_iter().collect();
     if !nix::unistd::geteuid().is_root() {
@@ -176,12 +177,12 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Asks all of these sockets at once which networks they are of; those that do not say so in time are left out.
+/// Asks all of these sockets at once for their identity; those that do not answer in time are left out.
 pub fn identify(sockets: Vec<PathBuf>) -> Vec<Running> {
     ask_all(sockets.into_iter().map(|socket| (socket, None)).collect())
 }
 
-/// Asks sockets, each if a process of this user listens there.
+/// Asks sockets for their identity, each only if a process of the given user listens there.
 fn ask_all(sockets: Vec<(PathBuf, Option<u32>)>) -> Vec<Running> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let mut running: Vec<Running> = runtime.block_on(async {
@@ -203,12 +204,12 @@ async fn ask(control: PathBuf, user: Option<u32>) -> Option<Running> {
     let answer = tokio::time::timeout(PATIENCE, client.fetch(Method::GET, "/v1/identity", Vec::new()));
     let (answer, Peer { user, pid }) = answer.await.ok()?.ok()?;
     let mut identity: Identity = serde_json::from_slice(&answer).ok()?;
-    // A process of any user may say anything, and one of another PID namespace has another number there; the kernel tells ours.
+    // A process may claim any number, and has another one in another PID namespace; the kernel's is right.
     identity.pid = pid.unwrap_or(0);
     Some(Running { identity, user, control })
 }
 
-/// The network at the control socket `path`, as in a sentence; another program, if it does not say so.
+/// The network at the control socket `path`, for a sentence; another program, if it has no identity.
 pub fn told(path: &Path) -> Option<String> {
     if !listens(path) {
         return None;
@@ -217,7 +218,7 @@ pub fn told(path: &Path) -> Option<String> {
     Some(found.map_or_else(|| "another program".into(), |running| running.identity.told()))
 }
 
-/// What leads to a control socket that lies elsewhere, from the run-time folder. It goes when it is dropped.
+/// A link in the run-time folder to a control socket elsewhere, removed when dropped.
 #[derive(Debug)]
 pub struct Record {
     link: PathBuf,
@@ -225,7 +226,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Has the network `name` of `file`, which listens at `control`, be found.
+    /// Makes the network `name` of `file`, which listens at `control`, discoverable.
     ///
     /// # Errors
     /// The link cannot be made.
@@ -238,7 +239,7 @@ impl Record {
             folder::make(folder)?;
             clean(folder);
         }
-        // A link left by an earlier start of the same network leads to the socket that listens by now.
+        // A link from an earlier start of the same network leads to the present socket already.
         if std::fs::read_link(&link).is_ok_and(|known| known == control) {
             return Ok(Some(Self { link, control }));
         }
@@ -256,14 +257,14 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // Another network may have taken the place since.
+        // Another network may have replaced the link since.
         if std::fs::read_link(&self.link).is_ok_and(|control| control == self.control) {
             let _ = std::fs::remove_file(&self.link);
         }
     }
 }
 
-/// Removes links that lead nowhere: their networks were killed, and the folders of their sockets are gone.
+/// Removes dangling links: their networks were killed, and the folders of their sockets are gone.
 fn clean(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     let is_ours = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "control");

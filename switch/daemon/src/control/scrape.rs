@@ -1,4 +1,4 @@
-//! Metrics at a socket or address of their own, for programs that must not be able to change the network.
+//! The metrics' own socket or address, for programs that must not be able to change the network.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::config::metrics::MetricsListener;
 use crate::folder;
 use memlane_backends::vhost_user::socket::{self, Listener};
 
-/// Most scrapes at a time.
+/// Most concurrent scrapes.
 const CONNECTIONS: usize = 8;
 
-/// A socket at which metrics are served; a Unix socket's file is there until this is dropped.
+/// A listening socket for scrapes; a Unix socket's file exists until this is dropped.
 #[derive(Debug)]
 pub enum Scrapes {
     /// A Unix socket.
@@ -23,7 +23,7 @@ pub enum Scrapes {
     Tcp(TcpListener),
 }
 
-/// Makes the socket `place`.
+/// Binds the socket `place`.
 ///
 /// # Errors
 /// [`ControlError::Metrics`].
@@ -49,7 +49,7 @@ pub fn listen(place: &MetricsListener) -> Result<Scrapes, ControlError> {
     }
 }
 
-/// Answers scrapes until cancelled.
+/// Serves scrapes until cancelled.
 ///
 /// # Errors
 /// The kernel refuses the socket.

@@ -1,9 +1,10 @@
-//! Serving the control socket within bounds, so that no program that asks locks out the others, or grows the switch.
+//! The HTTP server of the control socket, with limits, so that no client locks out others or makes the process grow.
 //!
-//! 1. **Connections** are few. Where another comes, the oldest that is not being answered makes way; where all are, the new one is told so.
-//! 2. What is **sent** has bounds of time and, of all connections together, of memory.
-//! 3. What takes long has **lanes**: at most so many changes, and so many waits for ports to be drained, run at a time, so that there is always a
-//!    thread for who only looks.
+//! 1. **Connections** are limited. For a new one beyond the limit, the oldest idle connection is closed; if none is idle, the new
+//!    one is refused.
+//! 2. **Request bodies** have a timeout and, all connections together, a memory limit.
+//! 3. Slow requests run in **lanes**: the numbers of concurrent changes and of ports being drained are limited, so that a thread
+//!    is always left for requests that only read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +30,7 @@ use super::stream::{STREAMS, too_many};
 
 /// Most connections at a time.
 pub const CONNECTIONS: usize = 64;
-/// Longest wait for what stands before a request's body, and for the body.
+/// Timeouts of a request's head, and of its body.
 const HEAD: Duration = Duration::from_secs(5);
 const BODY: Duration = Duration::from_secs(10);
 /// Most bytes of one body: a network of the most ports, each with all its keys, has fewer.
@@ -38,29 +39,29 @@ pub const MOST_BYTES: usize = 16 << 20;
 const ALL_BYTES: usize = 2 * MOST_BYTES;
 /// Most bytes of a request's head.
 const HEAD_BYTES: usize = 64 << 10;
-/// What bytes of bodies are counted in.
+/// Unit in which bytes of bodies are counted.
 const UNIT: usize = 1 << 10;
-/// Pause after a connection could not be taken.
+/// Pause after a failed accept(2).
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What bounds a request.
+/// Concurrency limit of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// It only looks.
+    /// Reads only; no limit.
     Look,
-    /// It changes something.
+    /// Changes the network.
     Change,
-    /// It waits for a port to be drained.
+    /// Waits until a port is drained.
     Drain,
 }
 
-/// Requests of each lane that run at a time; together they leave threads for those that only look, see [`THREADS`].
+/// Concurrent requests of each lane; together they leave threads for those that only read, see [`THREADS`].
 const CHANGES: usize = 16;
 const DRAINS: usize = 32;
-/// Threads that answer.
+/// Threads of handlers.
 pub const THREADS: usize = CHANGES + DRAINS + 16;
 
-/// What all connections share.
+/// Limits shared by all connections.
 #[derive(Debug)]
 pub struct Bounds {
     bodies: Arc<Semaphore>,
@@ -76,7 +77,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a request brought, with its part of what all bodies may take.
+/// A request's body, with its part of the memory limit.
 #[derive(Debug, Default)]
 pub struct Brought {
     /// The body.
@@ -96,10 +97,10 @@ impl Lane {
 }
 
 impl Bounds {
-    /// Waits for a place in `lane`.
+    /// Waits for a slot in `lane`.
     ///
     /// # Errors
-    /// As many ports are being drained as may be.
+    /// The limit of ports being drained is reached.
     pub async fn enter(&self, lane: Lane) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
         match lane {
             Lane::Look => Ok(None),
@@ -111,18 +112,18 @@ impl Bounds {
         }
     }
 
-    /// A place for an answer that goes on.
+    /// A slot for a streaming response.
     ///
     /// # Errors
-    /// There are as many as may be.
+    /// The limit of streaming responses is reached.
     pub fn enter_stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| too_many())
     }
 
-    /// Reads what `request` brings.
+    /// Reads the body of `request`.
     ///
     /// # Errors
-    /// It is too much, takes too long, or other requests bring too much at the moment.
+    /// It is too long, takes too long, or all bodies together are at the memory limit.
     pub async fn read(&self, request: Request) -> Result<Brought, Refusal> {
         let too_slow =
             |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("what is sent has to come within {} s", BODY.as_secs()));
@@ -159,12 +160,12 @@ fn busy(text: String) -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
-/// Whether a connection's request is being answered: then the connection makes way for no other.
+/// Whether a connection's request is being handled: then the connection is not closed for another.
 #[derive(Clone, Debug, Default)]
 pub struct Answering(Arc<AtomicUsize>);
 
 impl Answering {
-    /// From now until what this returns is dropped.
+    /// Marks the connection as busy until the returned guard is dropped.
     pub fn begin(&self) -> impl Drop + use<> {
         struct End(Arc<AtomicUsize>);
         impl Drop for End {
@@ -210,7 +211,7 @@ pub async fn serve<L: Listener>(listener: &L, router: Router, most: usize) -> io
     loop {
         let stream = match listener.accept().await {
             Ok(stream) => stream,
-            // For want of descriptors, or the other side is gone already.
+            // Descriptors ran out, or the client has disconnected already.
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -227,7 +228,7 @@ pub async fn serve<L: Listener>(listener: &L, router: Router, most: usize) -> io
     }
 }
 
-/// Ends the oldest connection that is not being answered; false if all are.
+/// Closes the oldest idle connection; false if none is idle.
 fn make_way(connections: &mut VecDeque<(AbortHandle, Answering)>) -> bool {
     let oldest = connections.iter().position(|(_, answering)| !answering.is_on());
     oldest.and_then(|index| connections.remove(index)).map(|(task, _)| task.abort()).is_some()
@@ -236,11 +237,11 @@ fn make_way(connections: &mut VecDeque<(AbortHandle, Answering)>) -> bool {
 async fn converse(stream: impl Stream, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
-    // Whatever ends a connection is of interest to its other side only.
+    // An error concerns this connection's client only.
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
 }
 
-/// Answers a connection beyond the limit: 503, with the reason.
+/// Answers a connection beyond the limit with 503 and the reason.
 async fn turn_away(mut stream: impl Stream, most: usize) {
     let text = format!("{{\"error\":\"{most} requests are being answered, and no more are at a time: try again\"}}");
     let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\n";

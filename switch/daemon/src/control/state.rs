@@ -1,8 +1,8 @@
-//! The state file: what is different from the network's file, because it was attached, detached or changed while the network ran.
+//! The state file: the differences to the network's file that came from ports attached, detached or changed at run time.
 //!
-//! It holds differences only, so that the network's file can change too: `removed` ports do not come, a `[[change]]` holds keys that are other
-//! than the file's (and, in `unset`, keys that are not there), a `[[port]]` comes beside the file's or in place of the one of its name.
-//! [`super::state_file`] locks and writes it.
+//! It holds differences only, so that the network's file can change too: `removed` ports are left out, a `[[change]]` holds keys
+//! that differ from the file's (and, in `unset`, keys to remove), a `[[port]]` is added to the file's or replaces the one of its
+//! name. [`super::state_file`] locks and writes it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::config::{Config, Mistakes};
 
 const HEADING: &str = "# What was attached, detached and changed while the network ran, by memlane; see `memlane up --state`.\n";
 
-/// Why the state cannot be read or kept.
+/// Why the state file cannot be read or written.
 #[derive(Debug, Error)]
 pub enum StateError {
     /// It cannot be read.
@@ -27,7 +27,7 @@ pub enum StateError {
         /// Why not.
         cause: String,
     },
-    /// It can be read, but no network comes of it and the network's file.
+    /// It can be read, but together with the network's file the result is invalid.
     #[error(
         "the state file {path} does not fit the network's file:\n{mistakes}\nRepair it, or move it away to start from the network's file alone"
     )]
@@ -37,7 +37,7 @@ pub enum StateError {
         /// All of them, by their keys.
         mistakes: String,
     },
-    /// Another network has it.
+    /// Another network has locked it.
     #[error("the state file {path} is in use by {holder}. Give each network a state file of its own")]
     InUse {
         /// The file.
@@ -50,7 +50,7 @@ pub enum StateError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The error of the kernel.
         cause: io::Error,
     },
 }
@@ -67,12 +67,12 @@ pub struct State {
     port: Vec<Map<String, Value>>,
 }
 
-/// What is different at a port of the file.
+/// The differences at a port of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Change {
     name: String,
-    /// Keys that the file states and that do not hold.
+    /// Keys of the file that are removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unset: Vec<String>,
     #[serde(flatten)]
@@ -80,7 +80,7 @@ struct Change {
 }
 
 impl State {
-    /// What makes `file` into `now`.
+    /// The difference from `file` to `now`.
     pub fn between(file: &Config, now: &Config) -> Self {
         let difference = Difference::between(file, now);
         let (mut change, mut port) = (Vec::new(), Vec::new());
@@ -99,10 +99,10 @@ impl State {
         Self { removed: difference.removed.into_iter().map(|port| port.name).collect(), change, port }
     }
 
-    /// `file` with what is different; `path` is told in errors.
+    /// `file` with the differences applied; `path` is named in errors.
     ///
     /// # Errors
-    /// What comes of it has mistakes: two ports have the same address, for one.
+    /// The result is invalid: two ports have the same MAC address, for example.
     pub fn applied_to(&self, file: &Config, path: &Path) -> Result<Config, StateError> {
         let mut ports: Vec<Map<String, Value>> = file.ports.iter().map(|port| port.stated()).collect();
         let is_called = |port: &Map<String, Value>, name: Option<&str>| port.get("name").and_then(Value::as_str) == name;
@@ -129,7 +129,7 @@ impl State {
         Ok(Config { ports: read.map_err(unfit)?.ports, ..file.clone() })
     }
 
-    /// Reads the state from `text`; `path` is told in errors.
+    /// Parses the state from `text`; `path` is named in errors.
     ///
     /// # Errors
     /// [`StateError::Read`].
@@ -137,7 +137,7 @@ impl State {
         toml::from_str(text).map_err(|error| StateError::Read { path: path.into(), cause: error.to_string().trim_end().into() })
     }
 
-    /// As it stands in a file.
+    /// The state as TOML.
     ///
     /// # Errors
     /// It cannot be written as TOML.

@@ -1,7 +1,7 @@
-//! The state file of a running network: locked against other networks, replaced as a whole, and written again when that failed.
+//! The state file of a running network: locked against other networks, replaced atomically, and written again after a failure.
 //!
-//! The lock (flock) is on the file itself, so that starting writes nothing where nothing differs, and a full disk is no obstacle. Each new
-//! version is locked before it takes the place of the old one. A state that cannot be written stays pending: a thread tries again
+//! The lock (flock) is on the file itself, so that a start without differences writes nothing, and a full disk does not prevent
+//! it. Each new version is locked before it replaces the old one. A state that cannot be written stays pending: a thread retries
 //! until it is written or the network ends.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::state::{State, StateError};
 
-/// Time between two attempts to write what is pending.
+/// Interval of attempts to write the pending state.
 const RETRY: Duration = Duration::from_secs(1);
-/// Most symbolic links from the path to the file, as the kernel has it.
+/// Most symbolic links from the path to the file, the kernel's limit.
 const MOST_LINKS: usize = 40;
-/// Longest wait for a network that is ending, or a program that it has just started and that has not let go of its files yet.
+/// Timeout for a network that is ending, or a program that it has just started and that has not closed inherited files yet.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two attempts to lock the file.
+/// Interval of attempts to lock the file.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// See the module.
@@ -32,29 +32,29 @@ pub struct StateFile {
 
 #[derive(Debug)]
 struct Shared {
-    /// Where the file is, behind all symbolic links.
+    /// Path of the file, with all symbolic links resolved.
     path: PathBuf,
     file: Mutex<Kept>,
-    /// Why something is pending; apart, since the file may be waited for as long as a disk takes.
+    /// Why the state is pending; a lock of its own, since that of the file may be held for as long as the disk takes.
     cause: Mutex<Option<String>>,
-    /// Rings when the network ends.
+    /// Notified when the network ends.
     end: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The file, locked; none if it could not be made yet.
+    /// The file, locked; none if it could not be created yet.
     locked: Option<File>,
-    /// What is to be written.
+    /// The state to be written.
     pending: Option<State>,
     ended: bool,
 }
 
 impl StateFile {
-    /// Locks the state file at `path`, and reads it. A missing file is made, and its folder too; where the disk is full, there is none yet.
+    /// Locks the state file at `path`, and reads it. A missing file is created, and its folder too; if the disk is full, later.
     ///
     /// # Errors
-    /// A [`StateError`]: another network has it, it cannot be read or not be made.
+    /// A [`StateError`]: another network has locked it, it cannot be read or cannot be created.
     pub fn open(path: &Path) -> Result<(Self, State), StateError> {
         let path = target(path);
         make_folder(&path).map_err(|cause| StateError::Write { path: path.clone(), cause })?;
@@ -71,7 +71,7 @@ impl StateFile {
     /// Writes the first state of a network that has read `before`.
     ///
     /// # Errors
-    /// [`StateError::Write`], but for a full disk: the state stays pending then.
+    /// [`StateError::Write`], except for a full disk: the state stays pending then.
     pub fn begin(&self, before: &State, state: &State) -> Result<(), StateError> {
         if before == state && self.shared.lock().locked.is_some() {
             return Ok(());
@@ -85,7 +85,7 @@ impl StateFile {
         }
     }
 
-    /// Writes `state`, now or later; when this returns and nothing is pending, it outlives a loss of power.
+    /// Writes `state`, now or later; when this returns and nothing is pending, it survives a power failure.
     pub fn save(&self, state: &State) {
         if let Err(error) = self.shared.write(state) {
             let cause = match error {
@@ -106,12 +106,12 @@ impl StateFile {
         ))
     }
 
-    /// Tries a last time if something is pending, and unlocks the file.
+    /// Makes a last attempt if the state is pending, and unlocks the file.
     pub fn end(&self) {
         self.shared.lock().ended = true;
         self.shared.end.notify_all();
         let thread = self.retries.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A thread that panicked has said so on standard error.
+        // A thread that panicked has logged it on standard error.
         thread.map(JoinHandle::join);
         self.shared.try_again();
         self.shared.lock().locked = None;
@@ -127,7 +127,7 @@ impl StateFile {
         }
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("state".into()).stack_size(256 * 1024);
-        // Without a thread, the next change tries again.
+        // Without a thread, the next change retries.
         *retries = thread.spawn(move || shared.retry()).ok();
     }
 }
@@ -158,7 +158,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Tries to write what is pending until it is written or the network ends.
+    /// Retries until the pending state is written or the network ends.
     fn retry(&self) {
         loop {
             let kept = self.lock();
@@ -193,7 +193,7 @@ impl Shared {
 }
 
 impl Kept {
-    /// The locked file at `path`, which is made if it is missing.
+    /// The locked file at `path`, which is created if it is missing.
     fn lock(&mut self, path: &Path) -> Result<&File, StateError> {
         let unwritable = |cause| StateError::Write { path: path.into(), cause };
         if !self.locked.as_ref().is_some_and(|file| is_at(file, path)) {
@@ -205,7 +205,7 @@ impl Kept {
                     Ok(()) if is_at(&file, path) => self.locked = Some(file),
                     Err(TryLockError::Error(cause)) => return Err(unwritable(cause)),
                     _ if Instant::now() >= deadline => return Err(StateError::InUse { path: path.into(), holder: holder(&file) }),
-                    // Locked, or replaced just now.
+                    // Locked by another process, or just replaced.
                     _ => std::thread::sleep(GLANCE),
                 }
             }
@@ -213,7 +213,7 @@ impl Kept {
         self.locked.as_ref().ok_or_else(|| unwritable(io::Error::other("it is not locked")))
     }
 
-    /// Puts `state` in place of what is at `path`, whole or not at all.
+    /// Replaces the file at `path` by `state`, atomically.
     fn write(&mut self, path: &Path, state: &State) -> Result<(), StateError> {
         self.lock(path)?;
         let written = state.text().and_then(|text| replace(path, &text));
@@ -222,12 +222,12 @@ impl Kept {
     }
 }
 
-/// True for a disk, or a user's part of it, that has no room: others make room, or the operator does.
+/// True for a full disk or an exhausted quota of the user: the error may pass by itself.
 fn is_full(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Where `path` leads: links are followed also to a file that does not exist yet.
+/// The target of `path`: links are followed also to a file that does not exist yet.
 fn target(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
@@ -237,7 +237,7 @@ fn target(path: &Path) -> PathBuf {
     path
 }
 
-/// Makes the folder of `path` if only that is missing; a path of several missing folders is more likely a slip.
+/// Creates the folder of `path` if only that is missing; a path of several missing folders is more likely a mistake.
 fn make_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
@@ -250,11 +250,11 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the file at `path` for reading and writing, since NFS locks for one network alone only what is open for writing; where that is refused, for
-/// reading, which is enough for the lock elsewhere. A missing one is made.
+/// Opens the file at `path` for reading and writing, since NFS grants an exclusive lock only on a file that is open for writing;
+/// where that is refused, for reading, which is enough for the lock elsewhere. A missing file is created.
 fn open(path: &Path) -> Result<File, StateError> {
     let unreadable = |cause: &dyn std::fmt::Display| StateError::Read { path: path.into(), cause: cause.to_string() };
-    // A pipe without a writer would have the opening wait.
+    // Opening a pipe without a writer would block.
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
     let opened = options.open(path).or_else(|error| match error.kind() {
@@ -288,7 +288,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     std::fs::symlink_metadata(path).and_then(|there| Ok(same(there, file.metadata()?))).unwrap_or(false)
 }
 
-/// The process that has locked `file`, as an operator knows it.
+/// The process that has locked `file`, for a message.
 fn holder(file: &File) -> String {
     let unknown = || "another network".to_owned();
     let Ok(inode) = file.metadata().map(|metadata| metadata.ino().to_string()) else { return unknown() };
@@ -300,7 +300,7 @@ fn holder(file: &File) -> String {
     if line.is_empty() { format!("another network (process {pid})") } else { format!("another network (process {pid}: {line})") }
 }
 
-/// The process of a line of /proc/locks (proc_locks(5)), if it tells of a lock on the whole of the file `inode`.
+/// The process in a line of /proc/locks (proc_locks(5)), if it is a lock on the whole of the file `inode`.
 fn locker<'l>(line: &'l str, inode: &str) -> Option<&'l str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
@@ -309,12 +309,12 @@ fn locker<'l>(line: &'l str, inode: &str) -> Option<&'l str> {
     }
 }
 
-/// Puts `text` in place of what is at `path`, whole or not at all; the new file is locked.
+/// Replaces the file at `path` by `text`, atomically; the new file is locked.
 fn replace(path: &Path, text: &str) -> io::Result<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| io::Error::other("this is no file's name"))?;
     let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
-    // A file that a crash left there goes; no other is followed or written to.
+    // Remains of a crash are removed; a link is neither followed nor written through.
     match std::fs::remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -327,7 +327,7 @@ fn replace(path: &Path, text: &str) -> io::Result<File> {
         .and_then(|()| file.sync_all())
         .and_then(|()| std::fs::rename(&beside, path));
     if let Err(error) = written {
-        // The next write would remove it too.
+        // If this fails, the next write removes the file.
         let _ = std::fs::remove_file(&beside);
         return Err(error);
     }
@@ -371,7 +371,7 @@ mod tests {
             let told = StateFile::open(&path).unwrap_err().to_string();
             let process = format!("process {}", std::process::id());
             assert!(told.contains(&process) && told.contains("of its own"), "{round}: {told}");
-            // The file that takes its place is locked, too.
+            // The file that replaces it is locked, too.
             first.save(&state(A));
         }
         first.end();

@@ -1,6 +1,6 @@
-//! Answers that go on for as long as the client reads them: events, captures.
+//! Streaming responses: events, captures.
 //!
-//! A client that reads slowly holds up its own answer only. There are [`STREAMS`] of them at most, so that connections are left for commands.
+//! A slow client blocks its own response only. There are [`STREAMS`] of them at most, so that connections are left for commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,39 +18,39 @@ use super::managed::Managed;
 use super::problem::Refusal;
 use crate::journal::NetworkEvent;
 
-/// Most answers that go on at a time.
+/// Most streaming responses at a time.
 pub const STREAMS: usize = 16;
-/// Parts of an answer that wait for the client.
+/// Parts of a response buffered for the client.
 const PARTS: usize = 16;
-/// Events of a part.
+/// Most events of a part.
 const EVENTS: usize = 64;
-/// Longest time without a part: a client that has gone is noticed then.
+/// Longest time without a part, so that a disconnected client is noticed.
 const ALIVE: Duration = Duration::from_secs(10);
-/// How often drops are looked for while somebody follows the events: workers that sleep tell of none.
+/// Interval at which drop counters are examined while a client follows the events: sleeping workers add no event.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What an answer that goes on holds on to until it ends.
+/// Resources that a streaming response holds until it ends.
 pub struct Lease(pub Box<dyn Send>);
 
-/// Which events are asked for.
+/// Range of events to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct EventsQuery {
-    /// Number of the first one; by default the oldest that is kept.
+    /// Number of the first event; by default the oldest that is kept.
     pub from: Option<u64>,
-    /// End after the last one that is kept, instead of waiting for more.
+    /// End after the last event that is kept, instead of waiting for more.
     pub end: bool,
 }
 
-/// An event, as programs are told of it.
+/// An event in a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EventReport {
-    /// Its number; each event has the next.
+    /// Its number; numbers are consecutive.
     pub sequence: u64,
     /// Seconds since 1970.
     pub time: f64,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
     pub event: NetworkEvent,
 }
@@ -63,19 +63,19 @@ impl EventReport {
     }
 }
 
-/// What stands for events that were overwritten before the client came to them.
+/// Stands for events that were overwritten before the client read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missed {
-    /// How many.
+    /// Number of missed events.
     pub missed: u64,
 }
 
-/// How events are written.
+/// Encoding of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Server-sent events, as browsers read them.
     ServerSent,
-    /// One JSON object a line.
+    /// One JSON object per line.
     JsonLines,
 }
 
@@ -83,7 +83,7 @@ impl Form {
     /// The content types, in the order of preference.
     pub const TYPES: [&str; 2] = ["text/event-stream", "application/jsonl"];
 
-    /// The form that a client accepts.
+    /// The encoding that the client accepts.
     pub fn accepted(headers: &HeaderMap) -> Self {
         let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
         if accept.contains(Self::TYPES[1]) { Self::JsonLines } else { Self::ServerSent }
@@ -109,7 +109,7 @@ impl Form {
         }
     }
 
-    /// What says nothing, and shows whether the client is there.
+    /// Keep-alive data without meaning, whose write fails if the client is gone.
     fn nothing(self) -> &'static str {
         match self {
             Self::ServerSent => ":\n\n",
@@ -118,22 +118,22 @@ impl Form {
     }
 }
 
-/// The refusal of an answer beyond [`STREAMS`].
+/// The refusal of a streaming response beyond [`STREAMS`].
 pub fn too_many() -> Refusal {
     let text = format!("{STREAMS} event streams and captures are read, and no more are at a time: end one");
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
-/// An answer that goes on, and where its parts are written.
+/// A streaming response, and the sender of its parts.
 pub fn answer(content_type: &'static str) -> (Response, Sender<Bytes>) {
     let (sender, body) = Channel::new(PARTS);
     (([(header::CONTENT_TYPE, content_type)], Body::new(body)).into_response(), sender)
 }
 
-/// Answers with the events that `query` asks for.
+/// Streams the events of `query`.
 pub fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, lease: Lease) -> Result<Response, Refusal> {
     let form = Form::accepted(headers);
-    // A browser that lost its connection says which event it had last.
+    // A browser that reconnects sends the number of its last event.
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
     let from = query.from.or(last.map(|last| last.saturating_add(1))).map_or(From::Oldest, From::Sequence);
     let reader = managed.events(from)?;
@@ -141,7 +141,7 @@ pub fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, 
     let feed = Feed { managed: Arc::clone(managed), reader, form, to };
     let end = query.end;
     tokio::spawn(async move {
-        // A client that has gone ends it.
+        // Ends when the client disconnects.
         let _ = if end { feed.kept().await } else { feed.follow().await };
         drop(lease);
     });
@@ -179,7 +179,7 @@ impl Feed {
         }
     }
 
-    /// Sends what there is; false if there was nothing.
+    /// Sends the events that are there; false if there are none.
     async fn send_batch(&mut self) -> Result<bool, Gone> {
         let batch = self.reader.take(EVENTS);
         let mut text = if batch.missed > 0 { self.form.missed(batch.missed) } else { String::new() };
@@ -196,7 +196,7 @@ impl Feed {
     }
 }
 
-/// The client, or the network.
+/// The client has disconnected, or the network has ended.
 struct Gone;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Interfaces of Xen guests that get ports as they come: a thread that hears of them and attaches and detaches ports, as who uses the control
-//! socket does.
+//! Ports for Xen vifs as they are created (configuration key `xen-vifs`): a thread that receives news from the xenstore watcher,
+//! and attaches and detaches ports in the same way as the control socket.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -11,16 +11,16 @@ use super::problem::Refusal;
 use crate::daemon::StartError;
 use memlane_backends::xen::{Newcomer, News};
 
-/// Gives interfaces of Xen guests that come a port on the network, until it ends.
+/// Attaches a port for each new Xen vif, until the network ends.
 ///
 /// # Errors
-/// There is no Xen, or its own back end is in the way.
+/// Xen is not available, or xen-netback is loaded.
 pub fn take(managed: &Arc<Managed>) -> Result<(), Refusal> {
     let (sender, news) = channel();
     managed.ask(|daemon| daemon.tell_of_vifs(sender))??;
     let managed = Arc::downgrade(managed);
     let started = std::thread::Builder::new().name("xen-vifs".into()).stack_size(256 * 1024).spawn(move || {
-        // The keeper, which ends with the network, has the other end.
+        // The xenstore watcher, which ends with the network, holds the sender.
         for news in news {
             let Some(managed) = managed.upgrade() else { return };
             if let Err(refusal) = act(&managed, &news) {
@@ -31,7 +31,7 @@ pub fn take(managed: &Arc<Managed>) -> Result<(), Refusal> {
     started.map(drop).map_err(|error| StartError::from(error).into())
 }
 
-/// The port of an interface: what the kernel's back end would call its device.
+/// Name of a vif's port: the device name that xen-netback would use.
 fn name(domain: u16, vif: u16) -> String {
     format!("vif{domain}.{vif}")
 }
@@ -39,12 +39,12 @@ fn name(domain: u16, vif: u16) -> String {
 fn act(managed: &Managed, news: &News) -> Result<(), Refusal> {
     match news {
         News::Came(newcomer) => managed.attach(&entry(newcomer)).map(drop),
-        // It may have been detached by hand.
+        // The operator may have detached it.
         News::Gone(domain, vif) => managed.detach(&name(*domain, *vif)).map(drop).or(Ok(())),
     }
 }
 
-/// The port as a file would state it.
+/// The port as an entry of the file.
 fn entry(newcomer: &Newcomer) -> Value {
     let Newcomer { domain, vif, segment, mac } = newcomer;
     json!({

@@ -1,46 +1,48 @@
-//! Out: which stations of this host the others are told of. The bridge's forwarding table gets an entry for each, FRR announces what stands there.
+//! Outbound: the MAC addresses of this host that are announced to the others. Each gets an entry in the bridge's FDB, from which
+//! FRR announces it (BGP EVPN).
 //!
-//! An address that the operator tied to a port is told as soon as the port runs. One that was only learned is a guest's word: so many of a port, so
-//! many a second, and none that another host has told of.
+//! An address that the operator tied to a port is announced as soon as the port runs. A learned address is an unverified claim of
+//! a guest, so announcements have limits: a number of addresses for each port, a rate limit, and no address that another host has
+//! announced.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::frame::MacAddress;
 use crate::id::PortId;
 
-/// Most learned addresses of a port that are told of. What is beyond is reached all the same, by flooding.
+/// Most learned addresses of a port that are announced. Addresses beyond are reached all the same, by flooding.
 pub const MOST: u32 = 128;
-/// Learned addresses of a port that are told of at once, and then a second.
+/// Burst of the token bucket for a port's announcements, and its tokens per second.
 const BURST: f64 = 64.0;
 const RATE: f64 = 8.0;
 
-/// A station behind a port that runs.
+/// A MAC address at a running port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
-    /// Its address.
+    /// The address.
     pub address: MacAddress,
     /// Its port.
     pub port: PortId,
-    /// The operator tied it to the port.
+    /// Tied to the port by the operator.
     pub pinned: bool,
 }
 
-/// What the bridge is to be told.
+/// A change to the bridge's FDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This address is here.
+    /// Add an entry: the address is at this host.
     Here(MacAddress),
-    /// It is no more.
+    /// Remove the entry.
     Gone(MacAddress),
 }
 
-/// What a port may have told.
+/// Announcements of a port, and its token bucket.
 #[derive(Debug)]
 struct Terms {
     told: u32,
-    /// Addresses that it may have told now.
+    /// Tokens.
     credit: f64,
-    /// Second in which that was reckoned.
+    /// Second of their last update.
     at: f64,
 }
 
@@ -49,15 +51,15 @@ struct Terms {
 pub struct Announced {
     told: HashMap<MacAddress, Station>,
     terms: HashMap<PortId, Terms>,
-    /// Addresses that were not told of the last time for want of credit or room, or because they are another host's.
+    /// Addresses that the last update left out: no token, too many of the port, or announced by another host.
     held_back: usize,
-    /// Some of them may be later, though nothing changes.
+    /// Some of them may be announced later, without any other change.
     owed: bool,
 }
 
 impl Announced {
-    /// Takes note that there are `stations` in second `now`; returns what the bridge is to be told. `is_remote` says of an address whether another
-    /// host has it.
+    /// Updates the announcements to `stations` in second `now`; returns the changes to the bridge's FDB. `is_remote` says whether
+    /// another host has announced an address.
     pub fn update(&mut self, stations: &[Station], now: f64, is_remote: impl Fn(MacAddress) -> bool) -> Vec<Change> {
         let present: HashSet<(MacAddress, PortId)> = stations.iter().map(|station| (station.address, station.port)).collect();
         let gone: Vec<Station> =
@@ -83,7 +85,7 @@ impl Announced {
             }
         }
         let ports: HashSet<PortId> = stations.iter().map(|station| station.port).collect();
-        // A port that left and came again has not earned anything anew.
+        // A port that was detached and attached again gets no new tokens.
         self.terms.retain(|port, terms| ports.contains(port) || terms.reckon(now) < BURST);
         changes
     }
@@ -102,7 +104,7 @@ impl Announced {
         true
     }
 
-    /// What the bridge had been told of `address` holds no more there: it is told again, if it still holds here.
+    /// The FDB entry of `address` was overwritten: it is added again, if the address is still at this host.
     pub fn retract(&mut self, address: MacAddress) {
         let Some(station) = self.told.remove(&address) else { return };
         if let Some(terms) = self.terms.get_mut(&station.port).filter(|_| !station.pinned) {
@@ -110,22 +112,22 @@ impl Announced {
         }
     }
 
-    /// The station with this address of which others were told.
+    /// The entry of an announced address.
     pub fn station(&self, address: MacAddress) -> Option<Station> {
         self.told.get(&address).copied()
     }
 
-    /// Stations that others were told of.
+    /// Number of announced addresses.
     pub fn count(&self) -> usize {
         self.told.len()
     }
 
-    /// Those that they were not.
+    /// Number of addresses that are not announced.
     pub fn held_back(&self) -> usize {
         self.held_back
     }
 
-    /// Whether time alone lets others be told of more.
+    /// Whether the passage of time alone allows more announcements.
     pub fn is_owed(&self) -> bool {
         self.owed
     }

@@ -1,6 +1,6 @@
-//! The devices of an uplink: made or found by rtnetlink, and taken away at the end if they were made here.
+//! The devices of an uplink: created or found by rtnetlink, and removed at the end if they were created here.
 //!
-//! What was made bears an alias, by which a memlane that starts after one that was killed knows what is its own.
+//! A created device bears an alias, by which a memlane that starts after a crash recognises its own devices.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,10 +19,10 @@ use super::plan::{self, Present, Step};
 use crate::config::UplinkConfig;
 use memlane_backends::netlink::Netlink;
 
-/// What stands in the alias of devices that memlane made, before the names of network and segment.
+/// Beginning of the alias of created devices, before the names of network and segment.
 const MARK: &str = "memlane";
 
-/// See the module. Those that were made here go when this is dropped.
+/// See the module. Created devices are removed when this is dropped.
 #[derive(Debug)]
 pub struct Devices {
     netlink: Netlink,
@@ -30,15 +30,15 @@ pub struct Devices {
     alias: String,
     /// MTU of the segment, in bytes.
     pub mtu: u16,
-    /// Names and numbers of those that are ours to take away: another device may have the name by then.
+    /// Names and numbers of the devices to remove: another device may have the name by then.
     made: Vec<(String, u32)>,
 }
 
 impl Devices {
-    /// Makes or finds bridge and VXLAN device of an uplink of the network `network`.
+    /// Creates or finds bridge and VXLAN device of an uplink of the network `network`.
     ///
     /// # Errors
-    /// A sentence: something is in the way, or rights are missing, with the commands that do it. Nothing is left behind then.
+    /// A sentence with the obstacle, or, without the rights, the commands to run. Nothing is left behind then.
     pub fn make(config: &UplinkConfig, network: &str) -> Result<Self, String> {
         let mut netlink = Netlink::open(config.netns.as_deref()).map_err(|cause| match &config.netns {
             Some(netns) => {
@@ -58,8 +58,8 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Puts the TAP device, which is there by now, where it belongs. False if that is as the operator made it and memlane may not change it: then
-    /// the bridge learns by itself who is there.
+    /// Attaches the TAP device, which exists by now, to the bridge. False if memlane lacks the rights and the operator has
+    /// prepared it: then the bridge uses its own MAC learning.
     ///
     /// # Errors
     /// As [`Self::make`].
@@ -75,10 +75,10 @@ impl Devices {
         Ok(may)
     }
 
-    /// Numbers of TAP, bridge and VXLAN device.
+    /// Interface indices of TAP, bridge and VXLAN device.
     ///
     /// # Errors
-    /// One is gone.
+    /// One does not exist any more.
     pub fn indices(&mut self) -> Result<[u32; 3], String> {
         let present = present(&mut self.netlink, &self.config).map_err(unread)?;
         let index = |name: &str| present.link(name).map(|link| link.index).ok_or_else(|| format!("device {name} has just gone"));
@@ -100,7 +100,7 @@ impl Devices {
             Step::NoAddress { name } => {
                 let mode = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]);
                 match self.set(name, vec![LinkAttribute::AfSpecUnspec(vec![mode])]) {
-                    // A kernel without IPv6 gives no address anyway.
+                    // A kernel without IPv6 assigns no address anyway.
                     Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) => Ok(()),
                     done => done,
                 }
@@ -139,7 +139,7 @@ impl Devices {
         self.netlink.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// A message about the device of this name.
+    /// A netlink message about the device of this name.
     fn existing(&mut self, name: &str, attributes: Vec<LinkAttribute>) -> io::Result<LinkMessage> {
         let mut message = LinkMessage::default();
         message.header.index = self.index(name)?;
@@ -188,12 +188,12 @@ fn present(netlink: &mut Netlink, config: &UplinkConfig) -> io::Result<Present> 
     Ok(Present { links, underlay })
 }
 
-/// The device that has this address.
+/// The device with this address.
 fn device_with(netlink: &mut Netlink, address: Ipv4Addr) -> io::Result<Option<u32>> {
     let all = netlink.dump(&RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
     Ok(all.into_iter().find_map(|message| match message {
         RouteNetlinkMessage::NewAddress(message) => {
-            // Local is this host's end where there are two, and the address itself elsewhere.
+            // The attribute Local is this host's end on a point-to-point link, and the address itself elsewhere.
             let has_it = message.attributes.contains(&AddressAttribute::Local(IpAddr::V4(address)));
             has_it.then_some(message.header.index)
         }
@@ -205,7 +205,7 @@ fn unread(cause: io::Error) -> String {
     format!("the kernel does not tell which devices there are: {cause}")
 }
 
-/// Whether rights are missing.
+/// Whether the error means that rights are missing.
 pub fn is_forbidden(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }

@@ -1,7 +1,9 @@
-//! The thread that keeps bridge and table agreed: what is here the bridge is told, what is elsewhere the table.
+//! FDB sync: the thread that copies MAC addresses of this host to the bridge's FDB, and those of other hosts to the segment's
+//! forwarding table.
 //!
-//! It sleeps until there is news or a tenth of a second is over. It looks through the table only if counts or generation say that something has
-//! changed, and never spends more than a small part of its time on that, so that guests who invent addresses keep no CPU busy.
+//! It sleeps until a netlink notification arrives or a tenth of a second has passed. It walks the forwarding table only if counts
+//! or generation show a change, and spends only a small part of its time on that, so that guests that invent addresses keep no
+//! CPU busy.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -25,14 +27,14 @@ use crate::port::{Port, State};
 use crate::table::{Kind, Record, Table};
 use memlane_backends::netlink::{LINKS, NEIGHBOURS, Netlink, News};
 
-/// Longest wait before it is looked whether stations came or went.
+/// Longest wait before the forwarding table is checked for changes.
 const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 const LOOK_MS: u8 = 100;
-/// Pause after a look through the table, in times of what the look took.
+/// Pause after a walk of the forwarding table, in multiples of the walk's duration.
 const PAUSE: u32 = 20;
-/// Pause between two confirmations of the table's entries for stations elsewhere.
+/// Interval at which the table's entries for other hosts are refreshed.
 const CONFIRM: Duration = Duration::from_secs(1);
-/// Datagrams of news that are read before anything else is done.
+/// Most datagrams of notifications read in one round.
 const MOST_NEWS: usize = 256;
 
 /// See the module.
@@ -40,21 +42,21 @@ const MOST_NEWS: usize = 256;
 pub struct Keeper {
     network: Arc<Network>,
     uplink: Arc<Port>,
-    /// For requests, and for news.
+    /// Sockets for requests, and for notifications.
     requests: Netlink,
     news: Netlink,
     tap: u32,
     vxlan: u32,
-    /// TAP, bridge and VXLAN device, by their numbers and names.
+    /// TAP, bridge and VXLAN device, by their indices and names.
     devices: [u32; 3],
     names: [String; 3],
     announced: Announced,
     remote: Remote,
     seen: Arc<Mutex<Seen>>,
-    /// False once it turned out that memlane may not tell the bridge.
+    /// False once the kernel has refused a change of the bridge's FDB.
     may_tell: bool,
     trouble: Option<String>,
-    /// Something is to be seen that is not shown yet.
+    /// The report is out of date.
     has_changed: bool,
     started: Instant,
     looked: Look,
@@ -62,20 +64,20 @@ pub struct Keeper {
     confirms_again: Instant,
 }
 
-/// What tells whether stations came or went since the last look.
+/// State at the last walk of the forwarding table, to detect changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Look {
-    /// The table, which another takes the place of when the segment grows, and its generation.
+    /// The table, which is replaced when the segment grows, and its generation.
     table: (usize, u32),
-    /// Each port that runs, and how many addresses are behind it.
+    /// Each running port, and its number of addresses.
     ports: Vec<(PortId, u32)>,
 }
 
 impl Keeper {
-    /// A keeper for the uplink port `uplink`, whose TAP, bridge and VXLAN device have these numbers.
+    /// An FDB sync for the uplink port `uplink`, whose TAP, bridge and VXLAN device have these indices.
     ///
     /// # Errors
-    /// The kernel refuses a socket, or to tell what there is.
+    /// The kernel refuses a socket or a dump.
     pub(super) fn new(
         network: &Arc<Network>,
         uplink: &Arc<Port>,
@@ -84,7 +86,7 @@ impl Keeper {
         may_tell: bool,
         seen: Arc<Mutex<Seen>>,
     ) -> io::Result<Self> {
-        // Listening first: what changes while the whole is read is news.
+        // Subscribe before the dump: a change during the dump is then reported.
         let news = Netlink::listen(config.netns.as_deref(), &[LINKS, NEIGHBOURS])?;
         let requests = Netlink::open(config.netns.as_deref())?;
         let now = Instant::now();
@@ -119,13 +121,13 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Keeps on until told to end.
+    /// Runs until told to end.
     pub(super) fn run(mut self, ends: &AtomicBool) {
         while !ends.load(Ordering::Relaxed) {
             self.wait();
             if let Err(cause) = self.hear() {
                 self.lament(format!("the kernel does not tell which machines are elsewhere: {cause}"));
-                // What fails at once would fail again at once.
+                // An error at once would be an error at once again.
                 std::thread::sleep(LOOK);
             }
             self.look();
@@ -136,14 +138,14 @@ impl Keeper {
         }
     }
 
-    /// Until there is news, or for a while.
+    /// Waits for a notification, or for a tenth of a second.
     fn wait(&self) {
         let mut news = [PollFd::new(self.news.as_fd(), PollFlags::POLLIN)];
-        // An interrupted wait is a short one.
+        // EINTR makes the wait shorter, no more.
         let _ = poll(&mut news, PollTimeout::from(LOOK_MS));
     }
 
-    /// Says once, and shows from then on, what is not as it should be.
+    /// Logs a problem once, and reports it from then on.
     fn lament(&mut self, trouble: String) {
         if self.trouble.as_ref() != Some(&trouble) {
             tracing::warn!(segment = %self.uplink.segment.name, "{trouble}");
@@ -156,7 +158,7 @@ impl Keeper {
         self.uplink.segment.table()
     }
 
-    /// What came of news.
+    /// Processes notifications.
     fn hear(&mut self) -> io::Result<()> {
         for _ in 0..MOST_NEWS {
             let messages = match self.news.news()? {
@@ -185,7 +187,8 @@ impl Keeper {
         if self.remote.lacks() { self.read_all() } else { Ok(()) }
     }
 
-    /// Takes note if `message` says that a device of the uplink was deleted. That a port left a bridge is told of by messages of the bridge's family.
+    /// Records that `message` reports the deletion of an uplink's device. A port that leaves a bridge is reported by messages of
+    /// the bridge family.
     fn miss(&mut self, message: &RouteNetlinkMessage) {
         let RouteNetlinkMessage::DelLink(link) = message else { return };
         let header = &link.header;
@@ -199,7 +202,7 @@ impl Keeper {
         }
     }
 
-    /// Asks for all entries of the VXLAN device, whatever was known before.
+    /// Dumps the whole FDB of the VXLAN device, in place of the entries known before.
     fn read_all(&mut self) -> io::Result<()> {
         let mut question = NeighbourMessage::default();
         question.header.family = AddressFamily::Bridge;
@@ -215,15 +218,15 @@ impl Keeper {
         Ok(())
     }
 
-    /// The table follows what is known of other hosts.
+    /// Applies a change at other hosts to the forwarding table.
     fn follow(&mut self, change: remote::Change) {
         let (table, uplink) = (self.table(), self.uplink.id);
         match change {
             remote::Change::Is(address) => {
-                // In whichever VLAN it was learned here: EVPN does not tell the VLAN.
+                // In every VLAN in which it was learned here: EVPN does not state the VLAN.
                 table.unlearn(address, |port| port != uplink);
                 table.tell(address, uplink);
-                // The kernel has put that entry in the place of ours, if there was one.
+                // The kernel has replaced our entry, if there was one, by this.
                 if self.announced.station(address).is_some_and(|station| !station.pinned) {
                     self.announced.retract(address);
                 }
@@ -236,7 +239,8 @@ impl Keeper {
         self.looked = Look::default();
     }
 
-    /// Tells the table again of stations elsewhere, whose entries may have given way. A station that has moved here is learned here, which goes first.
+    /// Refreshes the table's entries for other hosts, which may have been evicted. An address that has moved to this host is
+    /// learned here, and this has priority.
     fn confirm(&mut self) {
         let now = Instant::now();
         if now < self.confirms_again {
@@ -249,7 +253,7 @@ impl Keeper {
         }
     }
 
-    /// Ports of this host that run, and may take part, by their numbers.
+    /// Numbers of the running, enabled ports of this host.
     fn running(&self) -> Vec<PortId> {
         let members = self.uplink.segment.members().into_iter().filter(|&port| port != self.uplink.id);
         let runs = |port: &Port| port.is_enabled() && port.state() == State::Running;
@@ -258,7 +262,7 @@ impl Keeper {
         running
     }
 
-    /// Has the bridge told of stations that came or went.
+    /// Updates the bridge's FDB to the addresses of this host.
     fn look(&mut self) {
         let start = Instant::now();
         if !self.may_tell || start < self.looks_again {
@@ -279,7 +283,7 @@ impl Keeper {
             .records()
             .into_iter()
             .filter(|record| running.binary_search(&record.port).is_ok())
-            // The bridge's table knows no VLANs: a station in several of them is told of once.
+            // The bridge's FDB ignores VLANs: an address in several of them has one entry.
             .map(|Record { station, port, kind, .. }| Station { address: station.address, port, pinned: kind == Kind::Pinned })
             .collect();
         let remote = &self.remote;
@@ -293,7 +297,7 @@ impl Keeper {
         self.looks_again = Instant::now() + start.elapsed() * PAUSE;
     }
 
-    /// Tells the bridge.
+    /// Adds or removes an entry of the bridge's FDB.
     fn tell(&mut self, change: Change) -> io::Result<()> {
         let (Change::Here(address) | Change::Gone(address)) = change;
         let mut message = NeighbourMessage::default();
@@ -305,7 +309,7 @@ impl Keeper {
         match change {
             Change::Here(_) => self.requests.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE),
             Change::Gone(_) => match self.requests.request(RouteNetlinkMessage::DelNeighbour(message), 0) {
-                // Another host's entry is there by now, or none.
+                // The entry is another host's by now, or gone.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
                 done => done,
             },
@@ -326,7 +330,7 @@ impl Keeper {
         self.lament(format!("the bridge refuses to be told of a machine: {cause}"));
     }
 
-    /// Whoever asks is shown what is known now.
+    /// Updates the report.
     fn show(&self) {
         let table = self.table();
         let is_tied_here = |address: MacAddress| table.pinned(address).is_some();

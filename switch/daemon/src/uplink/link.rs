@@ -1,4 +1,4 @@
-//! A network device as the kernel tells of it, as far as uplinks need to know.
+//! A network device as described by rtnetlink, as far as uplinks need it.
 
 use std::net::Ipv4Addr;
 
@@ -9,15 +9,15 @@ use netlink_packet_route::link::{
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its number in its namespace.
+    /// Its interface index.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// In bytes, without Ethernet's header.
+    /// MTU in bytes, without Ethernet's header.
     pub mtu: u32,
-    /// The bridge that it is in, or whatever else has it.
+    /// The bridge, or other device, that it is attached to.
     pub controller: Option<u32>,
-    /// What whoever made it wrote on it.
+    /// The alias set by its creator.
     pub alias: Option<String>,
     /// Whether it is up.
     pub is_up: bool,
@@ -25,31 +25,31 @@ pub struct Link {
     pub is_loopback: bool,
     /// Whether it is a bridge.
     pub is_bridge: bool,
-    /// Whether it is one that filters VLANs.
+    /// Whether it is a bridge with VLAN filtering.
     pub vlan_filtering: bool,
-    /// What it is if it is a VXLAN device.
+    /// Its settings if it is a VXLAN device.
     pub vxlan: Option<Vxlan>,
-    /// Whether its bridge learns from frames that come in there.
+    /// Whether its bridge does MAC learning from frames of this port.
     pub learning: bool,
-    /// Whether its bridge answers for those whom it knows to be there.
+    /// Whether its bridge answers ARP and ND for known addresses behind this port.
     pub suppress: bool,
 }
 
-/// What a VXLAN device is set to.
+/// Settings of a VXLAN device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vxlan {
     /// Its network identifier.
     pub vni: u32,
-    /// The address that it sends from.
+    /// Source address of its tunnels.
     pub local: Option<Ipv4Addr>,
-    /// UDP port at which it receives.
+    /// UDP port on which it receives.
     pub udp_port: u16,
-    /// Whether it learns from frames who is where.
+    /// Whether it does MAC learning from frames, instead of by EVPN.
     pub learning: bool,
 }
 
 impl Link {
-    /// What the kernel's `message` says.
+    /// Parses the kernel's `message`.
     pub fn of(message: LinkMessage) -> Self {
         let flags = message.header.flags;
         let mut link = Self {

@@ -1,14 +1,16 @@
-//! Where a segment goes on at other hosts: by the kernel's VXLAN, with BGP EVPN (FRR) to tell hosts who is where (RFC 7432, RFC 8365).
+//! Uplinks: extend a segment to other hosts by the kernel's VXLAN, with BGP EVPN (FRR) to exchange MAC addresses (RFC 7432, RFC
+//! 8365).
 //!
 //! ```text
 //!   segment -- port "uplink:lan" -- TAP -- bridge -- VXLAN -- underlay -- other hosts
 //! ```
 //!
-//! 1. [`plan`]: what has to be done to these devices; [`devices`] does it, by [`netlink`], and takes away in the end what it made.
-//! 2. [`announced`], *out*: which stations of this host the bridge is told of, for FRR to announce.
-//! 3. [`remote`], *in*: which stations FRR says are at other hosts; they stand in the segment's table behind the uplink.
-//! 4. [`netfilter`]: whether the host's packet filter stands in the way.
-//! 5. [`keeper`]: the thread that does both for as long as the network runs. Workers know nothing of it.
+//! 1. [`plan`]: the steps that set these devices up; [`devices`] carries them out, by [`netlink`], and removes created devices at
+//!    the end.
+//! 2. [`announced`], outbound: MAC addresses of this host for the bridge's FDB, from which FRR announces them.
+//! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table.
+//! 4. [`netfilter`]: whether the host's netfilter drops bridged frames.
+//! 5. [`keeper`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
 
 pub mod announced;
 pub mod devices;
@@ -40,13 +42,13 @@ use devices::Devices;
 use keeper::Keeper;
 use memlane_backends::tap::Tap;
 
-/// Why a segment cannot go on at other hosts.
+/// Why a segment's uplink cannot be set up.
 #[derive(Debug, Error)]
 #[error("segment {segment}: {what}")]
 pub struct UplinkError {
     /// The segment.
     pub segment: String,
-    /// Why not, and what to do about it.
+    /// The cause and its remedy.
     pub what: String,
 }
 
@@ -62,21 +64,21 @@ pub struct Uplink {
     _own: Permit,
 }
 
-/// What the keeper knows, for whoever asks.
+/// State of the FDB sync, for reports.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Stations of this host that others are told of, and that they are not.
+    /// Addresses of this host that are announced, and that are not.
     announced: usize,
     held_back: usize,
-    /// Stations of other hosts.
+    /// Addresses of other hosts.
     remote: remote::Remote,
-    /// Addresses that are tied to a port here and that another host says are its own.
+    /// Addresses that are tied to a port here and that another host announces.
     disputed: BTreeMap<MacAddress, IpAddr>,
-    /// Why others are not told as they should be.
+    /// Why announcements are incomplete.
     trouble: Option<String>,
 }
 
-/// An uplink, as an operator sees it.
+/// An uplink of a segment to other hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct UplinkReport {
@@ -88,43 +90,43 @@ pub struct UplinkReport {
     pub devices: [String; 3],
     /// MTU of the segment.
     pub mtu: u16,
-    /// Stations of this host that others are told of.
+    /// Number of MAC addresses of this host that are announced to others.
     pub announced: usize,
-    /// Stations of this host that they are not told of: too many of a port, or another host has told of them.
+    /// Number of MAC addresses of this host that are not announced: too many at a port, or announced by another host.
     pub held_back: usize,
-    /// Addresses on the underlay of the other hosts.
+    /// Underlay addresses of the other hosts.
     pub hosts: Vec<String>,
-    /// Stations of other hosts, by their addresses.
+    /// MAC addresses of other hosts.
     pub stations: Vec<RemoteStation>,
-    /// There are more than these: they are flooded for.
+    /// There are more than these: frames to the others are flooded.
     pub more: bool,
-    /// Stations that are tied to a port here, and that other hosts say are theirs.
+    /// MAC addresses that are tied to a port here, and that other hosts announce.
     pub disputed: Vec<RemoteStation>,
-    /// Why others are not told as they should be.
+    /// Why announcements are incomplete.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,
-    /// What of the host stands in its way, perhaps, and what to do about it.
+    /// An obstacle at this host, such as netfilter rules, and the remedy.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
-    /// Counters of its port: transmit is what comes from other hosts.
+    /// Counters of its port: transmit counts frames from other hosts.
     #[serde(flatten)]
     pub totals: PortTotals,
 }
 
-/// A station at another host.
+/// A MAC address at another host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemoteStation {
     /// Its MAC address.
     pub address: String,
-    /// The host's address on the underlay.
+    /// The host's underlay address.
     pub host: String,
 }
 
 impl Uplink {
-    /// Has the segment of `config` go on at other hosts. `name` is the network's, `members` as many ports as the segment is expected to have.
+    /// Sets up the uplink `config`. `name` is the network's, `members` the expected number of the segment's ports.
     ///
     /// # Errors
-    /// Something is in the way, or rights are missing; nothing is left behind then.
+    /// A device cannot be set up, or rights are missing; nothing is left behind then.
     pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
         let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
         let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
@@ -165,7 +167,7 @@ impl Uplink {
         Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, keeper: Some(keeper), devices, _own: own })
     }
 
-    /// As it was asked for.
+    /// Its configuration.
     pub fn config(&self) -> &UplinkConfig {
         &self.config
     }
@@ -180,7 +182,7 @@ impl Uplink {
         self.devices.mtu
     }
 
-    /// What is to be seen of it.
+    /// The report of the uplink.
     pub fn report(&self) -> UplinkReport {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let station =
@@ -203,7 +205,7 @@ impl Uplink {
         }
     }
 
-    /// Takes it away, and with it what was made for it.
+    /// Removes the uplink, and the devices created for it.
     pub fn stop(mut self, network: &Network) {
         self.end();
         self.port.segment.set_uplink(None);
@@ -213,7 +215,7 @@ impl Uplink {
     fn end(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(keeper) = self.keeper.take() {
-            // One that panicked has said so on standard error.
+            // A thread that panicked has logged it on standard error.
             let _ = keeper.join();
         }
     }
@@ -225,7 +227,7 @@ impl Drop for Uplink {
     }
 }
 
-/// No port of an operator's can have its name, which has a character that names have not.
+/// Its name contains a character that is invalid in names of the operator's ports, so the two cannot clash.
 fn add_port(network: &Network, config: &UplinkConfig, mtu: u16, members: usize) -> Result<Arc<Port>, AddError> {
     let terms = PortTerms {
         name: &format!("uplink:{}", config.segment),

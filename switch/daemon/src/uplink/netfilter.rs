@@ -1,18 +1,20 @@
-//! Whether the host's packet filter stands in the way of an uplink: br_netfilter hands IP packets that a bridge forwards to iptables' FORWARD
-//! rules, and Docker drops there what it does not know.
+//! Whether the host's netfilter drops frames of an uplink: br_netfilter passes bridged IP packets to iptables' FORWARD rules,
+//! where Docker drops packets that it does not know.
 //!
-//! A bridge cannot be exempted by its own attribute (`nf_call_iptables`): the kernel filters if either that or the setting for all bridges says so
-//! (net/bridge/br_netfilter_hooks.c). Rules are the host's, so memlane changes none, and says which one is missing.
+//! A bridge cannot be exempted by its own attribute (`nf_call_iptables`): the kernel filters if either that or the setting for
+//! all bridges says so (net/bridge/br_netfilter_hooks.c). Rules are the host's, so memlane changes none, and says which one is
+//! missing.
 
 use std::fs;
 
 use memlane_backends::netns;
 
-/// The settings of br_netfilter for all bridges of a namespace, and the program whose rules each has bridged packets meet.
+/// br_netfilter's settings for all bridges of a namespace, and the program that manages the rules of each.
 const SETTINGS: [(&str, &str); 2] =
     [("/proc/sys/net/bridge/bridge-nf-call-iptables", "iptables"), ("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "ip6tables")];
 
-/// The programs whose rules bridged packets meet, in a sentence; `None` if there are none. `read` gives a file's text, and nothing if there is no such file.
+/// The programs that manage rules for bridged packets, for a sentence; `None` if there are none. `read` returns a file's text,
+/// empty if the file does not exist.
 pub fn filtering(read: impl Fn(&str) -> String) -> Option<String> {
     let on: Vec<&str> = SETTINGS.iter().filter(|(path, _)| read(path).trim() == "1").map(|(_, program)| *program).collect();
     (!on.is_empty()).then(|| {
@@ -20,7 +22,7 @@ pub fn filtering(read: impl Fn(&str) -> String) -> Option<String> {
     })
 }
 
-/// What lets packets of `bridge` pass.
+/// The rule that accepts packets of `bridge`.
 pub fn remedy(bridge: &str) -> String {
     format!(
         "let them pass: iptables -I FORWARD -i {bridge} -o {bridge} -j ACCEPT, and the same with ip6tables; or, if nothing else needs it, sysctl -w \
@@ -28,11 +30,11 @@ pub fn remedy(bridge: &str) -> String {
     )
 }
 
-/// What the operator of an uplink over `bridge`, in the namespace `netns`, should know; `None` if nothing stands in the way.
+/// Advice to the operator of an uplink over `bridge`, in the namespace `netns`; `None` if bridged packets are not filtered.
 pub fn advice(bridge: &str, netns: Option<&str>) -> Option<String> {
     let look = || filtering(|path| fs::read_to_string(path).unwrap_or_default());
     let found = match netns {
-        // The files below /proc/sys/net are those of the opening thread's namespace.
+        // Files below /proc/sys/net belong to the namespace of the thread that opens them.
         Some(netns) => netns::inside(netns, look).ok().flatten(),
         None => look(),
     };

@@ -1,5 +1,5 @@
-//! What has to be done so that a segment's devices are as they should be: a function of what there is, and a list of steps, each of which is a
-//! request to the kernel and, for operators without memlane's rights, a command.
+//! The steps that set up a segment's devices: a function of the existing devices, whose result is a list of steps, each of which
+//! is a netlink request and, for operators of a memlane without rights, a command.
 
 use std::net::Ipv4Addr;
 
@@ -7,25 +7,25 @@ use super::link::Link;
 use crate::config::UplinkConfig;
 use crate::config::uplink::OVERHEAD;
 
-/// MTU of an underlay of which nothing is known: Ethernet's.
+/// MTU of an unknown underlay: Ethernet's.
 const USUAL_UNDERLAY: u32 = 1500;
 /// Least MTU of IPv6 (RFC 8200, section 5): no segment should have less.
 const LEAST: u32 = 1280;
 
-/// Reserved group addresses (01:80:c2:00:00:00 to 0f, by their last digit) that a bridge of memlane's forwards, as memlane does within a host: all
-/// that the kernel lets one forward, LLDP and EAPOL among them. It refuses 0 to 2: of those the spanning tree's (0) passes all the same, since
-/// the bridge takes no part in it, pause frames and LACP do not.
+/// Reserved multicast addresses (01:80:c2:00:00:00 to 0f, by their last digit) that a bridge of memlane's forwards, as memlane
+/// does within a host: all that the kernel allows, LLDP and EAPOL among them. It refuses 0 to 2: the spanning tree's (0) is
+/// forwarded all the same, since the bridge takes no part in it, pause frames and LACP are not.
 pub const RESERVED_GROUPS: u16 = 0xfff8;
 
-/// What is to be done to one device.
+/// A change to one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A bridge comes.
+    /// Create a bridge.
     Bridge {
         /// Its name.
         name: String,
     },
-    /// A VXLAN device comes.
+    /// Create a VXLAN device.
     Vxlan {
         /// Its name.
         name: String,
@@ -33,38 +33,38 @@ pub enum Step {
         vni: u32,
         /// This host's address on the underlay.
         local: Ipv4Addr,
-        /// UDP port at which hosts receive.
+        /// UDP port of VXLAN at all hosts.
         udp_port: u16,
     },
-    /// A device is given this MTU.
+    /// Set the MTU.
     Mtu {
         /// Its name.
         name: String,
-        /// See there.
+        /// The MTU, in bytes.
         mtu: u32,
     },
-    /// The host gives itself no IPv6 address there: it is not on the segment.
+    /// Disable IPv6 address generation: the host itself is not on the segment.
     NoAddress {
         /// Its name.
         name: String,
     },
-    /// A device joins a bridge.
+    /// Attach a device to a bridge.
     Join {
         /// Its name.
         name: String,
-        /// The bridge's.
+        /// The bridge's name.
         bridge: String,
     },
-    /// What a bridge does at this port of its.
+    /// Set the flags of a bridge port.
     Flags {
         /// Name of the device.
         name: String,
-        /// Whether it learns from frames that come in there.
+        /// Whether the bridge does MAC learning from its frames.
         learning: bool,
-        /// Whether it answers for whom it knows to be behind that port, instead of asking there (ARP, ND).
+        /// Whether the bridge answers ARP and ND requests for known addresses instead of flooding them there.
         suppress: bool,
     },
-    /// A device is brought up.
+    /// Bring a device up.
     Up {
         /// Its name.
         name: String,
@@ -72,7 +72,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The command of iproute2 that does it, in the namespace `netns`.
+    /// The command of iproute2 for this step, in the namespace `netns`.
     pub fn command(&self, netns: &str) -> String {
         let ip = if netns.is_empty() { "ip link".to_owned() } else { format!("ip -n {netns} link") };
         let on = |flag: bool| if flag { "on" } else { "off" };
@@ -94,12 +94,12 @@ impl Step {
     }
 }
 
-/// What there is.
+/// The existing devices.
 #[derive(Clone, Debug, Default)]
 pub struct Present {
     /// All devices of the namespace.
     pub links: Vec<Link>,
-    /// The device that has `local`, if any has.
+    /// The device with the address `local`, if there is one.
     pub underlay: Option<u32>,
 }
 
@@ -114,13 +114,13 @@ impl Present {
     }
 }
 
-/// The MTU that the segment has, in bytes.
+/// The MTU of the segment, in bytes.
 ///
 /// # Errors
-/// A sentence: the underlay does not carry what is asked for, or next to nothing.
+/// A sentence: the underlay's MTU is too small for the requested one, or for any segment.
 pub fn mtu(config: &UplinkConfig, present: &Present) -> Result<u32, String> {
     let link = present.underlay.and_then(|index| present.links.iter().find(|link| link.index == index));
-    // An address of the loopback device is reached over others, of which the routing table knows.
+    // An address of the loopback device is reached through other devices, by routes that are not known here.
     let known = link.filter(|link| !link.is_loopback);
     if let (Some(local), None) = (config.local, link) {
         return Err(format!("no device here has the address {local}: let local be this host's address on the underlay"));
@@ -143,10 +143,10 @@ pub fn mtu(config: &UplinkConfig, present: &Present) -> Result<u32, String> {
     Ok(wanted.min(u32::from(u16::MAX)))
 }
 
-/// What has to be done to bridge and VXLAN device so that they are right for a segment of this `mtu`.
+/// The steps that set up bridge and VXLAN device for a segment of this `mtu`.
 ///
 /// # Errors
-/// A sentence: something is in the way that is the operator's to decide.
+/// A sentence: an obstacle that the operator has to remove.
 pub fn steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let bridge = present.link(&config.bridge);
@@ -178,7 +178,7 @@ pub fn steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<S
     Ok(steps)
 }
 
-/// What has to be done to the TAP device, which is there.
+/// The steps that set up the TAP device, which exists.
 ///
 /// # Errors
 /// As [`steps`].
@@ -256,7 +256,7 @@ fn check_vxlan(config: &UplinkConfig, present: &Present, link: &Link) -> Result<
     Ok(())
 }
 
-/// Another device with the same identifier keeps the kernel from making ours.
+/// Checks for another device with the same identifier, which prevents the creation of ours.
 fn check_rivals(config: &UplinkConfig, present: &Present) -> Result<(), String> {
     let has_it =
         |link: &&Link| link.vxlan.as_ref().is_some_and(|vxlan| (vxlan.vni, vxlan.udp_port) == (config.vni, config.udp_port));
@@ -272,7 +272,7 @@ fn in_another_bridge(name: &str, other: &str, bridge: &str) -> String {
     format!("{name} is in bridge {other}, not in {bridge}: name that one with bridge = \"{other}\", or take {name} out of it")
 }
 
-/// Its MTU, and no address for the host. Bridges that are the operator's keep what they have.
+/// Sets the MTU, and disables addresses of the host. Bridges of the operator are left alone.
 fn finish(name: &str, link: Option<&Link>, mtu: u32) -> Vec<Step> {
     let is_others_bridge = link.is_some_and(|link| link.is_bridge);
     let mut steps = Vec::new();
@@ -280,13 +280,13 @@ fn finish(name: &str, link: Option<&Link>, mtu: u32) -> Vec<Step> {
         steps.push(Step::Mtu { name: name.into(), mtu });
     }
     if link.is_none_or(|link| !link.is_up) && !is_others_bridge {
-        // Once it is up it has its address, and keeps it.
+        // A device that is up has its address already, and keeps it.
         steps.push(Step::NoAddress { name: name.into() });
     }
     steps
 }
 
-/// It joins the bridge, which learns from its frames never: what is behind the TAP memlane tells, and what is behind VXLAN FRR.
+/// Attaches the device to the bridge, without MAC learning: memlane adds the FDB entries for the TAP, and FRR those for VXLAN.
 fn join(name: &str, link: Option<&Link>, bridge: &str, bridge_link: Option<&Link>, suppress: bool) -> Vec<Step> {
     let is_in = link.is_some_and(|link| link.controller.is_some() && link.controller == bridge_link.map(|bridge| bridge.index));
     let mut steps = Vec::new();
@@ -303,7 +303,7 @@ fn up(name: &str, link: Option<&Link>) -> Option<Step> {
     link.is_none_or(|link| !link.is_up).then(|| Step::Up { name: name.into() })
 }
 
-/// All commands that give an operator's memlane without rights what it needs, for devices of which none is there.
+/// The commands with which an operator prepares the uplink for a memlane without rights, if no device exists.
 pub fn commands(config: &UplinkConfig, present: &Present, mtu: u32, user: &str) -> Vec<String> {
     let netns = config.namespace();
     let ip = if netns.is_empty() { "ip".to_owned() } else { format!("ip -n {netns}") };
@@ -312,7 +312,7 @@ pub fn commands(config: &UplinkConfig, present: &Present, mtu: u32, user: &str) 
         all.push(format!("{ip} tuntap add dev {} mode tap vnet_hdr user {user}", config.tap));
     }
     let tap = tap_steps(config, present, mtu).unwrap_or_default().into_iter().map(|step| match step {
-        // Nobody tells the bridge what is there, so it has to find out.
+        // A memlane without rights cannot add FDB entries, so the bridge needs MAC learning.
         Step::Flags { name, suppress, .. } => Step::Flags { name, learning: true, suppress },
         other => other,
     });
@@ -343,12 +343,12 @@ mod tests {
         Link { index, name: name.into(), mtu, is_up: true, ..Link::default() }
     }
 
-    /// An underlay of this MTU and nothing else.
+    /// An underlay of this MTU, without other devices.
     fn bare(mtu: u32) -> Present {
         Present { links: vec![link(2, "eth0", mtu)], underlay: Some(2) }
     }
 
-    /// All as it should be.
+    /// All devices, set up correctly.
     fn complete() -> Present {
         let mut present = bare(1500);
         let vxlan = Vxlan { vni: 100, local: Some([10, 0, 0, 1].into()), udp_port: 4789, learning: false };
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(commands(&config, &bare(1500), 1450, "me"), wanted);
     }
 
-    /// What is told where one thing about `name` is other than it should be.
+    /// The sentence for a device `name` with one wrong setting.
     fn told(name: &str, change: impl FnOnce(&mut Link)) -> String {
         let mut present = complete();
         change(present.links.iter_mut().find(|link| link.name == name).unwrap());

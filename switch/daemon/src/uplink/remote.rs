@@ -1,4 +1,4 @@
-//! In: which stations are at other hosts, as FRR has the VXLAN device know.
+//! Inbound: MAC addresses at other hosts, from the FDB of the VXLAN device, which FRR fills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,27 +8,27 @@ use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, Neig
 use crate::frame::MacAddress;
 use crate::segment::ADDRESSES;
 
-/// Most stations that are known: as many as a port may hold in the segment's table. Others are flooded for.
+/// Most addresses that are known: the limit of a port in the segment's forwarding table. Frames to others are flooded.
 pub const MOST: usize = ADDRESSES as usize;
 /// Most other hosts that are counted.
 const MOST_HOSTS: usize = 4096;
 
-/// An entry of the VXLAN device's forwarding table.
+/// An entry of the VXLAN device's FDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose; all zeroes stands for who is not known, and for everybody.
+    /// MAC address; all zeroes for the hosts to which unknown and broadcast frames are sent.
     pub address: MacAddress,
-    /// The host's address on the underlay.
+    /// The host's underlay address.
     pub host: IpAddr,
 }
 
 impl Entry {
-    /// What `message` says of the device number `vxlan`; `None` if it is of another's table or of its bridge's.
+    /// The entry in `message` for the device with the index `vxlan`; `None` if it is of another device's FDB or of its bridge's.
     pub fn of(message: &NeighbourMessage, vxlan: u32) -> Option<Self> {
         let (mut address, mut host) = (None, None);
         for attribute in &message.attributes {
             match attribute {
-                // The bridge's own table, which says the same without the host.
+                // An entry of the bridge's own FDB, which repeats this without the host.
                 NeighbourAttribute::Controller(_) => return None,
                 NeighbourAttribute::LinkLayerAddress(bytes) => address = <[u8; 6]>::try_from(&bytes[..]).ok(),
                 NeighbourAttribute::Destination(destination) => host = host_of(destination),
@@ -44,7 +44,7 @@ fn host_of(address: &NeighbourAddress) -> Option<IpAddr> {
     match address {
         NeighbourAddress::Inet(address) => Some((*address).into()),
         NeighbourAddress::Inet6(address) => Some((*address).into()),
-        // In a bridge's table only the length tells which it is.
+        // In messages of the bridge family only the length distinguishes the address types.
         NeighbourAddress::Other(bytes) => <[u8; 4]>::try_from(&bytes[..])
             .map(|bytes| Ipv4Addr::from(bytes).into())
             .or_else(|_| <[u8; 16]>::try_from(&bytes[..]).map(|bytes| Ipv6Addr::from(bytes).into()))
@@ -53,12 +53,12 @@ fn host_of(address: &NeighbourAddress) -> Option<IpAddr> {
     }
 }
 
-/// What became other than it was.
+/// A change at other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The station is at another host now.
+    /// The address is at another host now.
     Is(MacAddress),
-    /// It is at none any more.
+    /// The address is at no other host any more.
     IsNot(MacAddress),
 }
 
@@ -66,14 +66,14 @@ pub enum Change {
 #[derive(Clone, Debug, Default)]
 pub struct Remote {
     stations: BTreeMap<MacAddress, IpAddr>,
-    /// Hosts that what is not known is sent to.
+    /// Hosts to which unknown and broadcast frames are sent.
     hosts: BTreeSet<IpAddr>,
-    /// There were more stations than are known.
+    /// There were more addresses than are known.
     is_full: bool,
 }
 
 impl Remote {
-    /// An entry came, or has another host now.
+    /// Adds an entry, or changes its host.
     pub fn came(&mut self, entry: Entry) -> Option<Change> {
         if entry.address == MacAddress::default() {
             if self.hosts.len() < MOST_HOSTS {
@@ -92,7 +92,7 @@ impl Remote {
         (before != Some(entry.host)).then_some(Change::Is(entry.address))
     }
 
-    /// An entry went. One whose host has changed meanwhile stays.
+    /// Removes an entry, unless its host has changed meanwhile.
     pub fn went(&mut self, entry: Entry) -> Option<Change> {
         if entry.address == MacAddress::default() {
             self.hosts.remove(&entry.host);
@@ -105,7 +105,7 @@ impl Remote {
         Some(Change::IsNot(entry.address))
     }
 
-    /// These are all entries there are.
+    /// Replaces all entries.
     pub fn replace(&mut self, entries: impl IntoIterator<Item = Entry>) -> Vec<Change> {
         let before = std::mem::take(self);
         let mut changes = Vec::new();
@@ -117,27 +117,27 @@ impl Remote {
         changes
     }
 
-    /// Whether there are more stations than are known, and room for some of them by now.
+    /// Whether more addresses exist than are known, and there is room for some of them by now.
     pub fn lacks(&self) -> bool {
         self.is_full && self.stations.len() < MOST
     }
 
-    /// Whether there are more stations than are known.
+    /// Whether more addresses exist than are known.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// The host that the station with this address is at.
+    /// The host of this address.
     pub fn host(&self, address: MacAddress) -> Option<IpAddr> {
         self.stations.get(&address).copied()
     }
 
-    /// All stations, with their hosts, by their addresses.
+    /// All addresses, with their hosts.
     pub fn stations(&self) -> impl Iterator<Item = (MacAddress, IpAddr)> {
         self.stations.iter().map(|(address, host)| (*address, *host))
     }
 
-    /// Other hosts, whether they have stations or not.
+    /// Other hosts, with or without addresses.
     pub fn hosts(&self) -> BTreeSet<IpAddr> {
         self.hosts.iter().chain(self.stations.values()).copied().collect()
     }

@@ -1,4 +1,4 @@
-//! What a program must keep to, before it runs: the rules of the kernel's `bpf_check_classic`.
+//! The verifier of filter programs, with the rules of the kernel's `bpf_check_classic`.
 
 use thiserror::Error;
 
@@ -11,7 +11,8 @@ use super::{Instruction, MEMORY_WORDS};
 /// Most instructions of a program, as in the kernel (`BPF_MAXINSNS`).
 pub const MOST_INSTRUCTIONS: usize = 4096;
 
-/// Offsets from here on name no byte of the frame but what the kernel knows of a packet (`SKF_LL_OFF`): its protocol, its interface, its mark.
+/// Offsets from here on are the kernel's ancillary data (`SKF_LL_OFF`), not bytes of the frame: protocol, interface, mark of a
+/// packet.
 const FIRST_ANCILLARY: u32 = 0xffe0_0000;
 
 /// Why a program is refused. Instructions are counted from 0, as `tcpdump -d` shows them.
@@ -46,7 +47,7 @@ pub enum Fault {
     /// A word of scratch memory that some path to the instruction has not written.
     #[error("instruction {0} of the filter program reads a word of scratch memory that was not written on every path to it")]
     MemoryNotWritten(usize),
-    /// A load of what only a kernel knows of a packet.
+    /// A load of ancillary data, which exists in the kernel only.
     #[error(
         "instruction {0} of the filter program asks for metadata of a Linux packet, which a frame of this switch does not have"
     )]
@@ -74,7 +75,7 @@ pub(super) fn check(program: &[Instruction]) -> Result<(), Fault> {
     check_memory(program)
 }
 
-/// The rules that concern one instruction.
+/// The rules for one instruction.
 fn check_one(length: usize, at: usize, instruction: Instruction) -> Result<(), Fault> {
     let Instruction { code, jt, jf, k } = instruction;
     if !is_known(code) {
@@ -119,9 +120,9 @@ fn is_known(code: u16) -> bool {
     }
 }
 
-/// Every word of scratch memory that is read was written on every path to the read.
+/// Checks that every word of scratch memory was written on every path to its read.
 fn check_memory(program: &[Instruction]) -> Result<(), Fault> {
-    // One bit a word; jumps are forward, so all paths to an instruction are known when it is met.
+    // One bit per word; jumps are forward, so all paths to an instruction are known when it is reached.
     let mut at_entry = vec![u16::MAX; program.len()];
     let mut written = 0_u16;
     for (at, &Instruction { code, jt, jf, k }) in program.iter().enumerate() {

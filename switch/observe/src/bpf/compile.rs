@@ -1,6 +1,6 @@
-//! Compiling capture filters of the pcap-filter language, by the system's libpcap.
+//! The compiler of capture filters in the pcap-filter language: the system's libpcap.
 //!
-//! The library is opened when a filter is compiled and not before, so that only the process of the command that captures ever holds it.
+//! The library is loaded only when a filter is compiled, so only the process of `memlane capture` ever holds it.
 
 #![expect(unsafe_code, reason = "libpcap is a C library")]
 
@@ -20,21 +20,21 @@ pub enum Failure {
         "filters are compiled by libpcap, which cannot be opened: install the package libpcap0.8 (Debian) or libpcap (Fedora): {0}"
     )]
     NoLibrary(#[source] libloading::Error),
-    /// The filter has a mistake; what libpcap says of it.
+    /// The filter is invalid.
     #[error("the filter '{filter}' does not compile: {message}")]
     Mistake {
         /// The filter.
         filter: String,
-        /// What libpcap says of it.
+        /// libpcap's error message.
         message: String,
     },
 }
 
-/// Names of libpcap's file: Debian's, and that of everybody else.
+/// File names of libpcap: Debian's, and that of other distributions.
 const FILES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
 /// Link type of Ethernet.
 const EN10MB: c_int = 1;
-/// As `tcpdump` calls it: nothing is known of the network.
+/// As `tcpdump` calls it: the network mask is unknown.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 /// Longest filter in bytes: libpcap's parser takes memory and time by the length, and its depth of nesting is the stack's.
 const LONGEST: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Running a checked program over a frame, wherever its bytes lie.
+//! The interpreter of checked filter programs, over frames in one or several buffer segments.
 
 use super::code::{
     A, ABS, ADD, ALU, AND, B, DIV, H, IMM, IND, JA, JEQ, JGE, JGT, JMP, JSET, K, LD, LDX, LEN, LSH, MEM, MISC, MOD, MSH, MUL, NEG,
@@ -8,7 +8,7 @@ use super::{Instruction, MEMORY_WORDS};
 
 /// A frame that a program reads.
 pub trait Frame {
-    /// Its bytes.
+    /// Its length in bytes.
     fn length(&self) -> u32;
 
     /// Copies the `to.len()` bytes from byte `from` on, 1 to 4 of them that lie within [`Self::length`]; false if they cannot be read.
@@ -31,7 +31,7 @@ impl Frame for [u8] {
     }
 }
 
-/// A frame in several segments.
+/// A frame in several buffer segments.
 impl Frame for [&[u8]] {
     fn length(&self) -> u32 {
         self.iter().map(|segment| segment.len() as u32).sum()
@@ -58,7 +58,7 @@ struct State {
     memory: [u32; MEMORY_WORDS],
 }
 
-/// Runs a checked `program`; what it returns. A load outside the frame and a division by X = 0 end the run with 0.
+/// Runs a checked `program`; returns its result. A load outside the frame and a division by X = 0 end the run with 0.
 pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32 {
     let mut state = State::default();
     let mut at = 0;
@@ -91,7 +91,7 @@ pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32
     0
 }
 
-/// What a load gives; `None` outside the frame.
+/// The value of a load; `None` outside the frame.
 fn load(code: u16, k: u32, state: &State, frame: &(impl Frame + ?Sized)) -> Option<u32> {
     match code & 0xe0 {
         IMM => Some(k),
@@ -117,7 +117,7 @@ fn read(frame: &(impl Frame + ?Sized), from: u64, code: u16) -> Option<u32> {
     (inside && frame.read(from as u32, &mut bytes[4 - size..])).then(|| u32::from_be_bytes(bytes))
 }
 
-/// What `operation` makes of the accumulator; `None` for a division by 0.
+/// Applies `operation` to the accumulator; `None` for a division by 0.
 fn calculate(code: u16, a: u32, operand: u32) -> Option<u32> {
     match code & 0xf0 {
         ADD => Some(a.wrapping_add(operand)),
